@@ -1,4 +1,4 @@
-"""What gradscope needs of click and typer does not export: the one place that knows where it is.
+"""Parts of click that typer does not export: the only file that knows their place.
 
 Typer carries its own copy of click, below a private name.
 """

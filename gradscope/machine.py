@@ -1,4 +1,4 @@
-"""What the machine has, or the container in which this process runs."""
+"""The memory and processors of the machine, or of the container of this process."""
 
 from __future__ import annotations
 

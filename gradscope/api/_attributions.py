@@ -1,4 +1,4 @@
-"""What a request asks of one model, and what is recorded of the maps that were made."""
+"""Saliency options of one model, and the records of its maps."""
 
 from __future__ import annotations
 

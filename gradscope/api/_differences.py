@@ -1,4 +1,4 @@
-"""What the runs of a comparison left → rows of its report."""
+"""Rows of a comparison's report, from its runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report has only on request."""
+"""Optional parts of a report, made on request."""
 
 from __future__ import annotations
 

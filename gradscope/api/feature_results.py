@@ -1,4 +1,4 @@
-"""What every ``gradscope features`` has in common: how a model is run, and what is given back."""
+"""Runs a model for every ``gradscope features`` command, and makes its report."""
 
 from __future__ import annotations
 

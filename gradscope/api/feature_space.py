@@ -1,4 +1,4 @@
-"""How pictures lie in the space of a layer's features: neighbours, and the plane."""
+"""Neighbours and the plane of pictures in the space of a layer's features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What layers look for and respond to: filters, activations, the pictures that channels want."""
+"""Pictures of layers: filters, activations, and inputs that maximise channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every entry does first: a live model or a config becomes a workload, ready to run.
+"""Turns a live model or a config into a workload: the first step of every entry.
 
 A keyword that several entries share is a field of ``Options``.
 """

@@ -1,4 +1,4 @@
-"""What a file holds: a saved report, check, answers, comparison or graph, or a training run."""
+"""Reads a file: a saved report, check, answers, comparison or graph, or a training run."""
 
 from __future__ import annotations
 

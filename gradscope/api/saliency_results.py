@@ -1,4 +1,4 @@
-"""What ``gradscope.saliency`` gives back: the report, the maps, and how these become pictures."""
+"""The result of ``gradscope.saliency``: the report, the maps, and their pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the records that the entries give print, save and list themselves.
+"""Prints, saves and lists the records that the entries return.
 
 ``records/showing.py`` has the methods, this file the rooms that know the formats.
 """

@@ -1,4 +1,4 @@
-"""What ``torch.autocast`` casts to where code runs now."""
+"""The dtype that ``torch.autocast`` casts to at this moment."""
 
 from __future__ import annotations
 

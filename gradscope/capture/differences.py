@@ -1,4 +1,4 @@
-"""How different two tensors are, in float64."""
+"""The difference of two tensors, in float64."""
 
 from __future__ import annotations
 

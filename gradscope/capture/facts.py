@@ -1,4 +1,4 @@
-"""What rules ask of each module: what it is, how often it ran, what it wrote, how it is set."""
+"""Facts about each module for the rules: type, calls, writes, settings."""
 
 from __future__ import annotations
 

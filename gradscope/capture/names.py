@@ -1,4 +1,4 @@
-"""What the modules and tensors of a model are called: without wrappers."""
+"""Names of a model's modules and tensors, without wrappers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a model's parameters and gradients are among processes, in plain words."""
+"""The placement of parameters and gradients on processes, in words."""
 
 from __future__ import annotations
 

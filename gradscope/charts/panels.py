@@ -1,4 +1,4 @@
-"""What a chart shows, without a word on how it is drawn."""
+"""The content of a chart, independent of its drawing."""
 
 from __future__ import annotations
 

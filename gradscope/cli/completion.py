@@ -1,4 +1,4 @@
-"""What bash hands over for completion, combined again.
+"""The words that bash passes for completion, combined again.
 
 Bash takes `:` and `=` for the ends of words: of ``torchvision:res`` it wants to hear what may be
 for ``res``, and says so in three words. The other shells keep full words.

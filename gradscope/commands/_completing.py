@@ -1,4 +1,4 @@
-"""What may follow on the command line, for the shell: no torch, and nothing runs.
+"""Completions for the shell: no torch, and nothing runs.
 
 Each function takes the word so far and gives full words that begin with it. Errors have no place
 here: where a file cannot be read there is nothing to offer.

@@ -1,4 +1,4 @@
-"""What ``check`` and ``inspect`` share: which rules look, and which findings end with exit 1."""
+"""Shared by ``check`` and ``inspect``: the selection of rules, and the findings with exit 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a graph goes, drawn; and a graph that was saved, in the place of a model."""
+"""Writes a drawn graph, and reads a saved graph instead of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every command that runs a model does first: read its config, then import torch."""
+"""Reads the config, then imports torch: the first step of every command that runs a model."""
 
 from __future__ import annotations
 

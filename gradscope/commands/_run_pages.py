@@ -1,4 +1,4 @@
-"""What ``show`` makes of a run: its page, or one step of it as ``inspect`` shows it."""
+"""``show`` of a run: its page, or one step as ``inspect`` shows it."""
 
 from __future__ import annotations
 

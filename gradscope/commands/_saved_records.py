@@ -1,4 +1,4 @@
-"""What ``show`` makes of a saved record that is no report: a comparison, or answers."""
+"""``show`` of a saved comparison or of saved answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tables of a report show: the options that say it."""
+"""Options that select the tables of a report."""
 
 from __future__ import annotations
 

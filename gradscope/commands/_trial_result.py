@@ -1,4 +1,4 @@
-"""What a tried script came to: its history, the verdict in lines, and the answers."""
+"""The result of a tried script: its history, the verdict in lines, and the answers."""
 
 from __future__ import annotations
 

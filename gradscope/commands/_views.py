@@ -1,4 +1,4 @@
-"""How a report leaves a command: the options, checked before the run, and one writing."""
+"""Writes a report: checks the options before the run, then writes once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far two tensors differ of which only some numbers are left."""
+"""Estimates the difference of two tensors from a few numbers of each."""
 
 from __future__ import annotations
 

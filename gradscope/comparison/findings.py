@@ -1,4 +1,4 @@
-"""What two runs have in common of their findings, however they were compared."""
+"""Findings on two runs that every kind of comparison shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each value of a config came from: the file, an argument ``key=value``, or a flag."""
+"""The origin of each value of a config: the file, an argument ``key=value``, or a flag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Python file defines, read from its text: it is parsed and never run."""
+"""The definitions in a Python file, read from its text: it is parsed and never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was read, line by line: turns a line and a column into a place that an error can print."""
+"""The text of a config, line by line: turns a line and a column into a printable place."""
 
 from __future__ import annotations
 

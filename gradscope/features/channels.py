@@ -1,4 +1,4 @@
-"""What the channels of a layer respond to: how strongly, in which pictures, and where."""
+"""The response of a layer's channels: how strong, to which pictures, and where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a layer gives for a batch of pictures, read inside a hook, and which layer that is."""
+"""A layer's output for a batch of pictures, read inside a hook."""
 
 from __future__ import annotations
 

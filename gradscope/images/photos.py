@@ -1,4 +1,4 @@
-"""What is drawn: a photograph with what the model made of it, and a method's heat map."""
+"""Input of the drawings: a photograph, the model's prediction, and a method's heat map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a built model is, beyond its class, and what it is built from."""
+"""The kind of a built model: its library, its name, and its parts."""
 
 from __future__ import annotations
 

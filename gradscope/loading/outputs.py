@@ -1,4 +1,4 @@
-"""What a model returned, searched for the tensor that a loss is made of."""
+"""Finds the tensor for the loss in a model's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a callee's signature says of its arguments, and of those that a config gives it."""
+"""The arguments in a callee's signature, and those that a config gives."""
 
 from __future__ import annotations
 

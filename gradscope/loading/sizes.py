@@ -1,4 +1,4 @@
-"""How many layers a config may ask a library for: more would take hours to build."""
+"""The largest number of layers that a config may request: more would take hours to build."""
 
 from __future__ import annotations
 

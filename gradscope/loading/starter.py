@@ -1,4 +1,4 @@
-"""What a starter config says of a user's own model: its arguments, and its input."""
+"""The arguments and the input of a custom model, for a starter config."""
 
 from __future__ import annotations
 

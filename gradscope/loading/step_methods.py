@@ -1,4 +1,4 @@
-"""What a step calls: the model, or a method of it such as ``training_step``, with the batch."""
+"""The method that a step calls: ``forward``, or one such as ``training_step``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page is made of. Strings are as they are known: the template makes them safe."""
+"""The parts of a page. Strings are raw: the template escapes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model's layers look for and how they see pictures, in numbers."""
+"""Filters, channels, features and their space, in numbers."""
 
 from __future__ import annotations
 

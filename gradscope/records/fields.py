@@ -1,4 +1,4 @@
-"""What a record says of its own fields."""
+"""Metadata of record fields."""
 
 from __future__ import annotations
 

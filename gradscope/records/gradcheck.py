@@ -1,4 +1,4 @@
-"""What a layer's backward computes, compared with finite differences."""
+"""A layer's backward, compared with finite differences."""
 
 from __future__ import annotations
 

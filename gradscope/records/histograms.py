@@ -1,4 +1,4 @@
-"""How the values of a tensor are spread, in bins that are the same for every tensor."""
+"""The distribution of a tensor's values, in bins that are the same for every tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an intervention changed: the tensor before and after, at each place."""
+"""The effect of an intervention: the tensor before and after, at each place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How one step was spread over several processes."""
+"""The processes of one step."""
 
 from __future__ import annotations
 

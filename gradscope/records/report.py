@@ -1,4 +1,4 @@
-"""What an inspection learned, and what the rules found: in it, and in all that was checked."""
+"""The result of an inspection and of a check, with their findings."""
 
 from __future__ import annotations
 

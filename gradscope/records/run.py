@@ -1,4 +1,4 @@
-"""How a run was made, and its totals."""
+"""The settings of a run, and its totals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of every autograd graph, whoever wrote it; each fault with its place."""
+"""Invariants of every autograd graph; each fault with its place."""
 
 from __future__ import annotations
 

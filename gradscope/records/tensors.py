@@ -1,4 +1,4 @@
-"""What one tensor was, reduced to numbers."""
+"""One tensor, reduced to numbers."""
 
 from __future__ import annotations
 

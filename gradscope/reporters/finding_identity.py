@@ -1,4 +1,4 @@
-"""What tells a finding from others on another day, whatever its figures."""
+"""The identity of a finding across runs, independent of its figures."""
 
 from __future__ import annotations
 

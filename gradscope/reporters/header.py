@@ -1,4 +1,4 @@
-"""What was run and how: what every text begins with."""
+"""The header of every text: the model, and how it was run."""
 
 from __future__ import annotations
 

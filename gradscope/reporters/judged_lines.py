@@ -1,4 +1,4 @@
-"""What of a training run could be judged, in lines: no problem, and not enough seen."""
+"""Lines on the judgement of a training run: no problem, or too few samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a module's call is called and how a severity looks, wherever they are shown."""
+"""Labels of module calls, and the colours of severities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a reader wants a text shown that has nothing to choose but its looks."""
+"""Options of a text without a selection: width and colour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the gradients of a model shrink over depth, over all of its samples."""
+"""The decay of a model's gradients over depth, over all of its samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into a loss: the links of the graph that end in one, each once."""
+"""The inputs of a loss: the links of the graph that end in one, each once."""
 
 from __future__ import annotations
 

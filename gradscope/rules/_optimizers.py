@@ -1,4 +1,4 @@
-"""What optimizers make of a gradient's size, by their class."""
+"""The effect of a gradient's size on the step, by class of optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rules over ranks share: which difference came first, and how ranks and names are written."""
+"""Shared by rules over ranks: the first difference, and the text for ranks and names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several rules read out of a report: layers in order, modules as a tree, names together."""
+"""Views of a report for rules: layers in order, modules as a tree, grouped names."""
 
 from __future__ import annotations
 

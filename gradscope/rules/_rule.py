@@ -1,4 +1,4 @@
-"""What a rule is: its documentation, its thresholds, and the limits that one run holds it to."""
+"""The class of a rule: its documentation, its thresholds, and its limits in a run."""
 
 from __future__ import annotations
 

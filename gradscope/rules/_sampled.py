@@ -1,4 +1,4 @@
-"""What a rule may read of one step of a training run: the parameters that this step was about."""
+"""A sample as a rule may read it: only the parameters that trained in the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How bad something is, in one scale: findings have it from their rule, answers from here."""
+"""One scale of severity: findings have it from their rule, answers from here."""
 
 from __future__ import annotations
 

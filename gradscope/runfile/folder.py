@@ -1,4 +1,4 @@
-"""Where runs are recorded by default, which of them is the newest, and a run by its name."""
+"""The default folder of runs, the newest run in it, and a run by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``show`` and the others read of a run, also while it is written."""
+"""Reads a run for ``show`` and other commands, also while it is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where B diverges from A: each place whose own error is more than noise, forward and backward."""
+"""The divergent calls of B, forward and backward: their own error exceeds the noise."""
 
 from __future__ import annotations
 

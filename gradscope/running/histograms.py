@@ -1,4 +1,4 @@
-"""A step again, for how the values of some layers are spread: outputs, parameters, gradients."""
+"""Repeats a step for histograms of some layers: outputs, parameters, gradients."""
 
 from __future__ import annotations
 

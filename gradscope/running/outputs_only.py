@@ -1,4 +1,4 @@
-"""A step as the compiler has it: what goes in and comes out, and no hook on what is between."""
+"""Compares compiled models: by outputs and parameter gradients, without hooks inside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step of a run again, from where it began: for who takes a full sample at what it did."""
+"""Repeats a step of a run from its start, for a full sample."""
 
 from __future__ import annotations
 

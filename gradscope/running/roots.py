@@ -1,4 +1,4 @@
-"""Where a graph starts if not at the loss: the word for it, the output it means, and that again."""
+"""The start of a graph other than the loss: its word, and the output that it means."""
 
 from __future__ import annotations
 

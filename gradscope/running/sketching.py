@@ -1,4 +1,4 @@
-"""A step again for sketches of its tensors; and with numbers moved a little, for their noise."""
+"""Repeats a step for sketches of its tensors; and with changed last bits, for their noise."""
 
 from __future__ import annotations
 

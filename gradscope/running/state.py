@@ -1,4 +1,4 @@
-"""What a run must leave as it was: modes, gradients, buffers, weights, flags, random numbers."""
+"""The state that a run must restore: modes, gradients, buffers, weights, flags, random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is called with: the pictures that are explained, and inputs that are held fixed."""
+"""The inputs of a model: the explained pictures, and inputs that stay fixed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of which steps the metrics are recorded, and in which of them all gradients are read."""
+"""Schedules step metrics, and the steps in which all gradients are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observes a training loop that it does not own; writes the records of each step."""
+"""Observes a training loop that it does not own; writes one record per step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the parameters of a run of several processes are, and this one's norms of each group."""
+"""The placement of a run's parameters on processes, and this process's norms of each group."""
 
 from __future__ import annotations
 

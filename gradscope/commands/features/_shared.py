@@ -1,4 +1,4 @@
-"""What the commands of ``gradscope features`` share: options, the model, the way out."""
+"""Shared by the commands of ``gradscope features``: options, the model, the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody asked for and is not in a graph, and why."""
+"""Names that were requested but are not in a graph, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader calls places in a graph, and what of the model is not in it.
+"""Finds places in a graph by name, and the parts of the model that are not in it.
 
 The graph's start is found by its own word first, then modules, parameters and inputs by their
 names, a module's call as ``cell#2``, and then patterns. A module that has the start's name is found

@@ -1,4 +1,4 @@
-"""What groups and nodes are called in text, and a path as a chain of such names."""
+"""Names of groups and nodes in text, and a path as a chain of such names."""
 
 from __future__ import annotations
 

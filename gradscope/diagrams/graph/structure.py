@@ -1,4 +1,4 @@
-"""What equal groups have in common: operations, wiring, shapes, and ways from one to another."""
+"""Equality of groups: operations, wiring, shapes, and paths from one to another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page's script is given: operations, groups and what is open at first, as plain data.
+"""Data for the page's script: operations, groups, and which are open at first.
 
 A group's ``parts`` are ids of operations (0 and up) and of groups (-1 for the first).
 """

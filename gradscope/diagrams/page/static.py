@@ -1,4 +1,4 @@
-"""What the page says without script: facts, picture, answers, and the outline, as HTML.
+"""The page without script: facts, picture, answers, and the outline, as HTML.
 
 Every string from outside goes through ``escaped``.
 """

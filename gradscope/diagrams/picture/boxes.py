@@ -1,4 +1,4 @@
-"""What a picture shows: boxes, arrows and frames, and the way down from box to box."""
+"""Parts of a picture: boxes, arrows and frames."""
 
 from __future__ import annotations
 

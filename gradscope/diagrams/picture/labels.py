@@ -1,4 +1,4 @@
-"""What is written in boxes, on frames, in tooltips and above a picture."""
+"""Text in boxes, on frames, in tooltips and above a picture."""
 
 from __future__ import annotations
 

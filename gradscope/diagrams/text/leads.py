@@ -1,4 +1,4 @@
-"""Where each row of the tree leads: leaves by name and shape, other rows by name."""
+"""Targets of each row of the tree: leaves by name and shape, other rows by name."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What an exception means: its kind, which operands conflict, the smallest fix."""
+"""Explains an exception: its kind, the conflicting operands, the smallest fix."""

@@ -1,4 +1,4 @@
-"""What an explanation is made of, and how tensors and lines are written in it."""
+"""The parts of an explanation, and the text for tensors and lines in it."""
 
 from __future__ import annotations
 

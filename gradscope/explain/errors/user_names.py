@@ -1,4 +1,4 @@
-"""What the user's code calls the tensors of an operation that runs now: by its frames."""
+"""The user's names of the tensors of an operation that runs now, from its frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the source around a line says: what switched gradients off, where a call was made."""
+"""Finds in the source which statement switched gradients off around a line."""
 
 from __future__ import annotations
 

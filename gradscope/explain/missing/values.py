@@ -1,4 +1,4 @@
-"""What the second run leaves: each tensor's value, what it was computed from, and where.
+"""The values of the second run: each tensor's value, its sources, and its line.
 
 Sets of parameters are bit masks. A value comes after those it was computed from, so one sweep in
 either direction answers for all parameters at once.

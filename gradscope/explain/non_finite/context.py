@@ -1,4 +1,4 @@
-"""Where and when an operation runs: phase, module call, line, function, node of backward."""
+"""The context of an operation: phase, module call, line, function, node of backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a NaN or Inf of a step comes from, and what it spreads to."""
+"""Finds the origin of a NaN or Inf in a step, and where it spreads."""
 
 from __future__ import annotations
 

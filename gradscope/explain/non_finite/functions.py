@@ -1,4 +1,4 @@
-"""What the user called: the function under way, as it was written."""
+"""The function that the user called, as written in the source."""
 
 from __future__ import annotations
 

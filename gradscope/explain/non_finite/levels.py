@@ -1,4 +1,4 @@
-"""How broken a tensor is: finite, with an infinity, with a NaN. Of any dtype, layout and kind."""
+"""The level of a tensor: finite, with Inf, with NaN; for any dtype, layout and class."""
 
 from __future__ import annotations
 

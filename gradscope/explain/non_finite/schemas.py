@@ -1,4 +1,4 @@
-"""What an operation of PyTorch's core does to memory, read from its schema."""
+"""Reads the effect of an ATen operation on memory from its schema."""
 
 from __future__ import annotations
 

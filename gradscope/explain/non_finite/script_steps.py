@@ -1,4 +1,4 @@
-"""The same of a step that somebody else runs: a training script's own, as it goes."""
+"""Traces a step of a training script for NaN and Inf."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What narrower dtypes would lose."""
+"""The loss of narrower dtypes."""

@@ -1,1 +1,1 @@
-"""What several questions need: frames, expressions, operations, module calls, the tracers."""
+"""Shared by all questions: frames, expressions, operations, module calls, the tracers."""

@@ -1,4 +1,4 @@
-"""Where an operation ran, and how that is written."""
+"""The line of an operation, and its text."""
 
 from __future__ import annotations
 

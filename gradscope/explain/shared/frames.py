@@ -1,4 +1,4 @@
-"""Whose code a frame runs (the user's, a library's, PyTorch's, ours), and how it is shown."""
+"""The owner of a frame's code (user, library, PyTorch, gradscope), and its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each nonlinearity is off (its result is zero and flat) and where it is flat otherwise."""
+"""The ranges in which each nonlinearity is off (zero and flat) or flat."""
 
 from __future__ import annotations
 

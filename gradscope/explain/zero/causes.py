@@ -1,4 +1,4 @@
-"""What stops a gradient at an operation that passes zeros on: one cause, with its figures."""
+"""The cause that stops a gradient at an operation, with its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gradient is multiplied by on its way through an operation, and what made that zero."""
+"""The factor of a gradient in an operation, and why it is zero."""
 
 from __future__ import annotations
 

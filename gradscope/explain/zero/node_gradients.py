@@ -1,4 +1,4 @@
-"""What one node of the graph got and gave in backward: something, zeros or nothing."""
+"""The gradients of one node in backward: nonzero, zero or missing."""
 
 from __future__ import annotations
 

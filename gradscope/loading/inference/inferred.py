@@ -1,4 +1,4 @@
-"""What an inference gives: a config's ``input``, and the words for it."""
+"""The result of an inference: a config's ``input``, and a notice."""
 
 from __future__ import annotations
 

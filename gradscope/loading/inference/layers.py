@@ -1,4 +1,4 @@
-"""What a user's own model says about its input: a layer that is plainly first, or trials."""
+"""Infers the input of a custom model from its first layer, or by trials."""
 
 from __future__ import annotations
 

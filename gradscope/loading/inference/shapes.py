@@ -1,4 +1,4 @@
-"""What a layer takes as its input: one source, or several of which the likeliest comes first."""
+"""The input of a layer: one source, or several, the most likely first."""
 
 from __future__ import annotations
 

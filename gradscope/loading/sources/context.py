@@ -1,4 +1,4 @@
-"""What every source needs to know: the model, where paths start, the device, the dtype."""
+"""Shared by every source: the model, the base of paths, the device, the dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user's own code gave, with its tensors as fresh leaves on the run's device."""
+"""Moves the tensors of a data function to the run's device, as new leaves."""
 
 from __future__ import annotations
 

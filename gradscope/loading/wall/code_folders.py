@@ -1,4 +1,4 @@
-"""Where code and caches lie on this machine."""
+"""The folders of code and caches on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a reader wants a comparison shown."""
+"""Options of a comparison's text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found as strict JSON: the record itself."""
+"""The result of ``gradscope features`` as strict JSON: the record itself."""
 
 from __future__ import annotations
 

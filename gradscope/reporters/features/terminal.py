@@ -1,4 +1,4 @@
-"""What ``gradscope features`` found as text for people."""
+"""The result of ``gradscope features`` as text for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a narrower dtype would lose → one table for each dtype, the worst layers first."""
+"""Losses of narrower dtypes → one table for each dtype, the worst layers first."""
 
 from __future__ import annotations
 

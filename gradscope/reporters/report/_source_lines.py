@@ -1,4 +1,4 @@
-"""Where a finding is, as machines want it: a file and a line."""
+"""The place of a finding for machines: a file and a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a reader wants a report shown."""
+"""Options of a report's text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a saliency report shows of each picture, for all formats: its classes and its maps."""
+"""The tables of a saliency report, for all formats: classes and maps of each picture."""
 
 from __future__ import annotations
 

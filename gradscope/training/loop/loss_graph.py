@@ -1,4 +1,4 @@
-"""What the graphs of losses show: read in the sampled steps, while the graph exists."""
+"""Reads the graphs of losses in sampled steps, while they exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in the script something happens."""
+"""Lines of the script."""
 
 from __future__ import annotations
 

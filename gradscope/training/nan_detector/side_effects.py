@@ -1,5 +1,5 @@
-"""What the forward of a model does beside computing, learned on its first calls: the random numbers
-that it draws, the buffers, attributes and arguments that it writes to."""
+"""Side effects of a model's forward, learned on its first calls: random numbers that it draws,
+and buffers, attributes and arguments that it writes to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is no other kind: refused values, custom functions, mistakes of plain Python."""
+"""All other errors: refused values, custom functions, mistakes of plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table can show: columns, chosen and sorted by the names that the user types."""
+"""Columns of a table, selected and sorted by the names that the user types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a view asks of the tables, checked before anything expensive runs."""
+"""Checks the options of a view before anything expensive runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is reported of a training run: header, findings, events, news, and steps in words."""
+"""Text on a training run: header, findings, events, news, and steps in words."""

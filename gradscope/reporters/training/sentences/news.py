@@ -1,4 +1,4 @@
-"""What is new of a run that goes on: a line for each step, finding and event."""
+"""News of a run in progress: a line for each step, finding and event."""
 
 from __future__ import annotations
 

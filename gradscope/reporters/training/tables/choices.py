@@ -1,4 +1,4 @@
-"""What a view of a run may ask for: its tables, their columns."""
+"""The tables and columns that a view of a run may select."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the curves of a table mean."""
+"""The legend of the curves of a table."""
 
 from __future__ import annotations
 

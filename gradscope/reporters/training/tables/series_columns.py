@@ -1,4 +1,4 @@
-"""What a table of layers over steps can show: each measure first to last, and as a curve."""
+"""Columns of a table of layers over steps: each measure first to last, and as a curve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the figures and curves of a table of layers over steps are of."""
+"""The legend of a table of layers over steps."""
 
 from __future__ import annotations
 
