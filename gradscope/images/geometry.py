@@ -26,7 +26,7 @@ class Geometry:
     matrix: Matrix
 
     @classmethod
-    def total(cls, photo: tuple[int, int], input: tuple[int, int]) -> Geometry:
+    def full(cls, photo: tuple[int, int], input: tuple[int, int]) -> Geometry:
         """The full photograph stretched to the input's size."""
         x, y = input[0] / photo[0], input[1] / photo[1]
         return cls(photo, input, (x, 0.0, 0.0, 0.0, y, 0.0, 0.0, 0.0, 1.0))

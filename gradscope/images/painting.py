@@ -51,7 +51,7 @@ def painted(
     if not shares.size:
         return grey.convert("RGB")
     height, width = shares.shape
-    geometry = photo.geometry or Geometry.total(size, (width, height))
+    geometry = photo.geometry or Geometry.full(size, (width, height))
     if geometry.input != (width, height) or geometry.photo != size:
         raise ValueError(
             f"a map of {[height, width]} and a photograph of {list(size)} do not fit a geometry "
@@ -77,7 +77,7 @@ def framed(photo: Photo, box: tuple[float, float, float, float], times: int) -> 
     ``box`` is left, top, right and bottom of that part, as shares of the model's input.
     """
     result = magnified(photo.picture, times)
-    geometry = photo.geometry or Geometry.total(photo.picture.size, photo.picture.size)
+    geometry = photo.geometry or Geometry.full(photo.picture.size, photo.picture.size)
     width, height = geometry.input
     left, top, right, bottom = box
     corners = [

@@ -48,6 +48,11 @@ class Answer:
     code: str | None = field(default=None, metadata=SPARSE)
     explained_by: Explanation | None = field(default=None, metadata=SPARSE)
 
+    @property
+    def behind(self) -> tuple[str, ...]:
+        """The old name of ``upstream``."""
+        return self.upstream
+
 
 @dataclass(frozen=True, slots=True)
 class NonFiniteOrigin:

@@ -135,7 +135,7 @@ def test_a_smaller_copy_keeps_the_geometry():
 
 
 def test_the_whole_photograph_stretched():
-    geometry = Geometry.whole((100, 50), (20, 20))
+    geometry = Geometry.full((100, 50), (20, 20))
     assert geometry.to_input(100, 50) == (20, 20)
     assert geometry.sees_all()
 

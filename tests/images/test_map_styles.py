@@ -69,7 +69,7 @@ def test_a_crop_keeps_every_place_where_it_was(size: tuple[int, int]) -> None:
 
 
 def test_what_was_seen_whole_is_not_cropped() -> None:
-    for geometry in (None, Geometry.whole((400, 300), (56, 56))):
+    for geometry in (None, Geometry.full((400, 300), (56, 56))):
         whole = photo((400, 300), geometry)
         assert cropped(whole) is whole
 

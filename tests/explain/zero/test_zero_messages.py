@@ -207,7 +207,7 @@ def test_heads_that_share_a_line_are_one_answer() -> None:
     answer = one_answer(model, forward)
     assert answer.cause == "masked"
     assert {"extra.weight", "box.convs.1.weight", "name.convs.1.weight"} <= {*answer.upstream}
-    assert "The same in `name`." in answer.message or "So it is in `box`." in answer.message
+    assert "The same in `name`." in answer.message or "The same in `box`." in answer.message
 
 
 @pytest.mark.parametrize("wants", [False, True])

@@ -13,7 +13,7 @@ from gradscope.records.modules import ParameterStats
 from gradscope.records.placements import DeviceMesh, ParameterPlacement
 from gradscope.records.tensors import TensorStats
 from gradscope.records.training import Fingerprints, StepSample, TrainedModel, TrainingStep
-from gradscope.runfile.layout import Holder, whole
+from gradscope.runfile.layout import Holder, reduced
 from gradscope.runfile.numbering import shared_numbers
 from gradscope.runfile.ranks import compare_ranks
 from gradscope.runfile.reader import RunFile
@@ -50,30 +50,30 @@ def holders(shape: tuple[int, ...], *kinds: str) -> dict[int, Holder]:
     ],
 )
 def test_a_norm_of_the_whole(shape, kinds, norms, expected):
-    assert whole(holders(shape, *kinds)).norm(dict(enumerate(norms))) == expected
+    assert reduced(holders(shape, *kinds)).norm(dict(enumerate(norms))) == expected
 
 
 def test_a_rank_whose_file_is_missing():
     held = holders((2,), "S(0)")
     del held[1]
-    assert whole(held).fault == "missing"
-    assert whole(held).norm({0: 3.0}) is None
+    assert reduced(held).fault == "missing"
+    assert reduced(held).norm({0: 3.0}) is None
 
 
 def test_flat_pieces_are_not_put_together():
     """Equal norms make no replicas of them."""
     pieces = {rank: Holder(placements=("F",)) for rank in (0, 1)}
-    assert (whole(pieces).fault, whole(pieces).norm({0: 3.0, 1: 3.0})) == ("flat", None)
+    assert (reduced(pieces).fault, reduced(pieces).norm({0: 3.0, 1: 3.0})) == ("flat", None)
 
 
 def test_an_empty_shard_is_no_part():
     held = holders((2,), "S(0)")
     held[1] = replace(held[1], elements=0)
-    assert whole(held).norm({0: 3.0, 1: None}) == 3.0
+    assert reduced(held).norm({0: 3.0, 1: None}) == 3.0
 
 
 def test_plain_tensors_are_replicas():
-    assert whole({0: Holder(), 1: Holder()}).norm({0: 2.0, 1: 2.0 + 1e-9}) == 2.0
+    assert reduced({0: Holder(), 1: Holder()}).norm({0: 2.0, 1: 2.0 + 1e-9}) == 2.0
 
 
 def stats(norm: float, numel: int) -> TensorStats:
