@@ -291,6 +291,11 @@ class TrainingFinding:
         """The finding's."""
         return self.finding.location
 
+    @property
+    def made(self) -> str | None:
+        """The finding's."""
+        return self.finding.made
+
 
 def sum_of(losses: Sequence[float | None]) -> float | None:
     """The sum; None without a loss, or where one is NaN or Inf."""
