@@ -166,5 +166,5 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         raise ConfigError(
             f"`{path}` was recorded by a newer gradscope: its schema is {version}, "
             f"this one reads {schema.VERSION}",
-            help="pip install -U gradscope",
+            help="read it with that version, or update gradscope",
         )
