@@ -34,8 +34,8 @@ class LoopEvent:
         of: the name of an optimizer, a model or a scheduler; "" where it is of none.
         facts: words that the event is distinguished by; the file in ``training/loop/`` that makes
             the event says what they mean.
-        location: ``file:line`` of the script where it happened first; of "zero", "clip" and
-            "backward" each line has an event of its own.
+        location: ``file:line`` of the script where it happened first; of "zero", "clip",
+            "backward" and "epoch" each line has an event of its own.
     """
 
     kind: str
@@ -185,6 +185,8 @@ class LoopModel:
         made: the line of the script that made it, where that is known.
         kept_in: the plain list, tuple or dict of another model that has it: "net.blocks (list)".
         plain_tensors: what it keeps in plain attributes and gets gradients.
+        undone: how often ``load_state_dict`` gave it weights that it had before, and undid steps;
+            ``undone_at`` is the line.
         eval_at: the line of the script that puts it into eval mode, where one is written.
         unchanged: whether it was called without gradients alone, and has the weights that it had
             at the first of these calls.
@@ -203,6 +205,8 @@ class LoopModel:
     made: str | None = None
     kept_in: str | None = None
     plain_tensors: tuple[PlainTensor, ...] = ()
+    undone: int = 0
+    undone_at: str | None = None
     eval_at: str | None = None
     unchanged: bool = False
 

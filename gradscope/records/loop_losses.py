@@ -61,6 +61,8 @@ class LossTargets:
         value: what all targets are that are not ignored; None where they differ.
         location: ``file:line`` of the loss, where it is known.
         inside: whether the call of a model computes the loss.
+        judged: how many batches had eight targets or more; in ``single`` of them all were alike,
+            of ``kinds`` classes together.
     """
 
     loss: str
@@ -74,6 +76,9 @@ class LossTargets:
     value: float | None = None
     location: str | None = None
     inside: bool = False
+    judged: int = 0
+    single: int = 0
+    kinds: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from gradscope.records.loop import LoopRecord
+from gradscope.records.loop import LoopEvent, LoopRecord
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
@@ -49,7 +50,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     )
     if anew and begun > 0.5 * loop.steps:
         why = f": a data loader of {plural(loop.loader, 'batch', 'batches')} begins anew each time"
-        where = anew[0].location
+        where = _most(loop).location
     yield at(
         RULE.finding(
             "",
@@ -61,3 +62,11 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         ),
         loop,
     )
+
+
+def _most(loop: LoopRecord) -> LoopEvent:
+    """The line that begins a data loader in the most steps."""
+    counts = Counter[LoopEvent]()
+    for one in loop.rounds:
+        counts.update({e: one.count for e in one.events if e.kind == "epoch"})
+    return max(counts, key=counts.__getitem__)

@@ -128,6 +128,7 @@ class Observer:
         self.epoch_begins = guard(loop.epoch_begins)
         self.module_set = guard(loop.module_set)
         self.parameter_set = guard(loop.parameter_set)
+        self.loaded = guard(loop.loaded)
         self.drew = guard(loop.drew)
         self.scored = guard(loop.scored)
         self.unscaled = guard(self._unscaled)

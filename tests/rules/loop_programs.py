@@ -226,6 +226,22 @@ BROKEN = {
                 if cycle.last_epoch < 31: cycle.step()  # mended
             cycle.step()  # broken
         """, "cycle"),
+    "the network takes the weights of its target": LoopProgram(
+        "GS831", ("set `net` back to the same weights 4 times",), """
+        import copy
+        target = copy.deepcopy(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(20):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            with torch.no_grad():
+                target(inputs)
+            if step % 5 == 4:
+                net.load_state_dict(target.state_dict())  # broken # here
+                target.load_state_dict(net.state_dict())  # mended
+        """, "net"),
     "a schedule's factor of zero": LoopProgram(
         "GS806", ("`scheduler` (LambdaLR) sets it",), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -585,6 +601,17 @@ HEALTHY = {
             loss.backward()
             optimizer.step()
             shown = shown + loss.item()
+        """,
+    "training that begins again, with an optimizer of its own": """
+        first = {name: value.clone() for name, value in net.state_dict().items()}
+        for fold in range(5):
+            net.load_state_dict(first)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for step in range(4 + fold):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
         """,
     "two losses, each for its own optimizer, of which one waits": """
         slow = torch.optim.SGD(net[0].parameters(), lr=0.01)

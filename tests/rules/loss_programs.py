@@ -28,6 +28,18 @@ BROKEN = {
             F.cross_entropy(scores, targets).backward()  # here
             optimizer.step()
         """),
+    "data sorted by class": LoopProgram(
+        "GS832", ("one class in 6 of 6 batches", "not shuffled"), """
+        net = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        labels = torch.arange(64) // 16
+        for step in range(20):
+            chosen = torch.arange(8) + step % 8 * 8  # broken
+            chosen = torch.randperm(64)[:8]  # mended
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[chosen]), labels[chosen]).backward()  # here
+            optimizer.step()
+        """),
     "nll_loss of scores": LoopProgram(
         "GS829", ("the scores [8, 2] of a layer", "in all 5 losses"), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,16 +14,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from gradscope.records.loop import (
-    LoopCause,
-    LoopRecord,
-)
+from gradscope.records.loop import LoopCause, LoopModel, LoopRecord
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.loop.batches import Batches
 from gradscope.training.loop.clipping import Clipping
 from gradscope.training.loop.construction import Construction
 from gradscope.training.loop.draws import Draws
 from gradscope.training.loop.kept_graphs import KeptGraphs
+from gradscope.training.loop.loads import Loads
 from gradscope.training.loop.loss_graph import LossGraphs
 from gradscope.training.loop.losses import Losses
 from gradscope.training.loop.model_uses import ModelUses
@@ -61,6 +60,7 @@ class Loop:
         self._construction = construction = Construction()
         self.optimizer_uses = uses = OptimizerUses(models, optimizers)
         self.model_uses = model_uses = ModelUses(models, optimizers, construction)
+        self._loads = Loads(uses)
         self._parameters = ParameterRecords(models, uses, model_uses, construction)
         self._clips: dict[tuple[int, int], tuple[str, frozenset[str]]] = {}
         self._steps = self._loader = 0
@@ -157,6 +157,12 @@ class Loop:
         module = model.module_ref()
         if module is not None and not module.training:
             self._graphs.evaluated(output, self._steps)
+
+    def loaded(self, module: nn.Module) -> None:
+        """``load_state_dict`` of a module has returned."""
+        for model in self._models:
+            if module is model.module_ref() or module is model.outer():
+                self._loads.loaded(model.id, model.module)
 
     def drew(self, distribution: object, drawn: object) -> None:
         """``sample`` of a distribution has returned."""
@@ -283,7 +289,7 @@ class Loop:
             rounds=self._rounds.all(),
             rest=self._rounds.rest,
             optimizers=tuple(self.optimizer_uses.records()),
-            models=self.model_uses.records(),
+            models=self._models_with_loads(),
             schedulers=self._schedulers.records(self._name),
             parameters=tuple(self._parameters.records()),
             same_batch=self._batches.same,
@@ -308,6 +314,13 @@ class Loop:
             course=self._losses.course,
             ended=ended,
             cut=cut,
+        )
+
+    def _models_with_loads(self) -> tuple[LoopModel, ...]:
+        undone = self._loads.undone
+        return tuple(
+            replace(one, undone=undone(one.id)[0], undone_at=undone(one.id)[1])
+            for one in self.model_uses.records()
         )
 
     def _clipped(self, parameters: Sequence[torch.Tensor]) -> tuple[str, frozenset[str]]:

@@ -31,14 +31,14 @@ class ModelUse:
 
     def __init__(self, module: nn.Module) -> None:
         self.calls = self.evaluations = 0
-        self._digest = _digest(module)
+        self._digest = digest(module)
         self._same = True
 
     def evaluated(self, module: nn.Module) -> None:
         """It is called without gradients."""
         self.evaluations += 1
         if not self.calls and self._same:
-            self._same = self._digest == _digest(module)
+            self._same = self._digest == digest(module)
 
     @property
     def is_unchanged(self) -> bool:
@@ -180,7 +180,7 @@ def _signature(module: nn.Module) -> object:
     return type(module), tuple(tuple(parameter.shape) for parameter in _parameters(module))
 
 
-def _digest(module: nn.Module) -> str:
+def digest(module: nn.Module) -> str:
     """Of one parameter, the last: whoever updates a model updates that too."""
     parameters = _parameters(module)
     return fingerprints(parameters[-1:])[0] if parameters else ""

@@ -51,6 +51,9 @@ class LoopObserver(RegistrationObserver, Protocol):
     def epoch_begins(self, loader: DataLoader[Any]) -> None:
         """A data loader is iterated over anew."""
 
+    def loaded(self, module: nn.Module) -> None:
+        """``load_state_dict`` of a module has returned."""
+
     def drew(self, distribution: object, drawn: object) -> None:
         """``sample`` of a distribution of ``torch.distributions`` has returned."""
 
@@ -79,6 +82,7 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
         if hasattr(kind, name):
             replace(patches, kind, name, lambda f: _then(f, observer.scheduler_made))
     replace(patches, DataLoader, "__iter__", lambda f: _before(f, observer.epoch_begins))
+    replace(patches, nn.Module, "load_state_dict", lambda f: _then(f, observer.loaded))
     for distribution in distributions():
         if "sample" in vars(distribution):
             replace(patches, distribution, "sample", lambda f: _with_result(f, observer.drew))

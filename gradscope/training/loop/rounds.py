@@ -12,7 +12,7 @@ from gradscope.training.loop.script_lines import script_line
 #: has few of either.
 _LONGEST, _MOST = 64, 256
 #: Events that are also separated by the line of the script: it may clear gradients at several.
-_PLACED = frozenset({"zero", "clip", "backward"})
+_PLACED = frozenset({"zero", "clip", "backward", "epoch"})
 
 
 class Rounds:

@@ -39,6 +39,8 @@ class TargetsOfLayer:
         self.value: float | None = None
         self.differ = self.known = False
         self.inside = False
+        self.judged = self.single = 0
+        self.kinds = set[float]()  # what the targets of such batches are
         self.location: str | None = None
 
     def read(self, target: torch.Tensor, ignored: int | None, *, alike: bool) -> None:
@@ -54,10 +56,17 @@ class TargetsOfLayer:
         if not kept:
             return
         self.least = min(self.least or kept, kept)
-        if self.differ or not alike:
+        if not alike or (self.differ and kept < _FEWEST):
             return
         values = target if kept == count else target[target != ignored]
         low, high = (float(one) for one in torch.aminmax(values))
+        if kept >= _FEWEST:
+            self.judged += 1
+            self.single += low == high
+            if low == high:
+                self.kinds.add(low)
+        if self.differ:
+            return
         self.differ = low != high or (self.known and low != self.value)
         self.value, self.known = low, True
 
@@ -75,6 +84,9 @@ class TargetsOfLayer:
             value=None if self.differ or not self.known else self.value,
             location=self.location,
             inside=self.inside,
+            judged=self.judged,
+            single=self.single,
+            kinds=len(self.kinds),
         )
 
 

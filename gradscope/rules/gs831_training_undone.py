@@ -1,0 +1,55 @@
+"""GS831: what a model has learned is overwritten by the same old weights again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS831",
+    name="training-undone",
+    severity="error",
+    summary="`load_state_dict` sets a model back to the same weights while it trains",
+    what=(
+        "Compares what `load_state_dict` leaves in a model that an optimizer trains. It fires "
+        "where it is the same each time, though the same optimizer made steps between."
+    ),
+    why="Everything that was learned between two loads is thrown away.",
+    fix=(
+        "Load the other way round: the target network takes the weights of the one that trains. "
+        "To begin again on purpose, make a new optimizer too."
+    ),
+    sources=(
+        "PyTorch tutorials, reinforcement learning (DQN): target_net takes policy_net's weights",
+        "Mnih et al. 2015, Human-level control: every C steps the target is set to the network",
+    ),
+    thresholds=(Threshold("loads", 2, "such loads, below which nothing is said", CHOSEN),),
+    runs=Runs(loop=True),
+    explains=("GS603", "GS605"),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each model."""
+    for model in loop.models:
+        if model.undone < limits["loads"]:
+            continue
+        yield at(
+            RULE.finding(
+                model.name,
+                f"`load_state_dict` set `{model.name}` back to the same weights "
+                f"{plural(model.undone + 1, 'time')}, and undid the steps between.",
+                advice=f"Load the weights of `{model.name}` into the other model, not the other "
+                "way round.",
+                value=float(model.undone),
+                limit=limits.of("loads"),
+                location=model.undone_at,
+            ),
+            loop,
+            model=model.name,
+        )

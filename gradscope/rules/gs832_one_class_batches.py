@@ -1,0 +1,59 @@
+"""GS832: every batch holds one class, and another one each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, of_loss
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS832",
+    name="one-class-batches",
+    severity="warning",
+    summary="the targets of nearly every batch are of one class: the data are not shuffled",
+    what=(
+        "Reads the targets of the cross entropy in the steps that are sampled. It fires where "
+        "those of a batch are alike, and those of other batches are others."
+    ),
+    why=(
+        "Each step teaches one class and forgets the others: the loss of a batch is low, that of "
+        "the next one high."
+    ),
+    fix="Shuffle: `DataLoader(…, shuffle=True)`, or a permutation of data sorted by class.",
+    sources=(
+        "PyTorch, torch.utils.data.DataLoader: shuffle",
+        "Bengio 2012, Practical recommendations for gradient-based training: order of the examples",
+    ),
+    thresholds=(
+        Threshold("batches", 5, "batches of 8 targets, below which nothing is said", CHOSEN),
+        Threshold("share", 0.8, "share of batches of one class, from which on it fires", CHOSEN),
+    ),
+    runs=Runs(loop=True),
+    explains=("GS601", "GS602", "GS603"),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for the losses on each layer's scores."""
+    for place, one in enumerate(loop.targets):
+        if one.value is not None or one.loss != "cross_entropy" or one.judged < limits["batches"]:
+            continue
+        if one.single < limits["share"] * one.judged or one.kinds < 2:
+            continue
+        yield at(
+            RULE.finding(
+                "",
+                f"all targets of a batch are one class in {one.single:,} of "
+                f"{plural(one.judged, 'batch', 'batches')} that were read, and another one in "
+                "others: the data are sorted by class, and not shuffled.",
+                value=one.single / one.judged,
+                limit=limits.of("share"),
+                cause=str(place) if place else None,
+                location=of_loss(loop, one),
+            ),
+            loop,
+        )

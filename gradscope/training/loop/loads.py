@@ -1,0 +1,56 @@
+"""Weights that are loaded into a model while it trains: the same again undo its steps."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+
+from torch import nn
+from torch.optim import Optimizer
+
+from gradscope.training.loop.model_uses import digest
+from gradscope.training.loop.optimizer_uses import OptimizerUses
+from gradscope.training.loop.script_lines import script_line
+
+
+@dataclass(slots=True)
+class Undone:
+    """The loads of one model: what the last one left, and how many gave the same as the one before
+    it though an optimizer had made steps between them."""
+
+    digest: str
+    optimizer: weakref.ref[Optimizer]
+    steps: int
+    count: int = 0
+    location: str | None = None
+
+
+class Loads:
+    """Takes in the calls of ``load_state_dict``."""
+
+    def __init__(self, uses: OptimizerUses) -> None:
+        self._uses = uses
+        self._of: dict[int, Undone] = {}
+
+    def loaded(self, number: int, module: nn.Module) -> None:
+        """The model of this number has other weights now."""
+        mine = {id(parameter) for parameter in module.parameters()}
+        for optimizer, use in self._uses:
+            held = (id(p) for group in optimizer.param_groups for p in group["params"])
+            if not use.parameters.steps or not any(one in mine for one in held):
+                continue
+            now, steps = digest(module), use.parameters.steps
+            before = self._of.get(number)
+            if before is None or before.optimizer() is not optimizer or before.digest != now:
+                self._of[number] = Undone(now, weakref.ref(optimizer), steps)
+            elif steps > before.steps:
+                before.steps = steps
+                before.count += 1
+                if before.location is None:
+                    line = script_line()
+                    before.location = None if line is None else str(line)
+
+    def undone(self, number: int) -> tuple[int, str | None]:
+        """How often training of a model was undone, and where."""
+        found = self._of.get(number)
+        return (found.count, found.location) if found is not None else (0, None)
