@@ -1,6 +1,7 @@
 """The training scripts of ``scripts/``, run plainly, under gradscope and under the tracer.
 
-Each is run once in a way, however many tests ask, also of several workers of pytest.
+Each is run once in a way, however many tests ask, also of several workers of pytest. Where what a
+script imports allows, its process is a copy of one that has imported torch and gradscope already.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 from filelock import FileLock
 
@@ -26,46 +28,57 @@ SCRIPTS = HERE / "scripts"
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """``words`` are its command line; ``needs`` the packages without which it cannot be run."""
+    """``words`` are its command line; ``needs`` the packages without which it cannot be run.
+
+    ``by_default`` scripts are also observed with gradscope's default options, in an interpreter
+    that has imported nothing. ``first`` of all it asks what is imported: it always needs such one.
+    """
 
     name: str
     words: tuple[str, ...]
     needs: tuple[str, ...] = ()
-    quick: bool = False
+    by_default: bool = False
+    first: bool = False
 
     @property
     def param(self) -> Any:
         missing = [package for package in self.needs if importlib.util.find_spec(package) is None]
         reason = f"not installed: {', '.join(missing)}"
-        marks = [] if self.quick else [pytest.mark.slow]
-        marks += [pytest.mark.skip(reason=reason)] if missing else []
+        marks = [pytest.mark.skip(reason=reason)] if missing else []
         return pytest.param(self, id=self.name, marks=marks)
 
 
-def _of(name: str, *arguments: str, needs: tuple[str, ...] = (), quick: bool = False) -> Script:
+def _of(
+    name: str,
+    *arguments: str,
+    needs: tuple[str, ...] = (),
+    by_default: bool = False,
+    first: bool = False,
+) -> Script:
     words = (f"{name}.py", *arguments)
-    return Script("-".join([name, *(a.strip("-") for a in arguments)]), words, needs, quick)
+    name = "-".join([name, *(a.strip("-") for a in arguments)])
+    return Script(name, words, needs, by_default, first)
 
 
 ALL = [
     _of("accelerate_loop", needs=("accelerate",)),
-    _of("actor_critic", quick=True),
+    _of("actor_critic"),
     _of("at_exit"),
     _of("catches_everything"),
     _of("char_gpt"),
-    _of("char_gpt_fp16", quick=True),
+    _of("char_gpt_fp16", by_default=True),
     _of("checkpointing"),
-    _of("compiled"),
+    _of("compiled", by_default=True),
     _of("compiled", "--in-place"),
     _of("compiled", "--backend=inductor"),
     _of("cross_validation", needs=("sklearn",)),
-    _of("dcgan", quick=True),
-    _of("env_first"),
+    _of("dcgan", by_default=True),
+    _of("env_first", by_default=True, first=True),
     _of("exits_with_3"),
     _of("forward_forward"),
     _of("gat"),
     _of("hf_trainer", needs=("transformers", "accelerate")),
-    _of("lightning_module", needs=("lightning",)),
+    _of("lightning_module", needs=("lightning",), by_default=True),
     _of("loader_fork"),
     _of("loader_spawn"),
     _of("looks_at_itself"),
@@ -91,7 +104,8 @@ ALL = [
         "--",
         "-m",
         "words",
-        quick=True,
+        by_default=True,
+        first=True,
     ),
     _of("word_lm"),
 ]
@@ -108,15 +122,15 @@ class Ran:
     out: Path
 
 
-def plain(script: Script, folder: Path) -> Ran:
-    """``python SCRIPT``."""
-    return _once(script, folder, "plain", [])
+def plain(script: Script, folder: Path, *, fresh: bool = False) -> Ran:
+    """``python SCRIPT``; ``fresh`` in an interpreter that has imported nothing."""
+    return _once(script, folder, "plain", [], fresh=fresh)
 
 
-def observed(script: Script, folder: Path, *options: str) -> Ran:
+def observed(script: Script, folder: Path, *options: str, fresh: bool = False) -> Ran:
     """``gradscope run OPTIONS SCRIPT``; ``out`` is the run file."""
     words = ["-m", "gradscope", "run", "-o", "OUT", *options]
-    return _once(script, folder, "-".join(["observed", *options]), words)
+    return _once(script, folder, "-".join(["observed", *options]), words, fresh=fresh)
 
 
 def traced(script: Script, folder: Path) -> dict[str, Any]:
@@ -126,20 +140,24 @@ def traced(script: Script, folder: Path) -> dict[str, Any]:
     return traced
 
 
-def _once(script: Script, folder: Path, way: str, before: Sequence[str]) -> Ran:
-    place = folder / script.name / re.sub(r"\W+", "-", way)
+def _once(
+    script: Script, folder: Path, way: str, before: Sequence[str], *, fresh: bool = False
+) -> Ran:
+    fresh = fresh or script.first
+    place = folder / script.name / re.sub(r"\W+", "-", f"{way} fresh" if fresh else way)
     place.mkdir(parents=True, exist_ok=True)
     done = place / "ran.pickle"
     with FileLock(place / "lock"):
         if not done.exists():
             out = place / ("trace.json" if way == "traced" else "run.db")
             words = [str(out) if word == "OUT" else word for word in before]
-            done.write_bytes(pickle.dumps(run([*words, *script.words], place / "weights.pt", out)))
-    ran: Ran = pickle.loads(done.read_bytes())
-    return ran
+            ran = run([*words, *script.words], place / "weights.pt", out, fresh=fresh)
+            done.write_bytes(pickle.dumps(ran))
+    found: Ran = pickle.loads(done.read_bytes())
+    return found
 
 
-def run(words: Sequence[str], weights: Path, out: Path) -> Ran:
+def run(words: Sequence[str], weights: Path, out: Path, *, fresh: bool = False) -> Ran:
     """``python WORDS`` in the folder of the scripts, in its own process."""
     environment = {
         **os.environ,
@@ -148,6 +166,9 @@ def run(words: Sequence[str], weights: Path, out: Path) -> Ran:
         "PYTHONDONTWRITEBYTECODE": "1",
         "SAVE_WEIGHTS": str(weights),
     }
+    if not fresh:
+        copied = processes.python(words, cwd=SCRIPTS, env=environment)
+        return Ran(copied.returncode, copied.out, copied.err, weights, out)
     done = subprocess.run(
         [sys.executable, *words],
         cwd=SCRIPTS,

@@ -6,9 +6,9 @@ and a line among those that made a NaN or Inf of better numbers.
 
 from __future__ import annotations
 
-import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
+import processes
 import pytest
 
 from training.expected import ALL, BACKWARD, NAN_SCRIPTS, Expected
@@ -18,9 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def _in_its_own_process(expected: Expected, *arguments: str) -> NonFiniteStep:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
+    with ProcessPoolExecutor(1, mp_context=processes.context()) as pool:
         return pool.submit(
             first_non_finite, expected.path, arguments, located=not arguments
         ).result()

@@ -15,18 +15,25 @@ from training.corpus import ALL, Ran, Script, during, observed, plain
 SCRIPTS = [script.param for script in ALL]
 #: What a script can see of gradscope all the same.
 NOTICES = {"looks_at_itself-hooks": "the hooks on the models it trains are in their lists of hooks"}
-WAYS = [pytest.param((), id="default"), pytest.param(("--every", "1"), id="every-step")]
+BY_DEFAULT = [script.param for script in ALL if script.by_default]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", WAYS)
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_notices_nothing(
-    script: Script, options: tuple[str, ...], runs: Path, request: pytest.FixtureRequest
-):
+def test_a_script_notices_nothing(script: Script, runs: Path, request: pytest.FixtureRequest):
     if script.name in NOTICES:
         request.applymarker(pytest.mark.xfail(reason=NOTICES[script.name], strict=True))
-    without, under = plain(script, runs), observed(script, runs, *options)
+    _compare(plain(script, runs), observed(script, runs, "--every", "1"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", BY_DEFAULT)
+def test_nor_where_few_steps_are_sampled(script: Script, runs: Path):
+    """In interpreters of their own, as a user starts them."""
+    _compare(plain(script, runs, fresh=True), observed(script, runs, fresh=True))
+
+
+def _compare(without: Ran, under: Ran) -> None:
     assert under.stdout.decode() == without.stdout.decode()
     assert comparable(during(under.stderr)) == comparable(without.stderr)
     assert under.code == without.code

@@ -21,7 +21,8 @@ from training.expected import ALL, Expected
 
 #: Of all scripts, so many may have an answer that is not quite right.
 ALLOWED = 2
-QUICK = ("attention_without_entry", "empty_mask", "sqrt_at_zero")
+#: One of each phase, of which none may.
+CERTAIN = ("attention_without_entry", "empty_mask", "sqrt_at_zero")
 pytestmark = [pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")]
 
 
@@ -78,6 +79,7 @@ def _all_misses(folder: Path) -> dict[str, str]:
 def test_nearly_all_are_located(tmp_path: Path):
     misses = _all_misses(tmp_path)
     assert len(misses) <= ALLOWED, "\n".join(f"{s}: {words}" for s, words in misses.items())
+    assert not misses.keys() & {*CERTAIN}
 
 
 @pytest.mark.slow
@@ -86,12 +88,6 @@ def test_the_healthy_twins_are_silent(tmp_path: Path):
         found = list(pool.map(lambda e: answers(e.path, tmp_path, "--healthy"), ALL))
     loud = {e.script: one[0].finding.message for e, one in zip(ALL, found, strict=True) if one}
     assert loud == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("expected", [e for e in ALL if e.script in QUICK], ids=lambda e: e.script)
-def test_it_is_located(expected: Expected, tmp_path: Path):
-    assert miss(expected, answers(expected.path, tmp_path)) is None
 
 
 def main() -> None:

@@ -280,7 +280,10 @@ def main() -> None:
     out, script = Path(sys.argv[1]).resolve(), sys.argv[2:]
     start = run(script)
     tracer = Tracer()
-    sys.meta_path.insert(0, WhenTorchIsImported(tracer.install))
+    if "torch" in sys.modules:  # in a copy of a process that has imported it
+        tracer.install()
+    else:
+        sys.meta_path.insert(0, WhenTorchIsImported(tracer.install))
 
     def write() -> None:
         if os.getpid() == tracer.pid:
