@@ -18,13 +18,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import forkserver
+from multiprocessing import connection, forkserver
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import NoReturn, TextIO
 from unittest import mock
 
 #: What the server imports: the libraries, and of gradscope what a training under it needs.
@@ -67,33 +68,64 @@ def gradscope(
         env: the whole environment; None is this process's.
         merged: standard error goes to standard output, in the order in which both were written.
     """
-    return _completed(_command, words, cwd, env, merged)
+    return _Started(_command, words, cwd, env, merged=merged).ended()
 
 
 def python(words: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None) -> Completed:
     """Run ``python WORDS…``, a script or ``-m`` and a module, in ``cwd`` and wait for its end."""
-    return _completed(_interpreter, words, cwd, env, merged=False)
+    return _Started(_interpreter, words, cwd, env).ended()
 
 
-def _completed(
-    target: Callable[[list[str], str, dict[str, str], Path, Path], NoReturn],
-    words: Sequence[str],
-    cwd: Path,
-    env: Mapping[str, str] | None,
-    merged: bool,
-) -> Completed:
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "stdout"
-        err = out if merged else Path(folder) / "stderr"
-        process = context().Process(
-            target=target, args=(list(words), str(cwd), dict(env or os.environ), out, err)
+def together(
+    words: Sequence[str], *, cwd: Path, envs: Sequence[Mapping[str, str]]
+) -> list[Completed]:
+    """Run ``python WORDS…`` once in each environment, side by side; where one fails, all end."""
+    started = [_Started(_interpreter, words, cwd, env) for env in envs]
+    running = {one.process.sentinel: one for one in started}
+    while running:
+        for sentinel in connection.wait([*running]):
+            if running.pop(sentinel).process.exitcode:
+                for other in running.values():
+                    other.process.terminate()
+    return [one.ended() for one in started]
+
+
+class _Started:
+    """A process, and the files of what it writes."""
+
+    def __init__(
+        self,
+        target: Callable[[list[str], str, dict[str, str], Path, Path], NoReturn],
+        words: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str] | None,
+        *,
+        merged: bool = False,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._out = Path(self._folder.name) / "stdout"
+        self._err = self._out if merged else Path(self._folder.name) / "stderr"
+        self.process = context().Process(
+            target=target,
+            args=(
+                list(words),
+                str(cwd),
+                dict(env or os.environ),
+                self._out,
+                self._err or self._out,
+            ),
         )
-        process.start()
-        process.join()
-        code = process.exitcode
-        process.close()
-        assert code is not None
-        return Completed(code, out.read_bytes(), b"" if merged else err.read_bytes())
+        self.process.start()
+
+    def ended(self) -> Completed:
+        """Wait for its end."""
+        with self._folder:
+            self.process.join()
+            code = self.process.exitcode
+            self.process.close()
+            assert code is not None
+            out, err = self._out.read_bytes(), self._err.read_bytes()
+            return Completed(code, out, err if self._err != self._out else b"")
 
 
 @cache
@@ -109,13 +141,20 @@ def context() -> BaseContext:
     return context
 
 
-def _command(words: list[str], cwd: str, env: dict[str, str], out: Path, err: Path) -> NoReturn:
-    """In the new process: become the command."""
+def _command(
+    words: list[str],
+    cwd: str,
+    env: dict[str, str],
+    out: Path,
+    err: Path,
+    around: AbstractContextManager[None] | None = None,
+) -> NoReturn:
+    """In the new process: become the command, with something ``around`` all but its last flush."""
     _prepare(cwd, env, out, err)
     sys.argv = ["gradscope", *words]
     from gradscope.__main__ import main
 
-    _end_after(main)
+    _end_after(main, around)
 
 
 def _interpreter(words: list[str], cwd: str, env: dict[str, str], out: Path, err: Path) -> NoReturn:
@@ -152,33 +191,45 @@ def _prepare(cwd: str, env: dict[str, str], out: Path, err: Path) -> None:
     sys.stderr = sys.__stderr__ = _text(2, "backslashreplace", line_buffering=True)
 
 
-def _end_after(run: Callable[[], object]) -> NoReturn:
+def _end_after(
+    run: Callable[[], object], around: AbstractContextManager[None] | None = None
+) -> NoReturn:
     """Run it, and end the process as an interpreter does, which a copy of a process does not."""
     code: object = 0
     interrupted = False
-    try:
-        run()
-    except SystemExit as stop:
-        code = stop.code
-    except BaseException as error:
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-            trace = trace.tb_next
-        error.__traceback__ = trace
-        sys.excepthook(type(error), error, trace)
-        code, interrupted = 1, isinstance(error, KeyboardInterrupt)
-    if code is not None and not isinstance(code, int):
-        print(code, file=sys.stderr)
-        code = 1
-    threading._shutdown()
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None and not stream.closed:
-            stream.flush()
+    with around or nullcontext():
+        try:
+            run()
+        except SystemExit as stop:
+            code = stop.code
+        except BaseException as error:
+            trace = error.__traceback__
+            while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+                trace = trace.tb_next
+            error.__traceback__ = trace
+            sys.excepthook(type(error), error, trace)
+            code, interrupted = 1, isinstance(error, KeyboardInterrupt)
+        if code is not None and not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+        threading._shutdown()
+        atexit._run_exitfuncs()
+    code = (code or 0) if _flushed(sys.stdout) else 120
+    _flushed(sys.stderr)
     if interrupted:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    os._exit((code or 0) & 0xFF)
+    os._exit(code & 0xFF)
+
+
+def _flushed(stream: TextIO | None) -> bool:
+    """Whether what was written could be."""
+    try:
+        if stream is not None and not stream.closed:
+            stream.flush()
+    except OSError:
+        return False
+    return True
 
 
 def _text(number: int, errors: str, *, line_buffering: bool = False) -> io.TextIOWrapper:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from compare import Deviation, compared, differences, facts_differ
 from expected import CONFIGS, EXPECTED, exactly, expected, names, written
-from training.ranks.launched import launched
+from training.ranks.launched import side_by_side
 
 import gradscope
 from gradscope.records import json as record_json
@@ -38,7 +38,7 @@ def inspected(name: str, folder: Path) -> Report:
     if name not in PARALLEL:
         return gradscope.inspect(str(config))
     words = ["-m", "gradscope", "inspect", config, "-o", "report.json"]
-    done = launched(folder, PARALLEL[name], *words)
+    done = side_by_side(folder, PARALLEL[name], *words)
     assert done.returncode == 0, done.stderr
     return record_json.load(folder / "report.json", Report)
 

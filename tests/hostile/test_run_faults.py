@@ -103,11 +103,8 @@ def _train(folder: str, fault: str | None, arguments: tuple[str, str]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     words = ["run", "-o", "run.db", "train.py", *arguments]
     streams = Path(folder, "stdout"), Path(folder, "stderr")
-    if fault is None:
-        processes._command(words, folder, dict(os.environ), *streams)
-    else:
-        with FAULTS[fault]():
-            processes._command(words, folder, dict(os.environ), *streams)
+    around = None if fault is None else FAULTS[fault]()
+    processes._command(words, folder, dict(os.environ), *streams, around)
 
 
 def _check_run(folder: Path, steps: int | None) -> None:

@@ -18,7 +18,7 @@ from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainingFinding
 from gradscope.reporters.training.tables.naming import qualified
 from gradscope.runfile.reader import RunFile
-from training.ranks.launched import launched
+from training.ranks.launched import launched, side_by_side
 
 COMMAND = [sys.executable, "-m", "gradscope"]
 SCRIPTS = Path(__file__).with_name("ranks")
@@ -47,17 +47,10 @@ def recorded(folder: Path, script: str, *arguments: str) -> RunHistory:
 
 
 def _launch(run: Path, script: str, *arguments: str) -> None:
-    # By the loopback alone: a machine need not be able to look up its own name.
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    launcher += ["--local-addr=localhost", "-m", "gradscope", "run", "--every", "1"]
-    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-    done = subprocess.run(
-        [*launcher, "-o", str(run), str(SCRIPTS / f"{script}.py"), *arguments],
-        env={**os.environ, **loopback, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Under ``torchrun`` where it ends one process because another has failed."""
+    words = ("-m", "gradscope", "run", "--every", "1", "-o", run, SCRIPTS / f"{script}.py")
+    start = launched if (script, *arguments) == ("unused",) else side_by_side
+    done = start(run.parent / f"{run.name}-began", 2, *words, *arguments)
     assert run.exists(), done.stderr
 
 
@@ -82,7 +75,7 @@ def test_nothing_is_found_in_the_mended_twins(runs: Path) -> None:
 
 def test_nothing_is_found_in_honest_trainings(tmp_path: Path) -> None:
     """But for GS707, which is of the machine's time."""
-    done = launched(tmp_path, 2, SCRIPTS / "honest.py")
+    done = side_by_side(tmp_path, 2, SCRIPTS / "honest.py")
     assert done.returncode == 0, done.stderr
     found = {}
     for folder in sorted(tmp_path.glob("*.run")):
@@ -128,9 +121,10 @@ def test_a_parameter_that_one_rank_does_not_use(runs: Path, monkeypatch, capsys)
 def test_stages_of_a_pipeline_are_one_run(tmp_path: Path) -> None:
     """Norms are those of one process on the full batch, and names of both stages stay apart."""
     script = SCRIPTS / "stages.py"
-    plain = launched(tmp_path / "plain", 2, script)
+    plain = side_by_side(tmp_path / "plain", 2, script)
     assert plain.returncode == 0, plain.stderr
-    launched(tmp_path / "watched", 2, "-m", "gradscope", "run", "--every", "1", "-o", "run", script)
+    words = ("-m", "gradscope", "run", "--every", "1", "-o", "run", script)
+    side_by_side(tmp_path / "watched", 2, *words)
     for rank in (0, 1):
         one, other = (
             torch.load(tmp_path / how / f"weights-{rank}.pt") for how in ("plain", "watched")

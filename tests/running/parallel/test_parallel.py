@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from running.parallel.cases import CASES, ROWS, TRUE, inspected, model
-from training.ranks.launched import launched
+from training.ranks.launched import launched, side_by_side
 
 import gradscope
 from gradscope.comparison.reports import compare_reports
@@ -33,7 +33,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folders of two and of four processes, after all cases."""
     folder = tmp_path_factory.mktemp("parallel")
     for processes in CASES:
-        done = launched(folder / str(processes), processes, SCRIPT)
+        done = side_by_side(folder / str(processes), processes, SCRIPT)
         assert done.returncode == 0, done.stderr
     return folder
 
@@ -163,7 +163,8 @@ def test_all_end_when_one_raises(ran):
 def test_the_command_writes_one_report_and_ends_as_one(tmp_path):
     words = ["-m", "gradscope", "inspect", *ROWS, "device=cpu", "parallel.ddp=true"]
     words += ["--allow", "nets.*"]
-    done = launched(tmp_path, 2, *words, model("Unused"), "-o", "r.json", "--fail-on", "warning")
+    written = ("-o", "r.json", "--fail-on", "warning")
+    done = side_by_side(tmp_path, 2, *words, model("Unused"), *written)
     assert done.returncode == 1
     report = record_json.load(tmp_path / "r.json", Report)
     assert "GS402" in {finding.code for finding in report.findings}

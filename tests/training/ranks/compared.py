@@ -11,7 +11,7 @@ from typing import Any
 from gradscope.api.run_history import read_history
 from gradscope.records.norms import NormSeries, number_or_none
 from gradscope.runfile.reader import RunFile
-from training.ranks.launched import launched
+from training.ranks.launched import side_by_side
 
 CASES = Path(__file__).parent / "cases.py"
 #: As cases.py has them.
@@ -52,11 +52,11 @@ class Launch:
 
     def __init__(self, folder: Path, processes: int, *options: str, kill: bool = False) -> None:
         self.processes, self.folder = processes, folder
-        plain = launched(folder / "plain", processes, CASES, *options)
+        plain = side_by_side(folder / "plain", processes, CASES, *options)
         assert plain.returncode == 0, plain.stderr
         watched = ["-m", "gradscope", "run", "--every", "1", "-o", "run", CASES, *options]
         last = ["--kill"] if kill else []
-        self.done = launched(folder / "watched", processes, *watched, *last)
+        self.done = side_by_side(folder / "watched", processes, *watched, *last)
         self.plain = [self._truth("plain", rank) for rank in range(processes)]
         self.truth = [self._truth("watched", rank) for rank in range(processes)]
         with RunFile.open(folder / "watched" / "run") as run:
