@@ -79,7 +79,7 @@ def ignored(found: Any, made: Any, kwargs: Mapping[str, Any]) -> Iterator[str]:
 def _is_config(made: Any) -> bool:
     # Where transformers was not imported, nothing can be an instance of its classes.
     transformers = sys.modules.get("transformers")
-    return transformers is not None and isinstance(made, transformers.PreTrainedConfig)
+    return transformers is not None and isinstance(made, transformers.PretrainedConfig)
 
 
 def _words_read(config: type) -> frozenset[str]:

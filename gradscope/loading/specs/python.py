@@ -51,4 +51,4 @@ def build(request: Request) -> Built:
 def _is_transformers_config(config: Any) -> bool:
     # Where transformers was not imported, nothing can be an instance of its classes.
     transformers = sys.modules.get("transformers")
-    return transformers is not None and isinstance(config, transformers.PreTrainedConfig)
+    return transformers is not None and isinstance(config, transformers.PretrainedConfig)
