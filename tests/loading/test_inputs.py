@@ -499,7 +499,9 @@ class TestTokens:
         empty = tmp_path / "empty"
         empty.mkdir()
         bert.kind = ModelKind("hf", "tiny", hf_config=bert.kind.hf_config, tokenizer=str(empty))
-        with pytest.raises(ConfigError, match="there is no tokenizer for tiny") as caught:
+        # Of an empty folder some versions of transformers make one without words.
+        refused = "there is no tokenizer for tiny|there is no vocabulary"
+        with pytest.raises(ConfigError, match=refused) as caught:
             bert({"text": "hello"})
         assert "tokens" in caught.value.problems[0].help
         bert.kind = PYTHON

@@ -99,6 +99,10 @@ def test_odd_losses(name: str) -> None:
     assert graphs.operations() == ()
 
 
+@pytest.mark.skipif(
+    not hasattr(torch._C._autograd.SavedTensor, "unpack_hook"),
+    reason="PyTorch 2.8 does not say whether a tensor lies behind hooks",
+)
 def test_what_lies_behind_somebodys_hooks_is_not_unpacked() -> None:
     asked = []
 
