@@ -220,7 +220,9 @@ def _weights(found: _Gradients) -> list[float]:
     rows = [torch.cat([part[name] for name in found.full]) for part in found.parts]
     full = torch.cat(list(found.full.values()))
     matrix = torch.stack(rows, dim=1).double().cpu()
-    solved = torch.linalg.lstsq(matrix, full.double().cpu().unsqueeze(1)).solution
+    # By singular values: the default begins with columns that are left to chance, and with one of
+    # zeros, of a micro-batch that counts for nothing, finds no weight at all.
+    solved = torch.linalg.lstsq(matrix, whole.double().cpu().unsqueeze(1), driver="gelsd").solution
     return [float(weight) for weight in solved.flatten()]
 
 
