@@ -179,7 +179,7 @@ def _interpreter(words: list[str], cwd: str, env: dict[str, str], out: Path, err
 
 def _prepare(cwd: str, env: dict[str, str], out: Path, err: Path) -> None:
     os.chdir(cwd)
-    multiprocessing.process.ORIGINAL_DIR = cwd  # from which processes of its own find a script
+    multiprocessing.process.ORIGINAL_DIR = cwd  # from which its own processes find a script
     os.environ.clear()
     os.environ.update(env)
     for number, path in ((1, out), (2, err)):

@@ -222,7 +222,7 @@ def _weights(found: _Gradients) -> list[float]:
     matrix = torch.stack(rows, dim=1).double().cpu()
     # By singular values: the default begins with columns that are left to chance, and with one of
     # zeros, of a micro-batch that counts for nothing, finds no weight at all.
-    solved = torch.linalg.lstsq(matrix, whole.double().cpu().unsqueeze(1), driver="gelsd").solution
+    solved = torch.linalg.lstsq(matrix, full.double().cpu().unsqueeze(1), driver="gelsd").solution
     return [float(weight) for weight in solved.flatten()]
 
 

@@ -224,7 +224,7 @@ def test_a_script_that_refuses_its_arguments_says_why(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_one_that_comes_to_no_step_in_its_time(folder: Path) -> None:
-    """Its time is up as it begins. Its grace is long: on a busy machine torch takes more to import."""
+    """Its time is up as it begins; torch may take longer to import than its usual grace."""
     (folder / "sitecustomize.py").write_text(
         "from gradscope.training.limit import Limit\n"
         "Limit.interrupting.__wrapped__.__defaults__ = (600.0,)\n"

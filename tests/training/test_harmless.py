@@ -29,7 +29,7 @@ def test_a_script_notices_nothing(script: Script, runs: Path, request: pytest.Fi
 @pytest.mark.slow
 @pytest.mark.parametrize("script", BY_DEFAULT)
 def test_nor_where_few_steps_are_sampled(script: Script, runs: Path):
-    """In interpreters of their own, as a user starts them."""
+    """In their own interpreters, as a user starts them."""
     _compare(plain(script, runs, fresh=True), observed(script, runs, fresh=True))
 
 
