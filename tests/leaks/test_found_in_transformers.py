@@ -61,6 +61,21 @@ def test_rwkv_ignores_the_attention_mask():
 
 
 @torch.no_grad()
+def test_the_convolution_of_recurrent_gemma_ignores_the_attention_mask():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "lru_width": 32}
+    model = transformers.RecurrentGemmaForCausalLM(
+        transformers.RecurrentGemmaConfig(**sizes, **heads)
+    ).eval()
+    mask = torch.ones_like(IDS)
+    mask[:, :6] = 0
+    before = model(IDS, attention_mask=mask).logits
+    after = model(changed(0, 6), attention_mask=mask).logits
+    assert largest(before[:, 6:], after[:, 6:]) > 1e-3
+
+
+@torch.no_grad()
 def test_prophetnet_decodes_otherwise_with_its_cache():
     torch.manual_seed(0)
     config = transformers.ProphetNetConfig(
