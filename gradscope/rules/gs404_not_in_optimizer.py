@@ -72,11 +72,10 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(_outside(kind, members, loop, steps), loop, parameters=concerned(members, loop))
     for model, module, members in gathered([one for one in unheld if one.model not in outside]):
         names = listed(full_names(members, loop))
-        held = " and ".join(f"`{one.name}`" for one in loop.optimizers[:3])
         finding = RULE.finding(
             module or model,
             f"no optimizer holds {names}, though {'it gets' if len(members) == 1 else 'they get'} "
-            f"gradients {in_steps(steps, steps)}; there {_are(len(loop.optimizers))}: {held}.",
+            f"gradients {in_steps(steps, steps)}; {_made(loop)}.",
             value=float(len(members)),
             location=_place(members, loop),
         )
@@ -115,20 +114,30 @@ def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord, step
     """Of modules that are in no other and that no optimizer holds any part of."""
     names = list(dict.fromkeys(one.model for one in members))
     which = f"`{names[0]}`" if len(names) == 1 else f"{plural(len(names), 'module')} `{kind}`"
-    held = " and ".join(f"`{one.name}`" for one in loop.optimizers[:3])
     return RULE.finding(
         names[0] if len(names) == 1 else kind,
         f"no optimizer holds any of the {plural(len(members), 'parameter')} of {which}, though "
-        f"they get gradients {in_steps(steps, steps)}; there {_are(len(loop.optimizers))}: {held}. "
-        f"{_outside_of(names, loop)}",
+        f"they get gradients {in_steps(steps, steps)}; {_made(loop)}. "
+        f"{_outside_of(names, loop)}".rstrip(),
         advice="Keep modules in an attribute, an nn.ModuleList or an nn.ModuleDict of the model, "
         "or give their parameters to the optimizer.",
         value=float(len(members)),
-        location=next(
-            (one.made for one in loop.models if one.name in names and one.made),
-            loop.optimizers[0].location,
-        ),
+        location=_made_at(names, loop),
     )
+
+
+def _made_at(names: Sequence[str], loop: LoopRecord) -> str | None:
+    """Where they were made, if another model runs them; else where the last optimizer was."""
+    inside = _is_run_by_others(names, loop)
+    made = (one.made for one in loop.models if inside and one.name in names and one.made)
+    return next(made, loop.optimizers[-1].location)
+
+
+def _is_run_by_others(names: Sequence[str], loop: LoopRecord) -> bool:
+    """Whether they are in a plain container, or there is a model that trains beside them."""
+    if any(one.kept_in for one in loop.models if one.name in names):
+        return True
+    return any(one.calls and one.held for one in loop.models if one.name not in names)
 
 
 def _outside_of(names: Sequence[str], loop: LoopRecord) -> str:
@@ -140,14 +149,20 @@ def _outside_of(names: Sequence[str], loop: LoopRecord) -> str:
             f"`{kept.partition(' ')[0]}` is a plain {kept.partition(' ')[2].strip('()')}: what is "
             "in it is not registered, so `parameters()` does not have it."
         )
+    if not _is_run_by_others(names, loop):
+        return ""
     return (
         f"{'It is' if one else 'They are'} part of no other module, so a model that "
         f"calls {'it' if one else 'them'} does not have these in its `parameters()`."
     )
 
 
-def _are(optimizers: int) -> str:
-    return "is one optimizer" if optimizers == 1 else f"are {optimizers}"
+def _made(loop: LoopRecord) -> str:
+    """The optimizers that there are, by their names."""
+    names = list(dict.fromkeys(one.name for one in loop.optimizers))
+    if len(names) == 1:
+        return f"there is one optimizer: `{names[0]}`"
+    return f"there are {len(names)} optimizers: {listed(names)}"
 
 
 def _unregistered(kept: Unregistered) -> Finding:

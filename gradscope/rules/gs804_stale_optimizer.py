@@ -39,15 +39,20 @@ RULE = Rule(
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for each optimizer."""
     for optimizer in loop.optimizers:
-        stale = [
+        without = [
             one
             for one in loop.parameters
-            if optimizer.name in one.optimizers and {"orphan", "no-gradient"} <= one.facts
+            if optimizer.name in one.optimizers and "no-gradient" in one.facts
         ]
+        unheld = [one for one in loop.parameters if "unheld" in one.facts]
+        stale = [one for one in without if "orphan" in one.facts]
+        trains = [one for one in without if "untrained" not in one.facts]
+        idle = len(without) == optimizer.parameters and trains
+        if idle and any("graded" in one.facts for one in unheld):
+            stale = without  # of a model that runs without gradients, as a teacher does
         if not stale or not enough(loop, optimizer.steps):
             continue
         every = len(stale) == optimizer.parameters
-        unheld = [one for one in loop.parameters if "unheld" in one.facts]
         if not every and not unheld:
             continue  # a branch that is never called
         yield at(
@@ -69,7 +74,10 @@ def _held(optimizer: LoopOptimizer, stale: Sequence[LoopParameter], loop: LoopRe
     count = plural(len(stale), "parameter")
     which = f"all {count}" if len(stale) == optimizer.parameters else f"{count} of its own"
     owners = {one.model for one in stale if one.model}
-    of = f"`{owners.pop()}`, which is never called" if len(owners) == 1 else "no model that runs"
+    called = any("orphan" not in one.facts for one in stale)
+    how = "gets no gradient" if called else "is never called"
+    nothing = "no model that gets a gradient" if called else "no model that runs"
+    of = f"`{owners.pop()}`, which {how}" if len(owners) == 1 else nothing
     made = f", made at {optimizer.location}," if optimizer.location else ""
     after = ""
     for name, line in _set_later(loop)[-1:]:

@@ -551,6 +551,19 @@ BROKEN = {
             F.cross_entropy(net(inputs), labels).backward()
             optimizer.step()
         """, "shift"),
+    "the optimizer of the teacher": LoopProgram(
+        "GS804", ("of `teacher`, which gets no gradient", "No optimizer holds `net.0.weight`"), """
+        teacher = new()
+        optimizer = torch.optim.SGD(teacher.parameters(), lr=0.1)  # broken # here
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # mended
+        for step in range(12):
+            inputs, _ = batch(step)
+            with torch.no_grad():
+                wanted = teacher(inputs)
+            optimizer.zero_grad()
+            F.mse_loss(net(inputs), wanted).backward()
+            optimizer.step()
+        """, "optimizer"),
     "layers in a plain list": LoopProgram(
         "GS404", ("of 2 modules `Linear`", "`net.body` is a plain list"), """
         class Net(nn.Module):
