@@ -18,6 +18,8 @@ LEFT = 1e-4
 CERTAIN = 1e-4
 #: Below this a change that float64 does not remove may be rounding all the same.
 TINY = 1e-5
+#: Outputs of which such a share is NaN cannot be compared.
+NANS = 0.5
 #: So many times what two equal runs differ by has a change to be.
 NOISE = 8.0
 
@@ -198,7 +200,8 @@ def tried(
     """
     found = change(forwards.outputs(base), forwards.outputs(changed), layout, kept)
     if found is None:
-        return None
+        why = _unseen(forwards.outputs(base), forwards.outputs(changed), layout, kept)
+        return None if why is None else Change(0.0, torch.zeros(0, dtype=torch.bool), None, why)
     noise = change(forwards.outputs(base), forwards.again(base), layout, kept)
     if noise is not None and found.effect <= NOISE * noise.effect:
         words = (
@@ -210,6 +213,25 @@ def tried(
         return wide.again(widened(base)), wide.again(widened(changed))
 
     return unless_rounding(forwards, found, pair, layout, kept)
+
+
+def _unseen(one: Outputs, other: Outputs, layout: Layout, kept: Kept) -> str | None:
+    """Why equal outputs say nothing: they are NaN, or have other shapes; None: they do."""
+    for path in judged_outputs(one, layout, kept):
+        tensor, changed = one[path], other.get(path)
+        if changed is None or changed.shape != tensor.shape:
+            return f"the output `{path}` has another shape where other things change"
+        if tensor.is_floating_point() and float(tensor.isnan().float().mean()) > NANS:
+            return "the outputs are NaN"
+    return None
+
+
+def moves(one: Outputs, other: Outputs) -> bool:
+    """Whether anything at all differs between two outputs."""
+    return any(
+        path in other and other[path].shape == t.shape and bool(unequal(t, other[path]).any())
+        for path, t in one.items()
+    )
 
 
 def unless_rounding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -82,6 +83,7 @@ def judge(workload: Workload, wishes: Wishes) -> Judged:
     subject = _subject(forwards, wishes)
     wanted = [axis for axis in AXES if not wishes.only or axis in wishes.only]
     found: dict[str, AxisResult] = {}
+    subject.notices += _hidden_by_zeros(workload.model)
     # Samples first: where they depend on one another the others have to know.
     for axis in sorted(wanted, key=lambda axis: axis != "batch"):
         if axis in ON_DEMAND and axis not in subject.asked:
@@ -184,6 +186,25 @@ def _numbers(meaning: Meaning, number: int, *, causal: bool) -> tuple[int, int]:
     while plain + number in sizes:  # a number of rows that is no other size
         plain += 1
     return plain + number, number
+
+
+def _hidden_by_zeros(model: nn.Module) -> list[str]:
+    """What is multiplied by zeros does not show, as a branch that begins with a gate of zero."""
+    names = [
+        name
+        for name, p in model.named_parameters()
+        if p.device.type != "meta"
+        and p.numel()
+        and (p.dim() > 1 or re.search(r"gate|gamma|alpha|scale", name.rpartition(".")[2]))
+        and not bool(p.detach().any())
+    ]
+    if not names:
+        return []
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [
+        f"`{names[0]}`{more} is all zeros: a leak in what it multiplies does not show. Judge the "
+        "model again with trained weights"
+    ]
 
 
 def causal_by(model: nn.Module) -> str | None:

@@ -129,3 +129,29 @@ def test_what_cannot_be_judged_says_why(x, options, axis, why):
     report = gradscope.leaks(nn.Linear(4, 4), x, **options)
     assert verdicts(report)[axis] == "not-judged"
     assert why in message(report, axis)
+
+
+class Gated(nn.Module):
+    """A causal model with a leak behind a gate, which begins with zero; ``scale`` is its head's."""
+
+    def __init__(self, gate: float, scale: float) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.full((4,), gate))
+        self.scale = scale
+
+    def forward(self, x):
+        return (x + self.gate * x.mean(1, keepdim=True)) * self.scale
+
+
+def test_a_branch_of_zeros_is_told():
+    report = gradscope.leaks(Gated(0.0, 1.0), torch.randn(2, 6, 4), causal=True)
+    assert "`gate` is all zeros" in " ".join(report.run.notices)
+    report = gradscope.leaks(Gated(1.0, 1.0), torch.randn(2, 6, 4), causal=True)
+    assert verdicts(report)["time"] == "leaks"
+
+
+@pytest.mark.parametrize(("scale", "why"), [(0.0, "nothing changes"), (float("nan"), "are NaN")])
+def test_outputs_that_say_nothing_are_not_clean(scale, why):
+    report = gradscope.leaks(Gated(1.0, scale), torch.randn(2, 6, 4), causal=True)
+    assert {verdicts(report)[axis] for axis in ("time", "batch")} == {"not-judged"}
+    assert why in message(report, "time")

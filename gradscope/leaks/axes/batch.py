@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gradscope.leaks.changes import Kept, judged_outputs, tried
+from gradscope.leaks.changes import Kept, judged_outputs, moves, tried
 from gradscope.leaks.findings import clean, doubtful, leak, nonzero, not_judged
 from gradscope.leaks.rows import tile, unmasked
 from gradscope.leaks.subject import Subject
@@ -39,6 +39,8 @@ def judge(subject: Subject) -> AxisResult:
     found = tried(subject.forwards, rows.base, changed, layout, kept)
     sent = subject.gradients.samples
     seen = None if sent is None else _beside(sent, rows.control)
+    if found is None and not moves(outputs, subject.forwards.outputs(changed)):
+        return not_judged("batch", "no output depends on the input: nothing changes at all")
     if found is None:
         if seen:
             why = "the gradient reaches other samples, but changing them changes no output"

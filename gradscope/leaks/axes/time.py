@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gradscope.leaks.changes import Change, Kept, judged_outputs, tried
+from gradscope.leaks.changes import Change, Kept, judged_outputs, moves, tried
 from gradscope.leaks.findings import clean, doubtful, leak, nonzero, not_judged
 from gradscope.leaks.rows import Tensors, future, tile, unmasked
 from gradscope.leaks.subject import Subject
@@ -47,6 +47,8 @@ def judge(subject: Subject) -> AxisResult:
         if seen:
             why = "the gradient reaches later inputs, but changing them changes no output"
             return AxisResult("time", "not-judged", why, finite=False, gradient=True)
+        if not moves(outputs, subject.forwards.outputs(subject.changed)):
+            return not_judged("time", "no output depends on the input: nothing changes at all")
         number = len([cut for cut in subject.cuts if cut is not None])
         where = "every position" if number >= subject.positions - 1 else f"{number} positions"
         return clean("time", f"outputs up to {where} keep every bit when later inputs change", seen)
