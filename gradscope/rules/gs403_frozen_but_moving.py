@@ -55,8 +55,12 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     train = _Training(report)
     critics = [one for one in moved if train.only_upstream_trains(one.facts.name)]
     makers = [one for one in moved if train.more_often(one.facts)]
-    for group in _alike([one for one in moved if one not in critics and one not in makers]):
+    rest = [one for one in moved if one not in critics and one not in makers]
+    averages = [one for one in rest if _has_trained_twin(report, one.part)]
+    for group in _alike([one for one in rest if one not in averages]):
         yield _statistics(group)
+    if averages:
+        yield _statistics(averages, *_AVERAGE)
     if critics:
         yield _statistics(critics, *_CRITIC)
     if makers:
@@ -109,7 +113,7 @@ def _alike(moving: list[_Moving]) -> Iterator[list[_Moving]]:
     """Grouped by parts whose names differ in numbers only, as blocks of one kind do."""
     groups: dict[str, list[_Moving]] = {}
     for one in moving:
-        groups.setdefault(re.sub(r"\d+", "#", one.part), []).append(one)
+        groups.setdefault(_unnumbered(one.part), []).append(one)
     yield from groups.values()
 
 
@@ -131,6 +135,37 @@ _MAKER = (
     "Nothing to mend in a generator, which its own step trains. For a fixed feature extractor, "
     "call `{way}.eval()`.",
 )
+
+_AVERAGE = (
+    "; another part of the same shapes trains",
+    "Nothing to mend in a momentum encoder, which follows the weights of the other. For a fixed "
+    "teacher, call `{way}.eval()`.",
+)
+
+
+def _has_trained_twin(report: Report, part: str) -> bool:
+    """Whether another module has parameters of the same names and shapes, all of which train.
+
+    One block of a stack has such twins by construction: names that differ in numbers do not count.
+    """
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+    frozen: set[str] = set()
+    for parameter in report.parameters:
+        pieces = parameter.name.split(".")
+        for count in range(len(pieces)):
+            outer, inner = ".".join(pieces[:count]), ".".join(pieces[count:])
+            shapes.setdefault(outer, {})[inner] = tuple(parameter.shape)
+            if not parameter.requires_grad:
+                frozen.add(outer)
+    mine = shapes.get(part, {})
+    return len(mine) > 1 and any(
+        _unnumbered(name) != _unnumbered(part) and name not in frozen and other == mine
+        for name, other in shapes.items()
+    )
+
+
+def _unnumbered(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
 
 
 def _statistics(group: list[_Moving], around: str = "", advice: str = "") -> Finding:

@@ -169,3 +169,21 @@ def test_a_dead_function_has_the_name_of_the_layer_in_front():
     ((severity, cause, name, message),) = said(Functional(), torch.randn(8, 3, 6, 6), "GS103")
     assert (severity, cause, name) == ("error", "dead-activation", "fc1")
     assert "5 parameters upstream" in message
+
+
+class Momentum(nn.Module):
+    """BYOL and MoCo: the target follows the online network, in train mode like it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.online = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6))
+        self.target = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6)).requires_grad_(False)
+
+    def forward(self, x):
+        return self.online(x) - self.target(x + 1).detach()
+
+
+def test_a_momentum_encoder_in_train_mode_is_worth_knowing_at_most():
+    ((severity, _, name, message),) = said(Momentum(), torch.randn(8, 8), "GS403", None, None)
+    assert (severity, name) == ("info", "target.1")
+    assert "another part of the same shapes trains" in message
