@@ -324,7 +324,7 @@ def an_average_over_nothing(mended: bool) -> Program:
     return scored(loss)
 
 
-@located("loss", "cross_entropy", None, "over no target")
+@located("loss", "cross_entropy", None, "has no target")
 def labels_that_are_all_ignored(mended: bool) -> Program:
     def loss(out, y, broken):
         y = torch.full_like(y, -100) if broken and not mended else y
