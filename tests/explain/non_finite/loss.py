@@ -31,7 +31,7 @@ def logarithmic_error_of_a_negative_prediction(mended: bool) -> Program:
     return Program(net, forward)
 
 
-@origin("nan", "loss", "cross_entropy", None, "over no target")
+@origin("nan", "loss", "cross_entropy", None, "has no target")
 def every_label_is_ignored(mended: bool) -> Program:
     """pytorch issue 116349: the mean over no label."""
     net = nn.Linear(4, 3)
