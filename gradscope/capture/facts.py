@@ -36,6 +36,7 @@ SETTINGS = (
     "affine",
     "track_running_stats",
     "negative_slope",
+    "batch_first",
 )
 #: The same of dropout as others write it: torchvision's stochastic depth, timm's drop path.
 _DROPOUT = ("p", "drop_prob")

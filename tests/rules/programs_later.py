@@ -169,6 +169,39 @@ def first_stage_of_a_resnet(mended):
     return Program(model, PICTURES, F.cross_entropy, Y[:4])
 
 
+@program("GS509", "rnn")
+def recurrent_layer_along_the_batch(mended):
+    """The default of PyTorch is the sequence first; the data have the batch first."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.head = nn.LSTM(16, 8, batch_first=mended), nn.Linear(8, 4)
+
+        def forward(self, x):
+            states, _ = self.rnn(x)
+            return self.head(states[:, -1])
+
+    return Program(Net(), torch.randn(8, 5, 16), F.cross_entropy, Y[:8])
+
+
+@program("GS509", "encoder.self_attn", "encoder.*")
+def attention_across_the_batch(mended):
+    """A transformer layer with its default order, pooled over the axis that the data have."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(30, 16)
+            self.encoder = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=mended)
+            self.head = nn.Linear(16, 4)
+
+        def forward(self, x):
+            return self.head(self.encoder(self.embed(x)).mean(1))
+
+    return Program(Net(), torch.randint(30, (8, 5)), F.cross_entropy, Y[:8])
+
+
 @program("GS404", "scale")
 def parameter_added_after_the_optimizer(mended):
     """A learned temperature that was registered late."""

@@ -1,0 +1,65 @@
+"""GS509: a sequence layer takes the batch for the sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.modules import ModuleCall
+from gradscope.records.report import Finding, Report
+from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._words import others
+
+RULE = Rule(
+    code="GS509",
+    name="batch-as-sequence",
+    severity="error",
+    summary="a layer with batch_first=False runs along the batch, and mixes the samples",
+    what=(
+        "Compares the axes of the model's input, of the recurrent and attention layers with "
+        "`batch_first=False`, and of the model's output. It fires where such a layer gets [N, T, "
+        "…] as the model does, and the model gives one result for each of the N: the layer has "
+        "taken N for time."
+    ),
+    why=(
+        "The layer steps through the samples of the batch, each of which sees the ones before it, "
+        "and never along the sequence. PyTorch's default is the sequence first."
+    ),
+    fix="Build the layer with `batch_first=True`, or transpose before and after it.",
+    sources=(
+        "PyTorch, torch.nn.LSTM, torch.nn.TransformerEncoderLayer: batch_first defaults to False",
+        "discuss.pytorch.org: LSTM batch_first, could someone explain batch_first=True",
+    ),
+    # The last batch of an epoch may have as many samples as a sequence has steps.
+    runs=Runs(per="model", parameters="all", calls=True),
+)
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """One finding for the model, at the first such layer."""
+    layers = {one.name for one in report.modules if one.settings.get("batch_first") is False}
+    outer = min(report.calls, key=lambda call: call.order, default=None)
+    if not layers or outer is None or outer.name or not (outer.inputs and outer.outputs):
+        return
+    given, gave = outer.inputs[0].activation.shape, outer.outputs[0].activation.shape
+    if len(given) < 2 or given[0] == given[1] or given[1] < 2 or not gave:
+        return
+    if gave[0] != given[0] or given[1] in gave[1:]:
+        return
+    found = [call for call in report.calls if call.name in layers and _takes(call, given)]
+    if found:
+        first = min(found, key=lambda call: call.order)
+        batch, length = given[:2]
+        yield RULE.finding(
+            first.name,
+            f"this {first.type} has batch_first=False and gets [{batch}, {length}, …]: it takes "
+            f"the {batch} samples of the batch for a sequence{others(len(found) - 1, 'layer')}. "
+            f"The model gives one result for each of the {batch}.",
+            call=first.call,
+            advice=f"Build it with `batch_first=True`, or give it [{length}, {batch}, …].",
+        )
+
+
+def _takes(call: ModuleCall, given: tuple[int, ...]) -> bool:
+    """Whether the first two axes of what a layer gets are those of the model's input."""
+    shapes = [one.activation.shape for one in call.inputs[:1]]
+    return any(len(shape) == 3 and tuple(shape[:2]) == tuple(given[:2]) for shape in shapes)
