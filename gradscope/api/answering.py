@@ -52,33 +52,33 @@ def why(
     overrides: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> WhyReport:
-    """Say for each trainable parameter without a useful gradient the one cause, and where.
+    """Explain each trainable parameter without a useful gradient: the cause, and its line.
 
     Args:
-        model: a live module, which is given back exactly as it was, or a config: a YAML path or a
+        model: a live module, whose state is restored, or a config: a YAML path or a
             spec such as ``torchvision:resnet18``.
         inputs: as for ``gradscope.inspect``.
-        names: parameters and layers, by name or pattern, that are answered whatever their state.
+        names: parameters and layers, by name or pattern, to explain in any state.
         target: as for ``gradscope.inspect``.
         loss: a built-in's name, or a callable of (output, target) or of (output).
-        call: the method that a step calls in the place of forward, such as "training_step".
-        optimizer: what takes the parameters and makes the optimizer for the look after one step;
-            None takes the config's, else SGD.
+        call: the method that a step calls instead of forward, such as "training_step".
+        optimizer: a callable from the parameters to an optimizer, for the check after one step;
+            None: as in the config, else SGD.
         mode: "train" or "eval"; None keeps a live module's own modes.
         gradient: the external vector for a loss that is not a scalar.
-        device, dtype: where and in what precision a config's model runs; a live module stays.
+        device, dtype: the device and dtype of a config's model; a live module stays.
         autocast: "bfloat16" or "float16".
-        seed: set before the inputs are made and again before forward.
+        seed: set before the inputs are made, and before forward.
         overrides: ``key=value`` pairs on top of a config.
         allow: import patterns that a config may use, as ``--allow``.
 
     Returns:
-        The answers: one per cause and place, and one for each name that was asked and is well.
+        The answers: one per cause and place, and one for each healthy name.
 
     Raises:
-        ModelError: the model or the loss raised; ``.report`` has the answers as far as there are
-            any, ``__cause__`` the exception.
-        GradscopeError: the config, a name or a file is not right.
+        ModelError: the model or the loss raised; ``.report`` has the answers so far, ``__cause__``
+            is the exception.
+        GradscopeError: the config, a name or a file is wrong.
     """
     options = Options.of(locals())
     names = (names,) if isinstance(names, str) else tuple(names)
@@ -118,12 +118,12 @@ def _answered(workload: Workload, names: Sequence[str], *, frozen_at: str | None
     inside = _inside(workload.model, workload.layers)
     selection = select(workload.model, names, workload.config.get("freeze") or (), frozen_at)
     quiet = [name for name, parameters in selection.modules if not parameters]
-    looked_at = workload if workload.steps > 1 else replace(workload, make_optimizer=None)
+    traced = workload if workload.steps > 1 else replace(workload, make_optimizer=None)
     began = time.perf_counter()
-    observer = observe_gradients(looked_at, quiet)
+    observer = observe_gradients(traced, quiet)
     took = time.perf_counter() - began
     parameters = tuple(p for p in observer.parameters if {p.name, *p.aliases} & inside)
-    error = explained_failure(looked_at, observer, seconds=took)
+    error = explained_failure(traced, observer, seconds=took)
     report = WhyReport(
         run_info(workload, (), steps=observer.number + 1),
         status="ok" if error is None else "failed",

@@ -71,7 +71,7 @@ def saliency(
         options: ``name=value`` for the methods, as ``n_steps=100``.
         check: also run the trust checks that cost further passes.
         mode: "eval" or "train"; None is a config's own, or else eval.
-        device, dtype: where and in what precision a config's model runs; a live module stays.
+        device, dtype: the device and dtype of a config's model; a live module stays.
         seed: of every random method; None is a config's own, or else 0.
         overrides: ``key=value`` pairs on top of a config.
         allow: import patterns that a config may use, as ``--allow``.

@@ -1,4 +1,4 @@
-"""Findings alone: what is wrong with a model, for programs and for CI."""
+"""Findings only, for programs and for CI."""
 
 from __future__ import annotations
 
@@ -45,31 +45,31 @@ def check(
     overrides: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> Report:
-    """Run a model and say what is wrong with it: the report's ``findings``.
+    """Run a model, and report what is wrong with it: the ``findings``.
 
     The full model is checked, whatever layers the config names for its tables.
 
     Args:
-        model: a live module, which is given back exactly as it was, or a config: a YAML path or a
+        model: a live module, whose state is restored, or a config: a YAML path or a
             spec such as ``torchvision:resnet18``.
         inputs: as for ``gradscope.inspect``, as are all options that are not named here.
-        target: what the loss compares with.
+        target: the target of the loss.
         loss: a built-in's name, or a callable of (output, target) or of (output).
-        call: the method that a step calls in the place of forward, such as "training_step".
-        select, ignore: the rules that look, by code, beginning of codes, or name.
+        call: the method that a step calls instead of forward, such as "training_step".
+        select, ignore: rules to run or to leave out, by code, prefix of codes, or name.
         preset: thresholds of another tool: "sagemaker", "deepchecker" or "autotrainer".
-        thresholds: a rule's own by name, as in ``{"GS201": {"share": 0.3}}``.
+        thresholds: thresholds by rule and name, as in ``{"GS201": {"share": 0.3}}``.
         layers: module-name patterns; findings of other layers are left out.
-        exclude: patterns taken back from ``layers``.
+        exclude: patterns removed from ``layers``.
         precision: also forecast what narrower dtypes would lose: the report's ``precision``.
 
     Returns:
-        The report; its ``status`` is "findings" where there are any, else "ok".
+        The report; its ``status`` is "findings" if there are any, else "ok".
 
     Raises:
-        ModelError: the model, the loss or the optimizer raised; ``.report`` has the findings from
-            what was recorded until then, with the status "failed".
-        GradscopeError: the config, a name, a pattern or a file is not right.
+        ModelError: the model, the loss or the optimizer raised; ``.report`` has the findings so
+            far, with the status "failed".
+        GradscopeError: the config, a name, a pattern or a file is wrong.
     """
     options = Options.of(locals())
     source = read(model, options)
@@ -105,6 +105,6 @@ def _checked(
     only: Sequence[str],
     precision: bool,
 ) -> Report:
-    """Findings of the layers that ``only`` selects, from a look at all of them."""
+    """Findings of the layers that ``only`` selects, from a check of all of them."""
     workload.layers = ("**",)
     return report_of(workload, rules, Extras(precision=precision), file=file, only=only)

@@ -60,22 +60,22 @@ def diff(
     """Run two models on the same batch; report the errors and the first divergent layer.
 
     Args:
-        a, b: live modules, each with its own weights and given back exactly as it was, or configs:
+        a, b: live modules, each with its own weights and its state restored, or configs:
             YAML paths or specs. Of two configs, B gets A's weights unless it names others. Or both
-            reports, or runs: as ``inspect`` and ``load`` return them, or their files.
+            reports, or both runs: as returned by ``inspect`` and ``load``, or their files.
         inputs: of both, as for ``gradscope.inspect``; as are all options that are not named here.
         inputs_b, target_b: B's own, None for A's: the same samples in another order, or other
             numbers of them. Those that both have are compared.
         overrides: ``key=value`` pairs on top of both configs.
-        reference: "float64": run A in it too, and say how far each of the two is from that.
-        match: ``A=B``, patterns of module names where B has others.
+        reference: "float64": run A in float64 too, and report the error of each from it.
+        match: ``A=B``, patterns of module names that differ in B.
 
     Returns:
-        The record that ``gradscope diff`` shows.
+        The comparison.
 
     Raises:
         ModelError: a model, the loss or a backward raised.
-        GradscopeError: a config, a name, a pattern or a file is not right.
+        GradscopeError: a config, a name, a pattern or a file is wrong.
     """
     given = {name for name, value in locals().items() if value is not None and value != ()}
     saved = _saved(a, b, sorted(given - {"a", "b", "match"}), match)

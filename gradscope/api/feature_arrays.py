@@ -51,7 +51,7 @@ def features(
         cache: a ``.safetensors`` file of features that were computed before; made if it is not
             there.
         mode: "eval" or "train"; None is a config's own, or else eval.
-        device, dtype: where and in what precision a config's model runs; a live module stays.
+        device, dtype: the device and dtype of a config's model; a live module stays.
         overrides: ``key=value`` pairs on top of a config.
         allow: import patterns that a config may use, as ``--allow``.
 

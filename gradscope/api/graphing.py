@@ -49,32 +49,32 @@ def graph(
     """Run forward and backward once and record the autograd graph between them.
 
     Args:
-        model: a live module, which is given back exactly as it was, or a config: a YAML path or a
+        model: a live module, whose state is restored, or a config: a YAML path or a
             spec such as ``torchvision:resnet18``. A tensor of yours, such as a loss: its graph is
             drawn as it is, nothing runs, and ``inputs`` may be the model that names its parameters.
         inputs: as for ``gradscope.inspect``.
         target: as for ``gradscope.inspect``.
         loss: a built-in's name, or a callable of (output, target) or of (output).
-        call: the method that a step calls in the place of forward, such as "training_step".
-        root: a layer whose output the graph starts from instead of the loss: ``fc``, ``cell#2``
-            for its third call, ``encoder:0`` for a place in what it returned, ``output`` for the
-            model's own. Backward then starts as from the sum of that output.
-        lines: also note the user's line that made each operation; forward takes longer.
+        call: the method that a step calls instead of forward, such as "training_step".
+        root: a layer to start the graph from instead of the loss: ``fc``, ``cell#2``
+            for its third call, ``encoder:0`` for a place in its output, ``output`` for the model's.
+            Backward then starts as from the sum of that output.
+        lines: also record the line of each operation; forward takes longer.
         mode: "train" or "eval"; None keeps a live module's own modes.
         gradient: the external vector for a loss that is not a scalar.
-        device, dtype: where and in what precision a config's model runs; a live module stays.
+        device, dtype: the device and dtype of a config's model; a live module stays.
         autocast: "bfloat16" or "float16".
-        seed: set before the inputs are made and again before forward.
+        seed: set before the inputs are made, and before forward.
         overrides: ``key=value`` pairs on top of a config.
         allow: import patterns that a config may use, as ``--allow``.
 
     Returns:
-        The graph; its nodes come with each before those that it leads to.
+        The graph; each node comes before those that it leads to.
 
     Raises:
         ModelError: the model or the loss raised, or the loss has no graph; ``.report`` has the
-            graph as far as it was known, ``__cause__`` the exception.
-        GradscopeError: the config, a name or a file is not right.
+            graph so far, ``__cause__`` is the exception.
+        GradscopeError: the config, a name or a file is wrong.
     """
     options = Options.of(locals())
     if isinstance(model, Tensor):

@@ -52,53 +52,51 @@ def inspect(
     thresholds: Mapping[str, Mapping[str, float]] | None = None,
     allow: Sequence[str] = (),
 ) -> Report:
-    """Run forward and backward once and record what flows, and what is wrong with it.
+    """Run forward and backward once; record activations, gradients and findings.
 
     Args:
-        model: a live module, which is given back exactly as it was, or a config: a YAML path or a
+        model: a live module, whose state is restored, or a config: a YAML path or a
             spec such as ``torchvision:resnet18``.
         inputs: a tensor, a tuple or list of positional arguments, or a mapping of keyword
-            arguments. None: those of the config, or inferred.
-        target: what the loss compares with; None: the config's, or random where classes are wanted.
+            arguments. None: as in the config, or inferred.
+        target: the target of the loss; None: as in the config, or random classes.
         loss: a built-in's name, or a callable of (output, target) or of (output).
-        call: the method that a step calls in the place of forward, such as "training_step".
-        layers: module-name patterns; ``calls`` and ``parameters`` hold what they select.
-        exclude: patterns taken back from ``layers``.
+        call: the method that a step calls instead of forward, such as "training_step".
+        layers: module-name patterns that select ``calls`` and ``parameters``.
+        exclude: patterns removed from ``layers``.
         mode: "train" or "eval"; None keeps a live module's own modes.
         optimizer: a ``_target_`` mapping, or a callable that takes the parameters.
-        steps: optimizer steps; the records are of the last.
+        steps: optimizer steps; the last one is recorded.
         gradient: the external vector for a loss that is not a scalar.
         repeats: backwards through one graph; gradients accumulate.
         retain_graph: as in ``Tensor.backward``.
-        interventions: what is changed on its way, as a config writes it:
+        interventions: changes of tensors during the step, as in a config:
             ``{"layers": "conv1", "at": "grad_output", "do": "clip_norm", "value": 1.0}``.
-        accumulate: micro-batches that the batch is cut into; the report says whether their
-            gradients add up to the batch's.
-        device, dtype: where and in what precision a config's model runs; a live module stays.
+        accumulate: the number of micro-batches; the report says whether their gradients add up to
+            the batch's.
+        device, dtype: the device and dtype of a config's model; a live module stays.
         autocast: "bfloat16" or "float16".
-        seed: set before the inputs are made and again before each forward.
+        seed: set before the inputs are made, and before each forward.
         overrides: ``key=value`` pairs on top of a config.
-        chain: layers whose autograd chain back to the leaves is kept.
-        verify: also run two plain steps and say whether gradients are bit-identical.
-        tasks: also take the gradients of each loss separately, where the loss is several.
-        costs: also run forward again for the seconds and the floating-point operations of each
-            call.
-        histogram: layers of whose outputs, parameters and gradients histograms are kept.
-        gradcheck: layers whose backward is compared with finite differences, in float64.
-        sketch: also keep a random projection of every tensor, by which the saved report can be
-            compared with another.
-        select, ignore: the rules that look, by code, beginning of codes, or name.
+        chain: layers to record with their autograd chain back to the leaves.
+        verify: also run two plain steps, and check whether gradients are bit-identical.
+        tasks: also compute the gradients of each loss separately, if there are several.
+        costs: also measure the seconds and floating-point operations of each call.
+        histogram: layers with histograms of outputs, parameters and gradients.
+        gradcheck: layers to compare with finite differences, in float64.
+        sketch: also keep a random projection of every tensor, to compare saved reports.
+        select, ignore: rules to run or to leave out, by code, prefix of codes, or name.
         preset: thresholds of another tool: "sagemaker", "deepchecker" or "autotrainer".
-        thresholds: a rule's own by name, as in ``{"GS201": {"share": 0.3}}``.
+        thresholds: thresholds by rule and name, as in ``{"GS201": {"share": 0.3}}``.
         allow: import patterns that a config may use, as ``--allow``.
 
     Returns:
-        The record that every command and format shows.
+        The report.
 
     Raises:
-        ModelError: the model, the loss or the optimizer raised; ``.report`` has the part recorded
-            until then, ``__cause__`` the exception.
-        GradscopeError: the config, a name, a pattern or a file is not right.
+        ModelError: the model, the loss or the optimizer raised; ``.report`` has the records so far,
+            ``__cause__`` is the exception.
+        GradscopeError: the config, a name, a pattern or a file is wrong.
     """
     extras = Extras.of(locals())
     patterns = without(layers, exclude)

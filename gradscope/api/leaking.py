@@ -45,7 +45,7 @@ def leaks(
     taken from outputs to inputs.
 
     Args:
-        model: a live module, which is given back exactly as it was, or a config: a YAML path or a
+        model: a live module, whose state is restored, or a config: a YAML path or a
             spec such as ``torchvision:resnet18``.
         inputs: as for ``gradscope.inspect``.
         causal: whether output t may depend on inputs up to t only; None: as the model says.
@@ -55,8 +55,8 @@ def leaks(
         maps: also make the dependency maps.
         mode: "train" runs the model as in training, but for dropout.
         call: the method that is called in the place of forward.
-        device, dtype: where and in what precision a config's model runs; a live module stays.
-        seed: set before the inputs are made and again before each forward.
+        device, dtype: the device and dtype of a config's model; a live module stays.
+        seed: set before the inputs are made, and before each forward.
         overrides: ``key=value`` pairs on top of a config.
         allow: import patterns that a config may use, as ``--allow``.
 

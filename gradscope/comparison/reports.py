@@ -26,7 +26,7 @@ def compare_reports(
     Args:
         a: what is compared with; neither can be run again.
         b: what is compared with it.
-        match: ``A=B``, patterns of module names where B has others.
+        match: ``A=B``, patterns of module names that differ in B.
         files: where they were read.
 
     Raises:

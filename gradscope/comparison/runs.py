@@ -57,7 +57,7 @@ def compare_runs(a: RunFile, b: RunFile, match: Sequence[str] = ()) -> DiffRepor
         a: what is compared with.
         b: what is compared with it; each model is reduced over ranks. The
             tables are those of the first that diverges.
-        match: ``A=B``, patterns of module names where B has others.
+        match: ``A=B``, patterns of module names that differ in B.
 
     Raises:
         OptionError: they have no step in common, or their models have nothing in common.

@@ -1,4 +1,5 @@
-"""Finding a run's files and opening them, with a sentence for each way in which one is no run."""
+"""Finding a run's files and opening them, with a message for each kind of file that is not a
+run."""
 
 from __future__ import annotations
 
