@@ -105,7 +105,7 @@ def _finding(code: str, rule: str, name: str, what: str, worst: OutputDiff) -> F
 
 
 def _run_info(workload: Workload) -> RunInfo:
-    """Without the notice that what is compiled runs as it was written."""
+    """Without the notice that compiled code runs eagerly."""
     info = run_info(workload, (), steps=1)
     notices = tuple(notice for notice in info.notices if not notice.startswith("torch.compile:"))
     return replace(info, notices=notices)

@@ -1,4 +1,4 @@
-"""The names that somebody asks ``why`` about, and the replies for those that are well or frozen."""
+"""The names passed to ``why``, and the answers for healthy and frozen ones."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def replies(
     calls: Sequence[ModuleCall],
     causes: Sequence[Answer],
 ) -> Iterator[Answer]:
-    """The answers for what was asked for and has no cause of its own in ``causes``."""
+    """The answers for requested names without a cause in ``causes``."""
     states = {p.name: p for p in parameters}
     done = {name for answer in causes for name in answer.upstream}
     frozen = [

@@ -33,7 +33,7 @@ from gradscope.running.plain_calls import StepFailed
 from gradscope.running.reference import in_float64
 from gradscope.running.samples import SharedSamples, shared_samples
 
-#: Keys of a config by which somebody asks for other weights, or for another batch.
+#: Keys of a config that select other weights, or another batch.
 _WEIGHTS = ("weights", "checkpoint", "seed")
 _BATCH = ("input", "target", "seed")
 
@@ -91,7 +91,7 @@ def diff(
 
 
 def _saved(a: Any, b: Any, asked: Sequence[str], match: Sequence[str]) -> DiffReport | None:
-    """The comparison of what is not run: two records, or their files; None where models are.
+    """The comparison of two records, or of their files; None for models.
 
     Raises:
         OptionError: something was ``asked`` that only a run could answer, or one is a model.

@@ -86,7 +86,7 @@ def find_origins(workload: Workload, first: int) -> tuple[NonFiniteOrigin, ...]:
     """Where a NaN or Inf was made from finite numbers.
 
     Args:
-        workload: what was run.
+        workload: the workload of the run.
         first: the number of the step where it showed first. The optimizer's step before it may be
             what made it.
     """
@@ -103,7 +103,7 @@ def find_origins(workload: Workload, first: int) -> tuple[NonFiniteOrigin, ...]:
 
 
 def unexplained(parameters: Sequence[ParameterStats]) -> Iterator[Answer]:
-    """What the first pass found, where nobody came to look for causes."""
+    """The findings of the first pass, without a search for causes."""
     for state in _MESSAGES:
         names = [p.name for p in parameters if p.requires_grad and state_of(p) == state]
         yield from _without_cause(state, names, _STOPPED)

@@ -76,7 +76,7 @@ def explained_failure(
 
 
 def fail(stopped: Observer, record: Report | AutogradGraph | WhyReport) -> NoReturn:
-    """Raise what stopped a run, with what was recorded until then."""
+    """Raise the error that stopped a run, with the records so far."""
     failure, stopped.failure = stopped.failure, None
     assert failure is not None
     try:

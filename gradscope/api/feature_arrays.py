@@ -45,7 +45,7 @@ def features(
             given back as it was.
         images: files, patterns, folders with those below them, or a tensor [N, C, H, W] that the
             model takes as it is; of a live module it is always a tensor.
-        layer: whose output is taken, the last call's; None is what the last linear layer reads.
+        layer: the layer to read, at its last call; None is the input of the last linear layer.
         pool: what becomes of the places of a map or the steps of a sequence: ``mean``, ``max``, or
             ``none``, which keeps them all.
         cache: a ``.safetensors`` file of features that were computed before; made if it is not

@@ -32,7 +32,7 @@ class FeatureResult:
 
 @dataclass(slots=True)
 class FeatureRun:
-    """One action on one model: what is noted on the way, until it is a report.
+    """One action on one model: its notices and results, until they are a report.
 
     Raises:
         OptionError: a model without numbers, or one of several inputs.
@@ -60,7 +60,7 @@ class FeatureRun:
         return int(self.viewer.config.get("seed") or 0)
 
     def report(self, layers: Sequence[str], **found: Any) -> FeaturesReport:
-        """The record of what was found; skipped pictures are counted in a notice."""
+        """The report; a notice counts skipped pictures."""
         notices = [*self.viewer.notices, *self.notices]
         if self.viewer.random:
             notices.append(

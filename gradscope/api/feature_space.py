@@ -99,7 +99,7 @@ def neighbors(
 
 
 def _identity(source: Source) -> object:
-    """What tells that two sources are one picture: the file, or what is at hand."""
+    """The identity of a picture: its file, or its object."""
     return source.name if source.path is None else source.path.resolve()
 
 

@@ -48,7 +48,7 @@ def diagnosed(
     """The report with its findings, and with what the full samples of them saw.
 
     Args:
-        workload: what was run; its model is as it was before the run, and left so.
+        workload: the workload of the run; its model is as it was before the run.
         report: of the first pass, complete or not.
         rules: which look, and how strictly.
         extras: what is recorded whether or not a rule requests it.

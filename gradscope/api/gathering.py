@@ -35,7 +35,7 @@ def report_of_several(
         parallel: how the model is spread.
         observation: of this process.
         report: of it too, with all parameters.
-        judged: what is to be done with the reduced report; in one process only.
+        judged: called with the reduced report; in one process only.
 
     Raises:
         ModelError: this process failed, or another; ``.report`` has what this one recorded.

@@ -1,4 +1,4 @@
-"""An autograd graph: every node upstream of the loss, and why what is missing is not in it."""
+"""An autograd graph: every node upstream of the loss, and why parameters are missing in it."""
 
 from __future__ import annotations
 

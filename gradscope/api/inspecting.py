@@ -1,4 +1,4 @@
-"""A report: what flows through every call, forward and backward, and what is wrong with it."""
+"""A report: activations and gradients of every call, and findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A workload's run to its report: the record, and what is wrong with it."""
+"""Runs a workload, and makes its report with findings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def report_of(
     file: str | None = None,
     only: Sequence[str] | None = None,
 ) -> Report:
-    """Run a workload and say what is wrong with it.
+    """Run a workload, and report what is wrong.
 
     Args:
         workload: what runs, with the patterns of the layers to record.

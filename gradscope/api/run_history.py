@@ -31,8 +31,9 @@ def read_history(
 ) -> RunHistory:
     """All that a page about a run is made of; ``calls`` asks for the series of calls too.
 
-    ``before`` is what was read of the same run earlier: what cannot have changed is not read again.
-    ``path`` is where the run will be found, as commands in findings name it; None: where it is.
+    ``before`` is an earlier read of the same run: parts that cannot have changed are not read
+    again. ``path`` is where the run will be found, as commands in findings name it; None: where it
+    is.
 
     Raises:
         ConfigError: the file is damaged.
@@ -151,7 +152,7 @@ class _Layers:
     types: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
 
     def add(self, sample: StepSample) -> None:
-        """Take in what one process had; what is known already stays."""
+        """Add the records of one process; known ones stay."""
         model = sample.model
         for parameter in sample.report.parameters:
             self.shapes.setdefault((model, parameter.name), parameter.shape)
@@ -181,7 +182,7 @@ def _layers(run: RunFile, parameters: Mapping[tuple[int, str], Series]) -> _Laye
 
 
 def _norms(run: RunFile, before: RunHistory | None) -> dict[Key, NormSeries]:
-    """The norms of every parameter; of those that were read before, only what is new is read."""
+    """The norms of every parameter; of known ones, only new norms are read."""
     known = {
         (one.model, one.name): one.norms
         for one in (before.parameters if before else ())

@@ -1,4 +1,4 @@
-"""A model that looks at pictures: how it is found, and what is reported of it."""
+"""A model for pictures: how it is found, and its header."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def view(
 
     Raises:
         GradscopeError: the config or an option is not right, or the model raised. Where the weights
-            cannot be had, no other network has a say about somebody's photograph: the error says
+            cannot be loaded, no other network is used instead: the error says
             what to do.
     """
     settings = settings or {}
@@ -45,7 +45,7 @@ def view(
 
 
 def _read(model: str, overrides: Sequence[str], settings: dict[str, Any]) -> configs.LoadedConfig:
-    """The config, whose mode is eval where neither it nor an override nor a flag says another."""
+    """The config, in eval mode unless it, an override or a flag sets another."""
     loaded = configs.read(model, overrides, options=settings)
     if "mode" in loaded.given:
         return loaded

@@ -43,7 +43,7 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model to check: its config and its rules, or what is wrong with these."""
+    """A model to check: its config and its rules, or their errors."""
 
     name: str  # as the command line has it
     rules: RuleSettings

@@ -1,4 +1,4 @@
-"""A line on the terminal that says what is being done, once it has taken a while."""
+"""A line on the terminal with the current stage, once it has taken a while."""
 
 from __future__ import annotations
 

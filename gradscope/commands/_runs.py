@@ -13,7 +13,7 @@ RECORD = "`gradscope run SCRIPT.py` records one"
 
 @dataclass(frozen=True, slots=True)
 class ChosenRun:
-    """A run to read; ``heading`` names one that nobody named."""
+    """A run to read; ``heading`` names it if the user did not."""
 
     path: Path
     heading: str | None = None

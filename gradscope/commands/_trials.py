@@ -83,7 +83,7 @@ class ScriptOptions:
 
 
 def is_script(word: str) -> bool:
-    """Whether a path is that of a script that trains, or of one that does what nobody knows.
+    """Whether a path is a script that trains, or one with unknown content.
 
     A file with a model class in it is a script only where it trains, and then that is reported.
     """

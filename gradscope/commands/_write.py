@@ -112,7 +112,7 @@ def write_output(content: str | bytes, path: Path | None, *, force: bool = False
 
 @contextlib.contextmanager
 def output_file(path: Path, *, force: bool = False) -> Iterator[Path]:
-    """A new file to fill, for what is too large to be one text; then as ``write_output``."""
+    """A new file to fill, for output that is too large for one text; then as ``write_output``."""
     check_output(path, force=force)
     if path == STDOUT or is_stream(path):
         with tempfile.TemporaryDirectory() as folder:

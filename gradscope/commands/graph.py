@@ -202,7 +202,7 @@ def _check_drawn(direction: str, hide_views: bool, format: str) -> None:
     if hide_views and format == "json":
         raise OptionError(
             "a saved graph is complete: json hides no views",
-            help="leave `--hide-views` away; whoever draws the file can hide them",
+            help="drop `--hide-views`; `gradscope graph FILE --hide-views` hides them in a picture",
         )
 
 

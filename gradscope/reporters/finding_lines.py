@@ -108,7 +108,7 @@ def place(finding: Finding) -> str:
 
 
 def facts(finding: Finding) -> list[str]:
-    """The lines of the script, what was measured, and what it was compared with.
+    """The lines of the script, the measured value, and its threshold.
 
     A figure that nothing is compared with is in the message already.
     """

@@ -12,9 +12,9 @@ from gradscope.typeset.text import join, plain
 
 
 def run_facts(run: RunInfo, *more: str) -> list[str]:
-    """The model, what is reported of it, and how it was run."""
+    """The model, and how it was run."""
     how = [run.device, precision(run)]
-    if run.steps:  # of what was there already this is unknown
+    if run.steps:  # for an existing tensor this is unknown
         how += [run.mode, f"seed {run.seed}"]
     return [plain(run.model) or "model", *more, *map(plain, how)]
 
@@ -25,7 +25,7 @@ def precision(run: RunInfo) -> str:
 
 
 def loss_facts(run: RunInfo) -> list[str]:
-    """Which loss the run started from, and who chose it; nothing where it came to none."""
+    """The loss that the run started from, and who chose it; nothing without one."""
     if run.loss in ("", "inferred"):
         return []
     how = ""

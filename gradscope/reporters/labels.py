@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gradscope.typeset.text import plain
 
-#: The tone of a severity; what is not there has none.
+#: The tone of a severity; others have none.
 TONES = {"error": "bad", "warning": "warn"}
 #: The model itself, whose name is empty.
 ROOT = "(root)"

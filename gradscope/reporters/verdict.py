@@ -29,7 +29,7 @@ _HOW_OFTEN = re.compile(r"\bin (all|the only|[\d,]+ of) ")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
         run: as it ended, or as far as it is known.

@@ -9,7 +9,7 @@ from gradscope.rules._history import SampleHistory
 from gradscope.rules._optimizers import is_scale_free
 from gradscope.rules._reading import layers
 
-#: The square of what is larger has no room in a float.
+#: The square of a larger number overflows a float.
 _LARGEST = 1e100
 
 

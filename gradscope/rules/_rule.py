@@ -88,7 +88,7 @@ class Runs:
         first: whether only the first step of the run counts, before anything was learned.
         per: what it is reported once for. "place": each layer or parameter that it names, by its
             cause. "model": a model, of which it names the worst place, another one at each step.
-            "run": the first place of all, as what is broken there soon is everywhere.
+            "run": the first place of all, as a defect there soon is everywhere.
         parameters: which it reads: "stepped", those that the step's optimizer holds; "unheld",
             those that no optimizer of the script holds as well; "all".
         skips: whether a rule over the step metrics is asked after a skipped step, too.

@@ -27,7 +27,7 @@ def rerun(
     """The model before a step of the run, and that step; then all state is restored.
 
     Args:
-        workload: what was run.
+        workload: the workload of the run.
         number: of the step; those before it are run.
         observer: of all these steps.
         weights: as for ``as_found``.

@@ -40,7 +40,7 @@ def _loss(run: RunInfo, loss: float | None) -> list[str]:
 
 
 def notes(report: DiffReport) -> list[str]:
-    """What holds of both, and what was inferred for either."""
+    """Settings of both runs, and inferred ones of either."""
     shared = dict.fromkeys((*report.notices, *report.a.notices, *report.b.notices))
     return [f"note: {plain(notice)}" for notice in shared]
 

@@ -1,4 +1,4 @@
-"""A comparison as a page for a browser: the verdict, what was found, and the tables."""
+"""A comparison as a page for a browser: the verdict, findings and tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def render(report: DiffReport, view: DiffView) -> str:
 
 
 def page(report: DiffReport, view: DiffView) -> Page:
-    """The verdict with what was found, and the tables."""
+    """The verdict with findings, and the tables."""
     verdict = (*items(_lines.verdict(report)), *finding_items(report.findings))
     parts = [Part("verdict", items=verdict)]
     if view.panels and view.table is None:

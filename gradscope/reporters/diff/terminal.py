@@ -1,4 +1,4 @@
-"""A comparison as text for people: the verdict, what was found, then the tables."""
+"""A comparison as text for people: the verdict, findings, then the tables."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _SKIPPED = 5
 
 
 def render(report: FeaturesReport, view: TextView, written: Sequence[Path] = ()) -> str:
-    """Overall figures, tables, what was skipped, and the files that were ``written``."""
+    """Overall figures, tables, skipped pictures, and the files ``written``."""
     blocks = _blocks(report, written, view.width)
     return printed(stacked(blocks), width=view.width, color=view.color)
 

@@ -38,7 +38,7 @@ def _blocks(report: Report, view: View) -> Iterator[str]:
     if lacks_calls(report, view):
         yield f"{NO_CALLS.capitalize()}."
     yield from map(table_block, (*tables(report, view), *_histograms.tables(report.histograms)))
-    for chain in report.chains:  # somebody asked for each of them
+    for chain in report.chains:  # each was requested
         yield f"### C{escaped(_chains.title(chain))[1:]}\n\n{fenced(_chain(chain))}"
     yield escaped(" · ".join(_summary.totals(report)))
     for proof in (_summary.verified(report), verdict(report)):

@@ -57,7 +57,7 @@ def _blocks(report: Report, view: View) -> Iterator[Iterable[Text]]:
         yield [Text(NO_CALLS)]
     for table in (*tables(report, view), *_histograms.tables(report.histograms)):
         yield table_lines(table, view.width)
-    for chain in report.chains:  # somebody asked for each of them
+    for chain in report.chains:  # each was requested
         yield _chain(chain, view)
     proofs = [line for line in (_summary.verified(report), verdict(report)) if line is not None]
     yield [

@@ -45,7 +45,7 @@ def classes(image: ImageAttribution) -> Table:
 
 
 def maps(image: ImageAttribution) -> Table:
-    """A row for each map, with what was checked of it."""
+    """A row for each map, with its checks."""
     columns = [
         (Heading("method", False), [method(record) for record in image.maps]),
         (Heading("layer", False, 50), [plain(record.layer or "") for record in image.maps]),

@@ -38,6 +38,6 @@ def legend(key: str) -> str:
 
 
 def _magnitude(column: Column[Row], row: Row) -> float:
-    """The size of a number; 0, which has no bar, for what is none."""
+    """The size of a number; 0, which has no bar, for anything else."""
     value = column.rank(row)
     return abs(value) if isinstance(value, int | float) else 0.0

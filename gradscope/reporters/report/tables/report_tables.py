@@ -137,7 +137,7 @@ def _needed(
 
 
 def _unmeasured(registry: Mapping[str, Column[Row]], rows: Sequence[Row]) -> list[str]:
-    """Columns that nobody had filled: `all` goes without."""
+    """Empty columns: `all` leaves them out."""
     keys = [key for key in call_columns.MEASURED if key in registry]
     return [k for k in keys if all(registry[k].value(row) is None for row in rows)]
 

@@ -1,4 +1,4 @@
-"""A run's findings as answers: what was found of the parameters and layers that one asks for."""
+"""A run's findings as answers, for the requested parameters and layers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _with_causes(
 
 
 def _concerns(found: TrainingFinding, layers: Sequence[LayerSeries], *, everywhere: bool) -> bool:
-    """Whether a finding is of one of the layers, of what is inside it, or reached it."""
+    """Whether a finding is of one of the layers or inside it, or reached it."""
     if found.parameters is not None:
         own = {(one.model, one.name) for one in layers if one.call is None}
         if own.intersection(found.parameters):
@@ -98,7 +98,7 @@ def _concerns(found: TrainingFinding, layers: Sequence[LayerSeries], *, everywhe
 
 
 def _reached(found: TrainingFinding) -> set[str]:
-    """What a finding is of, and what its NaN or Inf came to."""
+    """The names of a finding, and where its NaN or Inf spread."""
     origin = found.origin
     return {found.finding.name} | ({origin.name or "", *origin.spread} if origin else set())
 

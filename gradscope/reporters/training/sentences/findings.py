@@ -138,7 +138,7 @@ def verdict(history: RunHistory) -> Iterator[Line]:
 
 
 def where(history: RunHistory) -> str:
-    """``in steps 1–3 of 1,200``: what was sampled."""
+    """``in steps 1–3 of 1,200``: the sampled steps."""
     sampled, total = history.sampled, history.last_step
     if not sampled:
         return f"in the metrics of {plural(total, 'step')}; no step was sampled"

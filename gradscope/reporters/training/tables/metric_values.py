@@ -65,7 +65,7 @@ def metrics(history: RunHistory) -> list[Metric]:
 def _measured(
     steps: Sequence[TrainingStep], series: Iterable[tuple[str, _Values, Collection[int]]]
 ) -> list[Metric]:
-    """A metric for each series that holds anything; what is named as lost has no value."""
+    """A metric for each series with values; lost steps have no value."""
     numbers = tuple(step.step for step in steps)
     found = []
     for label, values, without in series:
