@@ -143,7 +143,7 @@ def run(
     diagram = plugins.load(ROOM, chosen)
     if diagram.binary and file.path is None and sys.stdout is not None and sys.stdout.isatty():
         raise OptionError(
-            f"{chosen} is no text for a terminal", help=f"write it: `-o graph.{chosen}`"
+            f"{chosen} is not a terminal format", help=f"write it: `-o graph.{chosen}`"
         )
     _check_drawn(direction, hide_views, chosen)
     view = GraphView(
@@ -208,7 +208,7 @@ def _check_drawn(direction: str, hide_views: bool, format: str) -> None:
 
 def _check(depth: int | None, full: bool, by: str, timeout: float) -> None:
     if depth is not None and depth < 0:
-        raise OptionError(f"`--depth {depth}` is no depth", help="give 0 or more")
+        raise OptionError(f"`--depth {depth}` is not a depth", help="give 0 or more")
     if depth is not None and full:
         raise OptionError(
             f"`--full` shows everything, `--depth {depth}` does not", help="give one of them"

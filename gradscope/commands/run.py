@@ -186,7 +186,7 @@ def _seconds(seconds: float | None) -> float | None:
         OptionError: that is none.
     """
     if seconds is not None and not 0 < seconds < math.inf:
-        raise OptionError(f"`--seconds {seconds:g}` is no time", help="give more than 0")
+        raise OptionError(f"`--seconds {seconds:g}` is not a time", help="give more than 0")
     return seconds
 
 
@@ -197,7 +197,7 @@ def _share(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 < share <= 1:
-        raise OptionError(f"`--budget {text}` is no share", help="write `2%`, or `0.02`")
+        raise OptionError(f"`--budget {text}` is not a share", help="write `2%`, or `0.02`")
     return share
 
 
@@ -207,7 +207,7 @@ def _ranks(text: str) -> tuple[int, ...] | None:
         return None
     words = text.split(",")
     if not all(word.isdecimal() for word in words):
-        raise OptionError(f"`--ranks {text}` are no ranks", help="write `0,1`, or `all`")
+        raise OptionError(f"`--ranks {text}` are not ranks", help="write `0,1`, or `all`")
     return tuple(map(int, words))
 
 
@@ -220,6 +220,6 @@ def _steps(text: str) -> tuple[int, int]:
         steps = 0, 0
     if not 1 <= steps[0] <= steps[1]:
         raise OptionError(
-            f"`--deep {text}` are no steps", help="write `899:901`: they count from 1"
+            f"`--deep {text}` are not steps", help="write `899:901`: they count from 1"
         )
     return steps

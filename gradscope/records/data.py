@@ -50,7 +50,7 @@ def _named(record: Any) -> dict[str, Any]:
     read = _READERS.get(kind)
     if read is None:
         if not is_dataclass(kind):
-            raise TypeError(f"{kind.__name__} is no record")
+            raise TypeError(f"{kind.__name__} is not a record")
         read = _READERS[kind] = _reader(kind)
     return read(record)
 

@@ -162,7 +162,7 @@ def _parse(text: str, file: str, help: str) -> Any:
 
 
 def _no_constant(token: str) -> Any:
-    raise ValueError(f"`{token}` is no JSON number")
+    raise ValueError(f"`{token}` is not a JSON number")
 
 
 def load(path: Path, kind: type[_Record]) -> _Record:

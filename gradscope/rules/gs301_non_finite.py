@@ -21,7 +21,7 @@ RULE = Rule(
         "then a full sample finds the origin: the operation that made it from "
         "finite numbers, with those numbers, and what it then spread to. A NaN that "
         "neither the loss nor a gradient inherited is a warning; such an Inf, as that of an "
-        "attention mask, is no finding."
+        "attention mask, is not a finding."
     ),
     why=(
         "One NaN in one gradient is in every weight after one optimizer step, and in all "

@@ -192,7 +192,7 @@ def _advice(report: Report, answer: Answer, severity: str) -> str | None:
         return None
     if severity == "warning" and answer.cause == "not-in-loss" and is_guessed(report):
         named = "The loss was inferred: name yours by `loss`"
-        return f"{named}. If it is no part of that, {answer.advice.rstrip('.')}."
+        return f"{named}. If it is not part of that, {answer.advice.rstrip('.')}."
     return sentence(answer.advice)
 
 

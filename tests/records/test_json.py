@@ -347,7 +347,7 @@ def test_every_leaf_replaced_is_read_or_refused() -> None:
         ("{}", "it has no `schema`"),
         ('{"schema": "gradscope.other/1"}', 'its `schema` is "gradscope.other/1"'),
         ('{"schema": ["\\u001b[31m"]}', r"its `schema` is \[\"\\u001b"),
-        ('{"schema": NaN}', "not strict JSON: `NaN` is no JSON number"),
+        ('{"schema": NaN}', "not strict JSON: `NaN` is not a JSON number"),
         ('{"loss": -Infinity}', "not strict JSON: `-Infinity`"),
         ("9" * 5000, "not strict JSON"),
         ("[" * 100_000, "nests too deeply"),

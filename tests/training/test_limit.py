@@ -147,4 +147,4 @@ def test_stopped_at_a_finding_is_ended_too(tmp_path: Path) -> None:
 def test_what_is_no_time(seconds: str, tmp_path: Path) -> None:
     done = run(tmp_path, "--seconds", seconds)
     assert done.returncode == 2
-    assert f"`--seconds {seconds}` is no time" in done.stderr
+    assert f"`--seconds {seconds}` is not a time" in done.stderr

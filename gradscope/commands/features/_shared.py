@@ -128,7 +128,7 @@ class SpaceOptions:
         if self.cache is not None:
             if self.cache.suffix.lower() != ".safetensors":
                 raise OptionError(
-                    f"`--cache {self.cache}` is no safetensors file",
+                    f"`--cache {self.cache}` is not a safetensors file",
                     help="let its name end in `.safetensors`",
                 )
             check_output(self.cache, force=True)

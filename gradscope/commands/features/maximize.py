@@ -84,5 +84,5 @@ def _channels(word: str) -> tuple[str, list[int] | None]:
         return layer, [int(number) for number in numbers.split(",")]
     except ValueError:
         raise OptionError(
-            f"`{numbers}` in `{word}` is no channel", help=f"write a number: `{layer}:0`"
+            f"`{numbers}` in `{word}` is not a channel", help=f"write a number: `{layer}:0`"
         ) from None

@@ -100,7 +100,7 @@ def test_bars_of_a_column_that_nobody_else_asked_for(sample: Sample) -> None:
     [
         (View(bar="grad_ou"), "unknown column `grad_ou`"),
         (View(bar="type"), "the column holds no numbers"),
-        (View(depth=-1), "`--depth -1` is no depth"),
+        (View(depth=-1), "`--depth -1` is not a depth"),
     ],
 )
 def test_what_cannot_be_is_refused(view: View, message: str) -> None:

@@ -30,7 +30,7 @@ def _probabilities(case: Case) -> Explanation | None:
     values = given.detach()
     if values.isnan().any():
         return Explanation(
-            f"the output {list(given.shape)} has nan: that is no probability either.",
+            f"the output {list(given.shape)} has NaN, which is not a probability.",
             "look for where the nan comes from, in the input, or in a logarithm, a root or a"
             " division of the forward",
         )

@@ -63,7 +63,7 @@ def check(view: View) -> None:
     """
     check_choices(view, _COLUMNS, "calls", _BOTH)
     if view.depth is not None and view.depth < 0:
-        raise OptionError(f"`--depth {view.depth}` is no depth", help="give 0 or more")
+        raise OptionError(f"`--depth {view.depth}` is not a depth", help="give 0 or more")
     if view.bar is not None:
         found = [
             r[view.bar] for r in (call_columns.COLUMNS, parameter_columns.COLUMNS) if view.bar in r
