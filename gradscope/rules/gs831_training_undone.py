@@ -28,7 +28,7 @@ RULE = Rule(
         "PyTorch tutorials, reinforcement learning (DQN): target_net takes policy_net's weights",
         "Mnih et al. 2015, Human-level control: every C steps the target is set to the network",
     ),
-    thresholds=(Threshold("loads", 2, "such loads, below which nothing is said", CHOSEN),),
+    thresholds=(Threshold("loads", 2, "such loads, below which nothing is reported", CHOSEN),),
     runs=Runs(loop=True),
     explains=("GS603", "GS605"),
 )

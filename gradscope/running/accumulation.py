@@ -221,7 +221,7 @@ def _weights(found: _Gradients) -> list[float]:
     full = torch.cat(list(found.full.values()))
     matrix = torch.stack(rows, dim=1).double().cpu()
     # By singular values: the default begins with columns that are left to chance, and with one of
-    # zeros, of a micro-batch that counts for nothing, finds no weight at all.
+    # zeros, of a micro-batch that counts for nothing, finds no weight.
     solved = torch.linalg.lstsq(matrix, full.double().cpu().unsqueeze(1), driver="gelsd").solution
     return [float(weight) for weight in solved.flatten()]
 
