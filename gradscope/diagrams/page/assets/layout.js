@@ -111,7 +111,7 @@ const layout = (() => {
     for (const item of ports) item.rank = item.port === "in" ? 0 : last + 1;
     for (const item of [...members].reverse()) {
       const next = leaving.get(item) ?? [];
-      // With more lines below than above, it stands as low as it can: fewer long lines.
+      // With more lines below than above, it is as low as it can be: fewer long lines.
       if (next.length > (arriving.get(item) ?? 0)) {
         item.rank = Math.max(item.rank, Math.min(...next.map((to) => to.rank)) - 1);
       }

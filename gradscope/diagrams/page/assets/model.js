@@ -1,7 +1,7 @@
 /* The graph as the page holds it: operations, groups, and which of them are shown.
 
    Nothing here touches the document. A group's `parts` are ids of operations (0 and up) and of
-   groups (-1 for the first). A leaf (parameter, input) stands in the box of the operation that uses
+   groups (-1 for the first). A leaf (parameter, input) is in the box of the operation that uses
    it; where a few boxes share it, it is a box itself. */
 
 const model = (() => {

@@ -135,7 +135,7 @@ const view = (() => {
     move();
   }
 
-  /* The whole in sight; with `least`, no smaller than that: then its top. */
+  /* All in sight; with `least`, no smaller than that: then its top. */
   function fit(least = 0.02) {
     const whole = shown.clusters[0];
     const bounds = svg.getBoundingClientRect();
