@@ -35,7 +35,7 @@ ROOM = "gradscope.reporters.training"
 #: The formats in which several reports can be below each other.
 _FOR_PEOPLE = ("terminal", "markdown")
 #: Those that hold the calls beside the parameters.
-_WHOLE = ("json", "html")
+_COMPLETE = ("json", "html")
 
 
 def show_run(
@@ -60,7 +60,7 @@ def show_run(
     choices.check(view)
     patterns, exclude = layers.layers or (), layers.exclude or ()
     wanted = bool(patterns or exclude or plots.plot) or view.table == "calls"
-    wanted = wanted or destination.format in _WHOLE
+    wanted = wanted or destination.format in _COMPLETE
     with RunFile.open(chosen.path) as run:
         history = read_history(run, calls=wanted)
     history = selected(history, patterns, exclude)

@@ -130,7 +130,7 @@ def _wrong_type(path: Path, value: Any) -> Complaint:
     if isinstance(value, str):
         help = did_you_mean(_plain(value), expected.choices)
         number = value.strip().lstrip("+-").replace("_", "")
-        if "number" in words and number.isdecimal():
+        if ("number" in words or "integer" in words) and number.isdecimal():
             help = f"write it without quotes and underscores: {number}"
         if help is None and any(choice not in words for choice in expected.choices):
             help = f"the names are {', '.join(expected.choices)}"

@@ -158,7 +158,7 @@ def test_overrides_that_pass(model, overrides, key, value):
         ("steps=a: b: c", "not YAML: a second `: ` in one value", "put a value", 11, 1),
         ("seed=abc", "`seed` expects an integer from 0", None, 6, 3),
         ("steps.x=3", "`steps` expects an integer from 1", None, 1, 5),
-        ("target.0=3", "`target` is not set: `target.0` cannot be set", "set the whole", 8, 1),
+        ("target.0=3", "`target` is not set: `target.0` cannot be set", "set all of it", 8, 1),
         ("mode=eval=x", "`mode` expects train or eval", "did you mean `eval`?", 6, 6),
         ("Steps=1", "`Steps` is not the key of an override", "write `key=value`", 1, 5),
         ("a..b=1", "`a..b` is not the key of an override", "write `key=value`", 1, 4),

@@ -52,7 +52,7 @@ def test_specs_that_pass(spec):
         ("torchvision:", "`torchvision:` names no model", "write it as in `torchvision:resnet18`"),
         ("torchvision:a b", "`torchvision:a b` names no model", "write it as in"),
         ("hf:", "`hf:` names no model", "write it as in `hf:DIR_OR_ID`"),
-        ("torchvison:vgg11", "`torchvison` is no source", "did you mean `torchvision:vgg11`?"),
+        ("torchvison:vgg11", "`torchvison` is not a source", "did you mean `torchvision:vgg11`?"),
         ("Torchvision:vgg11", "`Torchvision:vgg11`", "did you mean `torchvision:vgg11`?"),
         ("huggingface:gpt2", "`huggingface:gpt2`", "did you mean `hf:gpt2`?"),
         ("torchvision.models.vgg11", "`torchv", "did you mean `torchvision.models:vgg11`?"),

@@ -68,7 +68,7 @@ def test_score_of_other_inputs():
     assert swapped[0] == subject.logits[0, 7]
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("total", [False, True])
 def test_one_forward_serves_the_cams(total):
     net = Counting(trained())
     with Subject(net, digits(3), layer="net.relu2", total=total) as subject:
@@ -156,7 +156,7 @@ class TwiceRun(nn.Module):
         return read.mean(dim=(2, 3))
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("total", [False, True])
 @pytest.mark.parametrize(("tail", "call"), [("second", 2), ("first", 1), ("sum", 2)])
 def test_of_two_calls_the_last_that_counts(tail, call, total):
     net, inputs = TwiceRun(tail).eval(), torch.randn(1, 2, 8, 8)
@@ -166,7 +166,7 @@ def test_of_two_calls_the_last_that_counts(tail, call, total):
     assert torch.allclose(found, expected)
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("total", [False, True])
 def test_a_later_write_does_not_reach_the_activation(total):
     net, inputs = network("vgg11")
     with Subject(net, inputs, layer="features.13", total=total) as subject:
@@ -174,7 +174,7 @@ def test_a_later_write_does_not_reach_the_activation(total):
         assert subject.gradient.shape == subject.activation.shape
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("total", [False, True])
 def test_an_in_place_layer_whose_result_is_not_taken(total):
     torch.manual_seed(0)  # of two drawn channels some pixel must pass the ReLU
 
@@ -193,7 +193,7 @@ def test_an_in_place_layer_whose_result_is_not_taken(total):
         assert subject.activation.min() == 0
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("total", [False, True])
 def test_a_backbone_without_a_graph(total):
     """CAM kinds need a graph above their layer only."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_WHOLE = ("int", "uint", "bool")
+_INTEGRAL = ("int", "uint", "bool")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def _requiring(spec: Any) -> Any:
         return [_requiring(item) for item in spec]
     if not isinstance(spec, Mapping):
         return spec
-    integral = str(spec.get("dtype", "")).startswith(_WHOLE)
+    integral = str(spec.get("dtype", "")).startswith(_INTEGRAL)
     if "image" in spec or ("shape" in spec and not integral):
         return {**spec, "requires_grad": True}
     return {name: _requiring(value) for name, value in spec.items()}

@@ -198,7 +198,7 @@ def test_another_start_than_the_loss_is_named() -> None:
     (one,) = explain_missing(model, forward, missing, start="0")
     assert (one.cause, one.upstream) == ("not-in-loss", ("1.weight", "1.bias"))
     assert "and `0`, where the graph starts, does not use it" in one.message
-    assert "comes after it" in (one.advice or "")
+    assert "downstream of it" in (one.advice or "")
 
 
 class Double(torch.autograd.Function):
