@@ -58,9 +58,9 @@ def test_a_nan_of_one_rank_is_told_with_the_module_that_made_it(launch):
     (made,) = [one for one in origins if one.phase == "forward"]
     last = launch.processes - 1
     assert "(Root)" in made.message
-    assert f"returned NaN in rank {last}'s forward, and took none" in made.message
+    assert f"returned NaN in rank {last}'s forward; its inputs had none" in made.message
     (got,) = [one for one in origins if one.phase == "backward"]
-    assert "in rank 0's backward were finite: those of another rank were not" in got.message
+    assert "every module gradient in rank 0's backward was finite: the origin is on" in got.message
 
 
 def test_names_are_those_of_the_script(launch):
@@ -74,8 +74,8 @@ def test_a_killed_rank_leaves_what_it_recorded(launch):
     assert launch.done.returncode != 0
     text = terminal.render(launch.history, View(width=120))
     last = launch.processes - 1
-    assert f"ranks {'0, 1' if last == 1 else '0–3'} of {launch.processes} together" in text
-    assert "no end was written" in text
+    assert f"reduced over ranks {'0, 1' if last == 1 else '0–3'} of {launch.processes};" in text
+    assert "running (updated" in text  # no end was written
     assert len(launch.history.steps) == STEPS * len(launch.truth[0])
 
 
