@@ -615,6 +615,14 @@ HEALTHY = {
             optimizer.step()
             shown = shown + loss.item()
         """,
+    "most of the data at once": """
+        net = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(40):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[:48]), y[:48]).backward()
+            optimizer.step()
+        """,
     "training that begins again, with an optimizer of its own": """
         first = {name: value.clone() for name, value in net.state_dict().items()}
         for fold in range(5):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,8 +17,8 @@ class Batches:
     Attributes:
         same: in how many calls from the first on it was the same numbers; 0 once it was not.
         differ: whether one was given others.
-        same_tensor: whether it was the same tensor each time, and no part of a larger one: a script
-            that trains on all of its data at once does so.
+        same_tensor: whether it was the same memory each time, and no small part of a larger
+            tensor: a script that trains on all of its data at once does so.
     """
 
     def __init__(self) -> None:
@@ -27,7 +26,7 @@ class Batches:
         self.same_tensor = True
         self.differ = False
         self._first: dict[int, tuple[str, ...]] = {}  # by model
-        self._tensors: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._tensors: dict[int, object] = {}
 
     def called(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A model is called on this, with gradients enabled."""
@@ -44,8 +43,16 @@ class Batches:
             self._first.clear()
             self._tensors.clear()
             return
-        known = self._tensors.setdefault(model, weakref.ref(given[0]))
         base = given[0]._base
-        part = base is not None and base.numel() > given[0].numel()
-        self.same_tensor = self.same_tensor and known() is given[0] and not part
+        part = base is not None and base.numel() > 2 * given[0].numel()
+        place = _place(given[0])
+        self.same_tensor = (
+            self.same_tensor and self._tensors.setdefault(model, place) == place and not part
+        )
         self.same += 1
+
+
+def _place(tensor: torch.Tensor) -> object:
+    """The same for two tensors that are the same part of the same memory."""
+    plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided
+    return (tensor.data_ptr(), tensor.stride()) if plain else id(tensor)
