@@ -118,6 +118,7 @@ class LoopOptimizer:
         stepping: the line of the script that would have it make a step, where it is written.
         shared: how many of its parameters another optimizer holds too.
         peak: the highest learning rate of its first group so far; ``rate``: the latest.
+        rises: whether the rate still went up at its last changes.
         gone: the number of its step from which on the rate was below a hundredth of the highest; 0
             where it is not.
         held: by group, the parameters that are of a model: its number, and the name there.
@@ -140,6 +141,7 @@ class LoopOptimizer:
     shared: int = 0
     peak: float = 0.0
     rate: float = 0.0
+    rises: bool = False
     gone: int = 0
     held: tuple[tuple[tuple[int, str], ...], ...] = ()
     mixed: tuple[str | None, str | None] | None = None

@@ -15,8 +15,8 @@ RULE = Rule(
     severity="warning",
     summary="a term of the loss is a Python number that a tensor gave",
     what=(
-        "Finds, in the graph of the loss, a sum with a constant, and reads in the script's line "
-        "whether `.item()` or `float()` made that constant of a tensor."
+        "Finds, among the terms of the loss in its graph, a constant, and reads in the script's "
+        "line whether `.item()` made it of a tensor."
     ),
     why="The term changes the loss that is printed, and has no gradient: nothing minimizes it.",
     fix="Add the tensor, without `.item()`; use `.item()` for what is only printed.",
@@ -42,7 +42,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 f"`{one.name}` is a Python number: the loss adds it "
                 f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read, and no "
                 "gradient goes through it.",
-                advice="Add the tensor to the loss, without `.item()` or `float()`.",
+                advice="Add the tensor to the loss, without `.item()`.",
                 value=float(one.count),
                 threshold=limits["share"],
                 cause=one.name,

@@ -49,7 +49,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if optimizer is None or optimizer.steps < limits["steps"] or not scheduler.steps:
             continue
         target, peak = scheduler.target or 0.0, optimizer.peak
-        rises = 0 < optimizer.rate >= 0.999 * peak
+        rises = optimizer.rises and 0 < optimizer.rate >= 0.999 * peak
         if rises and peak < limits["share"] * target:
             yield at(
                 RULE.finding(

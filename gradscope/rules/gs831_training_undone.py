@@ -17,7 +17,7 @@ RULE = Rule(
     summary="`load_state_dict` sets a model back to the same weights while it trains",
     what=(
         "Compares what `load_state_dict` leaves in a model that an optimizer trains. It fires "
-        "where it is the same each time, though the same optimizer made steps between."
+        "where it is the same every time, though the same optimizer made steps between."
     ),
     why="Everything that was learned between two loads is thrown away.",
     fix=(
@@ -28,7 +28,7 @@ RULE = Rule(
         "PyTorch tutorials, reinforcement learning (DQN): target_net takes policy_net's weights",
         "Mnih et al. 2015, Human-level control: every C steps the target is set to the network",
     ),
-    thresholds=(Threshold("loads", 2, "such loads, below which nothing is reported", CHOSEN),),
+    thresholds=(Threshold("loads", 3, "such loads, below which nothing is reported", CHOSEN),),
     runs=Runs(loop=True),
     explains=("GS603", "GS605"),
 )

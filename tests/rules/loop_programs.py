@@ -615,6 +615,31 @@ HEALTHY = {
             optimizer.step()
             shown = shown + loss.item()
         """,
+    "rates that a factor scales for good, and a warm-up that ended long ago": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+        scale = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 0.1 * min(1, n / 5))
+        for step in range(40):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            scale.step()
+        """,
+    "clients that begin at what the server has": """
+        first = {name: value.clone() for name, value in net.state_dict().items()}
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for turn in range(3):
+            learned = []
+            for client in range(2):
+                net.load_state_dict(first)
+                for step in range(3):
+                    inputs, labels = batch(step + 3 * client)
+                    optimizer.zero_grad()
+                    F.cross_entropy(net(inputs), labels).backward()
+                    optimizer.step()
+                learned.append({n: v.clone() for n, v in net.state_dict().items()})
+            first = {n: (learned[0][n] + learned[1][n]) / 2 for n in first}
+        """,
     "most of the data at once": """
         net = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -456,6 +456,43 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "places that a view makes of a layer's features": """
+        net = nn.Linear(4, 20)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            digits = labels[:, None].expand(8, 5)
+            F.cross_entropy(net(inputs).view(8, 4, 5), digits).backward()
+            optimizer.step()
+        """,
+    "a mask that puts two axes together": """
+        net = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores, targets = net(inputs.view(2, 4, 4)).log_softmax(-1), labels.view(2, 4)
+            kept = torch.rand(2, 4) > 0.1
+            F.nll_loss(scores[kept], targets[kept]).backward()
+            optimizer.step()
+        """,
+    "a target of numbers, flooding, a cross entropy by hand": """
+        critic = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+        floor = float("0.1")
+        for step in range(12):
+            inputs, labels = batch(step)
+            value = critic(inputs)
+            with torch.no_grad():
+                following = critic(inputs + 1)
+            optimizer.zero_grad()
+            loss = (value.mean() - (1.0 + 0.9 * following.mean().item())) ** 2
+            flooded = (value.square().mean() - floor).abs() + floor
+            by_hand = F.nll_loss(value, labels) + value.logsumexp(1).mean()
+            (loss + flooded + by_hand).backward()
+            optimizer.step()
+        """,
     "all pairs, on purpose": """
         net = nn.Linear(4, 1)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

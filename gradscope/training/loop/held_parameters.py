@@ -28,6 +28,8 @@ class HeldParameters:
         readings: in how many of them gradients were read.
         scaled: in how many of these a gradient scaler's factor was still in them.
         peak: the highest learning rate of the first group so far; ``rate``: the latest.
+        rises: whether the rate has gone up when it changed last, and has not stayed there longer
+            than between any two changes before.
         gone: the step since which the rate is below a hundredth of the highest; 0 where it is not.
     """
 
@@ -39,6 +41,8 @@ class HeldParameters:
         self.steps = self.readings = self.scaled = 0
         self.peak = self.rate = 0.0
         self.gone = 0
+        self._changed = self._gap = 0  # the step of the last change, and the longest without one
+        self._rose = False
         self._frozen: list[tuple[nn.Parameter, int]] = []
 
     def step_begins(
@@ -72,7 +76,16 @@ class HeldParameters:
         if rate is not None:
             self._rate(float(rate))
 
+    @property
+    def rises(self) -> bool:
+        """As above."""
+        return self._rose and self.steps - self._changed <= 1.5 * self._gap
+
     def _rate(self, rate: float) -> None:
+        if rate != self.rate and self.steps > 1:
+            self._rose = rate > self.rate
+            self._gap = max(self._gap, self.steps - max(self._changed, 1))
+            self._changed = self.steps
         self.rate = rate
         if rate > self.peak:
             self.peak = rate

@@ -22,6 +22,7 @@ class Undone:
     optimizer: weakref.ref[Optimizer]
     steps: int
     count: int = 0
+    varies: bool = False
     location: str | None = None
 
 
@@ -41,9 +42,11 @@ class Loads:
                 continue
             now, steps = digest(module), use.parameters.steps
             before = self._of.get(number)
-            if before is None or before.optimizer() is not optimizer or before.digest != now:
+            if before is None or before.optimizer() is not optimizer:
                 self._of[number] = Undone(now, weakref.ref(optimizer), steps)
-            elif steps > before.steps:
+            elif before.digest != now:
+                before.varies, before.count = True, 0  # somebody kept what was learned
+            elif steps > before.steps and not before.varies:
                 before.steps = steps
                 before.count += 1
                 if before.location is None:

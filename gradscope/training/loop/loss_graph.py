@@ -17,10 +17,12 @@ from gradscope.training.loop.loss_walk import (
     SOFTMAX,
     Shape,
     dim_of,
+    has_logsumexp,
     is_linked_beside,
     kind,
     operations,
     shape_of,
+    terms,
 )
 from gradscope.training.loop.number_terms import number_term
 from gradscope.training.loop.targets import Targets, TargetsOfLayer
@@ -101,13 +103,15 @@ class LossGraphs:
             self._targets.followed()
         faults: dict[_Key, list[Node]] = {}
         shapes: dict[_Key, tuple[Shape, ...]] = {}
-        for one in operations(node):
+        for one in terms(node):
             self._find_number(one)
+        normalised = has_logsumexp(node)
+        for one in operations(node):
             targets = self._targets.read(one)
             if targets is not None:
                 self._place(targets, one)
             fault = _fault(one)
-            if fault is not None:
+            if fault is not None and not (normalised and fault[0][0] == "scores"):
                 key, shapes[key], where = fault
                 faults.setdefault(key, []).append(where)
         for key, nodes in faults.items():
@@ -187,7 +191,11 @@ def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
     # Of three axes PyTorch makes four of its own.
     between = _ROWS | _SAME_AXES if kind(loss) == "NllLoss2DBackward" else _ROWS
     while node is not None and kind(node) in between:
+        before, axes = node, shape_of(node)
         node = node.next_functions[0][0]
+        made = None if node is None else shape_of(node)
+        if kind(before) in _ROWS and len(axes or ()) != len(made or ()):
+            return None  # a mask over several axes puts them together
     if node is None:
         return None
     if kind(node) in LAYERS:
@@ -208,4 +216,7 @@ def _ends_in_features(softmax: Node) -> bool:
     node = softmax.next_functions[0][0]
     while node is not None and kind(node) in _SAME_AXES:
         node = node.next_functions[0][0]
-    return node is not None and kind(node) in _LINEAR
+    scores, given = shape_of(softmax), None if node is None else shape_of(node)
+    if node is None or kind(node) not in _LINEAR or not scores or not given:
+        return False
+    return scores[-1] == given[-1]  # or else a view has split the features into classes

@@ -42,6 +42,8 @@ _MADE_OF = (
         }
     )
 )
+_SUMS = frozenset({"AddBackward", "SubBackward", "NegBackward", "MeanBackward", "SumBackward"})
+_FACTORS = frozenset({"MulBackward", "DivBackward"})
 #: Layers with a weight, and which edge it comes by.
 LAYERS = {"AddmmBackward": 2, "MmBackward": 1, "ConvolutionBackward": 1}
 
@@ -76,6 +78,28 @@ def operations(root: Node) -> Iterator[Node]:
             if one not in seen and not isinstance(one, LEAF):
                 seen.add(one)
                 stack.append(one)
+
+
+def terms(root: Node) -> Iterator[Node]:
+    """The sums that a loss is made of, down to what is no sum of terms any more: a square, a
+    distance, a product of two things."""
+    stack, seen = [root], {root}
+    while stack and len(seen) < _MOST:
+        node = stack.pop()
+        following = [one for one, _ in node.next_functions if one is not None]
+        if kind(node) in _SUMS or (kind(node) in _FACTORS and len(following) == 1):
+            yield node
+            stack += [one for one in following if one not in seen and not isinstance(one, LEAF)]
+            seen.update(following)
+
+
+def has_logsumexp(root: Node) -> bool:
+    """Whether a loss has the logarithm of a sum of exponentials: a softmax by hand."""
+    return any(
+        following is not None and kind(following) == "LogsumexpBackward"
+        for node in operations(root)
+        for following, _ in node.next_functions
+    )
 
 
 def is_linked_beside(root: Node, cut: Collection[Node]) -> bool:

@@ -52,8 +52,6 @@ def _number(term: ast.expr) -> ast.Call | None:
     match term:
         case ast.Call(func=ast.Attribute(attr="item"), args=[]):
             return term
-        case ast.Call(func=ast.Name(id="float"), args=[_]):
-            return term
         case ast.BinOp(left=left, op=ast.Mult() | ast.Div(), right=right):
             return _number(left) or _number(right)
         case ast.UnaryOp(operand=operand):

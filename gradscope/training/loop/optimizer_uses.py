@@ -113,6 +113,7 @@ class OptimizerUses:
                         zero_rates=tuple(of.zero_rates),
                         peak=of.peak,
                         rate=of.rate,
+                        rises=of.rises,
                         gone=of.gone,
                         readings=of.readings,
                         scaled=of.scaled,
@@ -134,6 +135,7 @@ class OptimizerUses:
                 mixed=mine.use.mixed,
                 peak=of.peak,
                 rate=of.rate,
+                rises=of.rises,
                 gone=of.gone,
                 held=tuple(
                     tuple(names[id(p)] for p in group["params"] if id(p) in names)
