@@ -55,9 +55,11 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         done.update(one.id for one in left)
         if not trained or any(one.evaluations for one in trained):
             continue
-        # Before the first step, as to store what it says, it may be evaluated.
+        # What is evaluated before the first step too is a reference that the training goes by.
         names = {one.name for one in left}
-        rounds = [one for one in loop.rounds if one.last > 1 and _of(names, one.events)]
+        rounds = [one for one in loop.rounds if _of(names, one.events)]
+        if any(one.first == 1 for one in rounds):
+            continue
         evaluated = [e for one in rounds for e in _of(names, one.events)] + _of(names, loop.rest)
         during = sum(one.count for one in rounds)
         if not evaluated or during > limits["share"] * loop.steps:

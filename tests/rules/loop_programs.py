@@ -625,6 +625,63 @@ HEALTHY = {
             optimizer.step()
             scale.step()
         """,
+    "inputs that a module keeps, and a tensor that the script moves itself": """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body, self.latest = nn.Linear(4, 2), None
+                self.delta = torch.zeros(4, requires_grad=True)
+
+            def forward(self, inputs):
+                self.latest = inputs.requires_grad_()
+                return self.body(inputs + self.delta)
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(20):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs.clone()), labels).backward()
+            optimizer.step()
+            with torch.no_grad():
+                net.delta += 0.01 * net.delta.grad.sign()
+            net.delta.grad = None
+        """,
+    "gradients that the script writes past autograd": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        F.cross_entropy(net(x), y).backward()
+        for step in range(20):
+            for parameter in net.parameters():
+                parameter.grad.data.copy_(torch.randn(parameter.shape))
+            optimizer.step()
+        """,
+    "folds that put the model and the optimizer back": """
+        import copy
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        weights, state = copy.deepcopy(net.state_dict()), copy.deepcopy(optimizer.state_dict())
+        for fold in range(6):
+            net.load_state_dict(weights)
+            optimizer.load_state_dict(state)
+            for step in range(3):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+        """,
+    "a reference that the loss goes by": """
+        import copy
+        reference = copy.deepcopy(net).eval()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for epoch in range(4):
+            with torch.no_grad():
+                wanted = reference(x)
+            for step in range(8):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                away = F.mse_loss(net(inputs), wanted[step * 8 : step * 8 + 8])
+                (F.cross_entropy(net(inputs), labels) + away).backward()
+                optimizer.step()
+        """,
     "clients that begin at what the server has": """
         first = {name: value.clone() for name, value in net.state_dict().items()}
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -640,8 +697,8 @@ HEALTHY = {
                 learned.append({n: v.clone() for n, v in net.state_dict().items()})
             first = {n: (learned[0][n] + learned[1][n]) / 2 for n in first}
         """,
-    "most of the data at once": """
-        net = nn.Linear(4, 2)
+    "most of the data at once, beside a model without data": """
+        net, skeleton = nn.Linear(4, 2), nn.Linear(4, 2, device="meta")
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(40):
             optimizer.zero_grad()

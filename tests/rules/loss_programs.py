@@ -477,6 +477,19 @@ HEALTHY = {
             F.nll_loss(scores[kept], targets[kept]).backward()
             optimizer.step()
         """,
+    "a head that gets each class from a loss of its own, and samples that are only printed": """
+        domain = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD([*domain.parameters(), *net.parameters()], lr=0.1)
+        for step in range(20):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            code = torch.distributions.Normal(net(inputs), 1.0)
+            shown = code.sample().std().item()
+            there = F.cross_entropy(domain(inputs), torch.zeros(8, dtype=torch.long))
+            here = F.cross_entropy(domain(inputs + 1), torch.ones(8, dtype=torch.long))
+            (there + here + code.rsample().square().mean()).backward()
+            optimizer.step()
+        """,
     "a target of numbers, flooding, a cross entropy by hand": """
         critic = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)

@@ -29,7 +29,8 @@ def distributions() -> Iterator[type]:
 
 class Draws:
     """Counts them. A score function (``log_prob`` of what was drawn) needs no gradient through it,
-    so that a kind of distribution whose ``log_prob`` is used is left out."""
+    so that a kind of distribution whose ``log_prob`` is used is left out; so is one that gives
+    ``rsample`` to the loss, and ``sample`` to the reader."""
 
     def __init__(self) -> None:
         self._drawn: dict[_Key, list[Any]] = {}  # the line, in how many steps, the last of them
@@ -37,7 +38,9 @@ class Draws:
 
     def drew(self, distribution: Any, drawn: object, step: int) -> None:
         """``sample`` has returned."""
-        if not torch.is_grad_enabled() or not isinstance(drawn, torch.Tensor) or not drawn.dim():
+        if not torch.is_grad_enabled() or not isinstance(drawn, torch.Tensor):
+            return
+        if not drawn.dim() or drawn.numel() < 2:  # one action: it is scored with others
             return
         if drawn.requires_grad or not getattr(distribution, "has_rsample", False):
             return
@@ -52,8 +55,8 @@ class Draws:
             known[0] = "" if line is None else str(line)
 
     def scored(self, distribution: Any, value: object) -> None:
-        """``log_prob`` is called."""
-        if isinstance(value, torch.Tensor) and value.dim():
+        """``log_prob`` is called, or ``rsample`` has returned, with gradients."""
+        if isinstance(value, torch.Tensor) and value.dim() and torch.is_grad_enabled():
             self._scored.add(_key(distribution, value))
 
     def records(self) -> tuple[Draw, ...]:

@@ -38,6 +38,7 @@ class GradientUse:
         self._cleared = False  # something was, since the last backward
         self.backwards = 0
         self.mixed: tuple[str | None, str | None] | None = None
+        self._numbers: float | None = None  # their sum, where the script writes them itself
         self._clear: State = None  # what clearing left
         self._other: tuple[State, str | None] | None = None  # what was there as another stepped
         self._adds: tuple[str | None, str | None] | None = None
@@ -89,7 +90,13 @@ class GradientUse:
             if self._probe is None and self.backwards:
                 facts.add("cleared" if self._cleared else "none")
         elif used is not None and now == used:
-            facts.add("unreached" if self.backwards else "again")
+            if self.backwards:
+                facts.add("unreached")
+            else:
+                facts.add("again")
+                before, self._numbers = self._numbers, self._sum()
+                if before is not None and before != self._numbers:
+                    facts.discard("again")  # the script has written to them, past the version
         elif self._cleared and self.backwards and not self._holds_numbers():
             facts.add("cleared")
         elif self._stale:
@@ -101,6 +108,8 @@ class GradientUse:
 
     def step_ended(self) -> None:
         """The optimizer has used them."""
+        if self.backwards:
+            self._numbers = None
         self._used, self._stale, self._cleared, self.backwards = self._state(), False, False, 0
         self._other = self._adds = None
 
@@ -111,6 +120,10 @@ class GradientUse:
     def _holds_numbers(self) -> bool:
         gradient = self._gradient()
         return gradient is not None and bool(gradient.detach().any())
+
+    def _sum(self) -> float:
+        gradient = self._gradient()
+        return 0.0 if gradient is None else float(gradient.detach().double().sum())
 
     def _gradient(self) -> torch.Tensor | None:
         probe = None if self._probe is None else self._probe()

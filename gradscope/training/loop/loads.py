@@ -20,6 +20,7 @@ class Undone:
 
     digest: str
     optimizer: weakref.ref[Optimizer]
+    state: int  # the id of its state, which is another one when it is loaded, too
     steps: int
     count: int = 0
     varies: bool = False
@@ -42,8 +43,9 @@ class Loads:
                 continue
             now, steps = digest(module), use.parameters.steps
             before = self._of.get(number)
-            if before is None or before.optimizer() is not optimizer:
-                self._of[number] = Undone(now, weakref.ref(optimizer), steps)
+            state = id(optimizer.state)
+            if before is None or before.optimizer() is not optimizer or before.state != state:
+                self._of[number] = Undone(now, weakref.ref(optimizer), state, steps)
             elif before.digest != now:
                 before.varies, before.count = True, 0  # somebody kept what was learned
             elif steps > before.steps and not before.varies:

@@ -81,6 +81,7 @@ class LossGraphs:
         """The calls of models so far are of no backward to come."""
         self._calls.clear()
         self._open.clear()
+        self._targets.step_ended()
 
     @property
     def wants_stacks(self) -> bool:

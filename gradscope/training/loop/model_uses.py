@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.fingerprints import fingerprints
 from gradscope.capture.hooks import OwnHook, hook_first_call, watchable
-from gradscope.records.loop import LoopModel
+from gradscope.records.loop import LoopModel, PlainTensor
 from gradscope.training.guard import Guard
 from gradscope.training.loop.construction import Construction
 from gradscope.training.loop.plain_tensors import plain_tensors
@@ -33,12 +34,27 @@ class ModelUse:
         self.calls = self.evaluations = 0
         self._digest = digest(module)
         self._same = True
+        self._plain: dict[tuple[str, str], tuple[Callable[[], torch.Tensor | None], int]] = {}
 
     def evaluated(self, module: nn.Module) -> None:
         """It is called without gradients."""
         self.evaluations += 1
         if not self.calls and self._same:
             self._same = self._digest == digest(module)
+
+    def lasting(self, module: nn.Module, held: Collection[int]) -> Iterator[PlainTensor]:
+        """The plain tensors that were there at the last record, and that nobody has moved since.
+
+        An input that is kept for a look is another one each time; what the script itself moves, by
+        its gradient, trains.
+        """
+        before, self._plain = self._plain, {}
+        for found, leaf in plain_tensors(module, held):
+            path = found.module, found.attribute
+            self._plain[path] = weakref.ref(leaf), leaf._version
+            known, version = before.get(path, (lambda: None, 0))
+            if known() is leaf and version == leaf._version:
+                yield found
 
     @property
     def is_unchanged(self) -> bool:
@@ -135,7 +151,7 @@ class ModelUses:
                 replaced=tuple(self._replaced(module)),
                 made=self._construction.line_of(module),
                 kept_in=None if module_is_held else self._kept_in(module),
-                plain_tensors=tuple(plain_tensors(module, held)) if use.calls else (),
+                plain_tensors=tuple(use.lasting(module, held)) if use.calls else (),
                 eval_at=written_call(self._models.name(model), "eval"),
             )
             self._signatures[model.id] = _signature(module)
@@ -181,9 +197,14 @@ def _signature(module: nn.Module) -> object:
 
 
 def digest(module: nn.Module) -> str:
-    """Of one parameter, the last: whoever updates a model updates that too."""
-    parameters = _parameters(module)
-    return fingerprints(parameters[-1:])[0] if parameters else ""
+    """Of one parameter, the last that has plain numbers: whoever updates a model updates that."""
+    plain = [one for one in _parameters(module) if _is_plain(one)]
+    return fingerprints(plain[-1:])[0] if plain else ""
+
+
+def _is_plain(parameter: nn.Parameter) -> bool:
+    there = parameter.device.type != "meta" and parameter.layout == torch.strided
+    return there and type(parameter.data) is torch.Tensor
 
 
 def _parameters(module: nn.Module) -> list[nn.Parameter]:

@@ -58,7 +58,8 @@ class LoopObserver(RegistrationObserver, Protocol):
         """``sample`` of a distribution of ``torch.distributions`` has returned."""
 
     def scored(self, distribution: object, value: object) -> None:
-        """``log_prob`` of a distribution of ``torch.distributions`` was called."""
+        """``log_prob`` of a distribution of ``torch.distributions`` was called on this, or
+        ``rsample`` has returned it."""
 
     def unscaled(self, optimizer: Optimizer) -> None:
         """A gradient scaler divided the gradients of an optimizer by the loss scale."""
@@ -86,6 +87,8 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
     for distribution in distributions():
         if "sample" in vars(distribution):
             replace(patches, distribution, "sample", lambda f: _with_result(f, observer.drew))
+        if "rsample" in vars(distribution):
+            replace(patches, distribution, "rsample", lambda f: _with_result(f, observer.scored))
         if "log_prob" in vars(distribution):
             replace(patches, distribution, "log_prob", lambda f: _with_first(f, observer.scored))
     scaler = torch.amp.GradScaler

@@ -16,13 +16,18 @@ from gradscope.training.loop.script_lines import written
 _MOST = 16
 
 
-def plain_tensors(model: nn.Module, held: Collection[int]) -> Iterator[PlainTensor]:
+def plain_tensors(
+    model: nn.Module, held: Collection[int]
+) -> Iterator[tuple[PlainTensor, torch.Tensor]]:
     """Those whose leaves have a gradient and are neither registered nor in an optimizer.
 
     ``nn.Parameter(…).unsqueeze(0)`` is one: what is kept is the result, and no parameter.
 
     Args:
         held: the ids of the parameters of all optimizers.
+
+    Yields:
+        Each with its first leaf.
     """
     known = {id(parameter) for parameter in model.parameters()} | set(held)
     for name, module in model.named_modules():
@@ -31,7 +36,8 @@ def plain_tensors(model: nn.Module, held: Collection[int]) -> Iterator[PlainTens
                 leaves = list(_leaves(value))
                 if leaves and all(id(p) not in known and p.grad is not None for p in leaves):
                     line = _line(module, attribute)
-                    yield PlainTensor(name, attribute, tuple(value.shape), value.is_leaf, line)
+                    found = PlainTensor(name, attribute, tuple(value.shape), value.is_leaf, line)
+                    yield found, leaves[0]
 
 
 def _leaves(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch.autograd.graph import Node
 
@@ -41,6 +43,7 @@ class TargetsOfLayer:
         self.inside = False
         self.judged = self.single = 0
         self.kinds = set[float]()  # what the targets of such batches are
+        self._kept, self._low, self._high = 0, math.inf, -math.inf  # of this step
         self.location: str | None = None
 
     def read(self, target: torch.Tensor, ignored: int | None, *, alike: bool) -> None:
@@ -56,19 +59,25 @@ class TargetsOfLayer:
         if not kept:
             return
         self.least = min(self.least or kept, kept)
-        if not alike or (self.differ and kept < _FEWEST):
+        if not alike:
             return
         values = target if kept == count else target[target != ignored]
         low, high = (float(one) for one in torch.aminmax(values))
-        if kept >= _FEWEST:
-            self.judged += 1
-            self.single += low == high
-            if low == high:
-                self.kinds.add(low)
+        self._kept += kept
+        self._low, self._high = min(self._low, low), max(self._high, high)
         if self.differ:
             return
         self.differ = low != high or (self.known and low != self.value)
         self.value, self.known = low, True
+
+    def step_ended(self) -> None:
+        """All losses of a step together: one head may get each class from a loss of its own."""
+        if self._kept >= _FEWEST:
+            self.judged += 1
+            if self._low == self._high:
+                self.single += 1
+                self.kinds.add(self._low)
+        self._kept, self._low, self._high = 0, math.inf, -math.inf
 
     def record(self) -> LossTargets:
         """What is known of them."""
@@ -129,6 +138,11 @@ class Targets:
         alike = heads and "weight" not in kept
         known.read(target.detach(), None if index is None else signed(index), alike=alike)
         return known
+
+    def step_ended(self) -> None:
+        """An optimizer has made a step."""
+        for one in self._of.values():
+            one.step_ended()
 
     def records(self) -> tuple[LossTargets, ...]:
         """What is known of the targets of each layer's scores."""
