@@ -107,6 +107,15 @@ def run(
         float | None,
         typer.Option(metavar="T", help="End the script at its first step after T seconds."),
     ] = None,
+    leaks: Annotated[
+        bool,
+        typer.Option(
+            "--leaks",
+            metavar="",
+            help="After step 2, judge once what the model's outputs depend on and must not, as "
+            "`gradscope leaks` does, on the script's first batch.",
+        ),
+    ] = False,
     no_nan_detector: Annotated[
         bool,
         typer.Option(
@@ -169,6 +178,7 @@ def run(
         ranks=_ranks(ranks),
         steps=steps,
         seconds=_seconds(seconds),
+        leaks=leaks,
         rules=rules.settings(None),
     )
     threshold = rules.fail_on or "never"

@@ -33,6 +33,9 @@ class Gradients:
 
 def gradients(subject: Subject) -> Gradients:
     """Run the base once, with a graph that begins at the sources."""
+    if not subject.backward:
+        outputs = subject.forwards.again(subject.rows.base)
+        return Gradients(outputs, reason="no gradient: only forward passes were asked for")
     return subject.forwards.embedded(
         subject.rows.base, lambda output, leaves: _taken(subject, output, leaves)
     )

@@ -37,6 +37,7 @@ class Wishes:
         padding: the token that stands for padding.
         only: the axes that are judged; none: all.
         maps: make dependency maps.
+        backward: take gradients too, not forward passes alone.
     """
 
     causal: bool | None = None
@@ -44,6 +45,7 @@ class Wishes:
     padding: float | None = None
     only: Sequence[str] = ()
     maps: bool = False
+    backward: bool = True
 
     def check(self) -> None:
         """Refuse axes that there are not.
@@ -158,6 +160,7 @@ def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool, masks: bool = T
         dims=wishes.axes,
         mask=mask,
         maps=wishes.maps,
+        backward=wishes.backward,
         pooled=not (_takes_any_mask(model) and padding is not None),
         notices=notices,
     )

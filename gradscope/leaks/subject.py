@@ -40,6 +40,7 @@ class Subject:
         mixes: whether rows were found to depend on one another.
         asked: the axes that the user named.
         dims: which dimension an axis is, where the user said.
+        backward: whether gradients are taken.
     """
 
     forwards: Forwards
@@ -52,6 +53,7 @@ class Subject:
     mask: Given | None = None
     hole: Any = 0
     maps: bool = False
+    backward: bool = True
     masks_fail: str | None = None
     pooled: bool = True
     notices: list[str] = field(default_factory=list)

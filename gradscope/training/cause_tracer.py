@@ -110,7 +110,7 @@ class CauseTracer:
         """
         wanted, self._wanted = self._wanted, {}
         self._left -= 1
-        if _foreign_modes():
+        if foreign_modes():
             self.untraced = "the script itself uses a `TorchFunctionMode`"
             return
         self.active = True
@@ -259,7 +259,7 @@ def _cleared(names: tuple[str, ...]) -> tuple[Answer, ...]:
     )
 
 
-def _foreign_modes() -> bool:
+def foreign_modes() -> bool:
     """Whether a mode is on that the script may take away from below ours: they are a stack."""
     modes = [
         torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gradscope.records.answers import NonFiniteOrigin
+from gradscope.records.leaks import RULES, AxisResult
 from gradscope.records.loop import LoopRecord
 from gradscope.records.norms import NormNames, ParameterNorms
 from gradscope.records.report import Finding, Report
@@ -37,6 +38,8 @@ _AGAIN = 64
 #: What comes and goes must hold twice as long each time to be reported, up to so many times.
 _LONGEST = 64
 _NON_FINITE = "GS301"
+#: They judge what `--leaks` found; nobody need select them.
+_LEAKS = tuple(code for code, _ in RULES.values())
 
 
 @dataclass(slots=True)
@@ -116,6 +119,11 @@ class RunFindings:
             (entry.find_in_loop, limits)
             for entry, limits in active
             if entry.find_in_loop is not None
+        ]
+        self._over_leaks = [
+            (entry.find, limits)
+            for entry, limits in replace(settings, select=_LEAKS).active()
+            if entry.find is not None
         ]
         self._names: dict[int, tuple[str, ...]] = {}
         self._norms: list[tuple[tuple[str, ...], ParameterNorms]] = []  # of the step that comes
@@ -227,6 +235,18 @@ class RunFindings:
                 if key not in self._reported:
                     reported = self._reported[key] = _Reported(finding, model, origins[0])
                     found += self._holds(reported, step, step, steps=False)
+        return tuple(found)
+
+    def leaks(
+        self, step: int, model: int, axes: Sequence[AxisResult]
+    ) -> tuple[TrainingFinding, ...]:
+        """Take in what the outputs of a model depend on, judged once, after this step."""
+        found: list[TrainingFinding] = []
+        report = Report("findings", _NO_RUN, leaks=tuple(axes))
+        for find, limits in self._over_leaks:
+            for finding in find(report, limits):
+                reported = self._reported[_key(finding, model, Runs())] = _Reported(finding, model)
+                found += self._holds(reported, step, step, steps=False)
         return tuple(found)
 
     def all(self) -> tuple[TrainingFinding, ...]:

@@ -45,7 +45,7 @@ class ModelCalls:
             parts.sampling,
         )
         self._stacks, self._guard, self._loop = parts.stacks, guard, parts.loop
-        self._tracer = parts.tracer
+        self._tracer, self._leaks = parts.tracer, parts.leaks
         self._hooks: list[OwnHook] = []
 
     def observe(self, models: Iterable[Model]) -> None:
@@ -75,6 +75,8 @@ class ModelCalls:
         self._loop.called(model, args, kwargs, gradients=gradients)
         if not gradients:
             return
+        if self._leaks is not None and not in_backward():
+            self._leaks.called(model, args, kwargs)
         if self.several:
             self._given(model, args, kwargs)
         if model.autocast is None and any_autocast():

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from gradscope.records.answers import NonFiniteOrigin
+from gradscope.records.leaks import AxisResult
 from gradscope.records.loop import LoopRecord
 from gradscope.records.ranks import UNUSED
 from gradscope.records.training import TrainingEvent
@@ -38,6 +39,9 @@ from gradscope.training.steps import Parts, Steps
 from gradscope.training.traced_steps import TracedSteps
 from gradscope.training.unused import unused_parameters
 
+if TYPE_CHECKING:
+    from gradscope.training.leak_check import LeakCheck
+
 
 class Observer:
     """Observes PyTorch while a script trains; ``patches.TrainingObserver`` lists the events.
@@ -53,6 +57,7 @@ class Observer:
         stop_on_nan: whether the script ends at the first of them.
         limit: after how many steps or seconds it ends; None: not before its end.
         processes: how many train together.
+        leaks: takes the verdicts of ``--leaks``: the step, the model's id, the axes; None: no check.
         failed: takes an error of gradscope's own; from then on nothing is observed.
     """
 
@@ -69,6 +74,7 @@ class Observer:
         stop_on_nan: bool = False,
         limit: Limit | None = None,
         processes: int = 1,
+        leaks: Callable[[int, int, Sequence[AxisResult]], None] | None = None,
         failed: Callable[[BaseException], None],
     ) -> None:
         self.models = Models()
@@ -99,6 +105,7 @@ class Observer:
             models=self.models,
             optimizers=optimizers,
             guard=guard,
+            leaks=self._leak_check(leaks, processes),
         )
         self._calls = ModelCalls(parts, guard)
         if processes > 1:
@@ -135,6 +142,18 @@ class Observer:
         self.scale_updated = guard(loop.scale_updated)
         #: The script raises this, and its models are still there.
         self.script_failed = guard(self._script_failed)
+
+    def _leak_check(
+        self, found: Callable[[int, int, Sequence[AxisResult]], None] | None, processes: int
+    ) -> LeakCheck | None:
+        if found is None:
+            return None
+        from gradscope.training.leak_check import LeakCheck  # without `--leaks` nobody needs it
+
+        check = LeakCheck(self.models, found)
+        if processes > 1:
+            check.forbidden = "several processes train together"
+        return check
 
     # ---------------------------------------------------------------- the life of the observer
 
@@ -222,6 +241,10 @@ class Observer:
     def optimizer_at(self, name: str) -> str | None:
         """The line of the script that made an optimizer, where known."""
         return self._loop.optimizer_uses.line_of(name)
+
+    def leaks(self) -> str | None:
+        """What ``--leaks`` came to, in one line; None without it."""
+        return None if self._parts.leaks is None else self._parts.leaks.line()
 
     @property
     def cut(self) -> bool:

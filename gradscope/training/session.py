@@ -13,7 +13,7 @@ import random
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from gradscope.errors import GradscopeError, message_of
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.judgement import Judgement
+from gradscope.records.leaks import AxisResult
 from gradscope.records.loop import LoopRecord
 from gradscope.records.norms import NormNames, ParameterNorms
 from gradscope.records.training import (
@@ -65,6 +66,7 @@ class RunSettings:
     ranks: tuple[int, ...] | None = None
     steps: int | None = None
     seconds: float | None = None
+    leaks: bool = False
     rules: RuleSettings = field(default_factory=RuleSettings)
 
     @property
@@ -91,6 +93,7 @@ class RunSettings:
             "ranks": None if self.ranks is None else list(self.ranks),
             "steps": self.steps,
             "seconds": self.seconds,
+            **({"leaks": True} if self.leaks else {}),
             "rules": {
                 "select": list(self.rules.select),
                 "ignore": list(self.rules.ignore),
@@ -115,6 +118,8 @@ class Session:
     others: OtherProcesses | None = None
     #: What of the script was not observed, and what to do about it.
     unobserved: list[str] = field(default_factory=list)
+    #: What `--leaks` came to.
+    leaks_line: str | None = None
     limit: Limit = field(init=False)
     _writer: RunWriter | None = None
     _process: int = field(default_factory=os.getpid)
@@ -196,6 +201,7 @@ class Session:
                 processes=self.run.world_size,
                 stop_on_nan=self.settings.stop_on in ("nan", "error"),
                 limit=self.limit if self.settings.is_limited else None,
+                leaks=self.add_leaks if self.settings.leaks else None,
                 failed=self._failed,
             )
             self._findings.made_at = self.observer.made_at
@@ -249,6 +255,15 @@ class Session:
         found = self._findings.add_origins(step, origins)
         if self._writer is not None:
             self._writer.add(*found)
+
+    def add_leaks(self, step: int, model: int, axes: Sequence[AxisResult]) -> None:
+        """What the outputs of a model depend on and must not."""
+        found = self._findings.leaks(step, model, axes)
+        if self._writer is not None:
+            self._writer.add(*found)
+        held = [one.finding for one in found]
+        if self.settings.stop_on == "error" and self.observer and reaches(held, "error"):
+            self.observer.end_script()
 
     def judge_loop(self, loop: LoopRecord) -> None:
         """What the rules say of the loop as it went so far."""
@@ -316,7 +331,9 @@ class Session:
             self.unobserved += why_no_step(run.script, observer, self.others)
         if observer is not None and observer.one_of_several and run.world_size == 1:
             self.unobserved.append(ONE_OF_SEVERAL)
-        notices = tuple(self.unobserved)
+        if observer is not None and (leaks := observer.leaks()) is not None:
+            self.leaks_line = leaks
+        notices = (*self.unobserved, *([self.leaks_line] if self.leaks_line else []))
         run = replace(run, ended=time.time(), exit=exit, notices=notices)
         if observer is not None:
             try:
@@ -399,7 +416,7 @@ class Session:
             verdict,
             None if path is None else str(path),
             failure=self.failure,
-            unobserved=self.unobserved,
+            unobserved=[*self.unobserved, *([self.leaks_line] if self.leaks_line else [])],
         )
 
     def fault(self) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -37,6 +37,9 @@ from gradscope.training.placements import Placements
 from gradscope.training.sample_schedule import Schedule, is_fixed, next_fixed
 from gradscope.training.traced_steps import TracedSteps
 
+if TYPE_CHECKING:
+    from gradscope.training.leak_check import LeakCheck
+
 #: The first step after which the loop is judged: a fact of fewer steps proves little.
 _FIRST_JUDGED = 5
 
@@ -45,7 +48,8 @@ _FIRST_JUDGED = 5
 class Parts:
     """What a step needs; the observer makes it, and some of it serves the models' calls too.
 
-    ``nan_detector`` is None where it is off, ``placements`` in a run of one process.
+    ``nan_detector`` is None where it is off, ``placements`` in a run of one process,
+    ``leaks`` without ``--leaks``.
     """
 
     schedule: Schedule
@@ -61,6 +65,7 @@ class Parts:
     models: Models
     optimizers: Optimizers
     guard: Guard
+    leaks: LeakCheck | None
 
 
 class Steps:
@@ -324,8 +329,12 @@ class Steps:
         if is_fixed(self.number):
             self._judge_so_far(self.number)
             wanted = wanted or parts.tracer.wanted
+        judges = parts.leaks is not None and parts.leaks.due(self.number)
+        wanted = wanted or judges
         if wanted:
             self._account(optimizer, known, now, sampled=sampled)
+            if judges:
+                self._judge_leaks()
             self._prepare()
         else:
             if self.number + 1 == self._due:
@@ -356,6 +365,15 @@ class Steps:
         if count >= _FIRST_JUDGED:
             self._judge(loop)
             self._parts.tracer.consider(loop)
+
+    def _judge_leaks(self) -> None:
+        """What the models' outputs depend on; the time for it is no step's."""
+        parts, began = self._parts, time.perf_counter()
+        if parts.leaks is not None:
+            parts.leaks.judge(self.number)
+        took = time.perf_counter() - began
+        parts.guard.seconds -= took
+        self._last += took
 
     def _traced(self, optimizer: Optimizer | None) -> None:
         """A traced step has ended: what it has shown is judged."""

@@ -1,0 +1,262 @@
+"""``--leaks``: one check of what the outputs of the script's models depend on and must not.
+
+A copy of each model is judged by forward passes, on the batch of its first call. The script's own
+models do not run for it.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import logging
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from threading import get_ident
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from gradscope.capture.hooks import OwnHook
+from gradscope.capture.signals import raised_by_a_handler
+from gradscope.errors import message_of
+from gradscope.leaks.judge import Wishes, judge
+from gradscope.loading import Batch, Criterion, Workload
+from gradscope.nesting import replaced
+from gradscope.records.leaks import AxisResult
+from gradscope.running.state import random_state_restored
+from gradscope.training.cause_tracer import foreign_modes
+from gradscope.training.models import Model, Models
+
+#: The step after which the models are judged.
+STEP = 2
+_PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+
+
+class LeakCheck:
+    """Keeps the inputs of each model's first call with gradients, and judges the model once.
+
+    Attributes:
+        forbidden: why nothing is judged; "" where it is.
+
+    Args:
+        models: the models that are trained.
+        found: takes the step, the model's id and the verdicts.
+    """
+
+    def __init__(
+        self, models: Models, found: Callable[[int, int, Sequence[AxisResult]], None]
+    ) -> None:
+        self.forbidden = ""
+        self._models, self._found = models, found
+        self._inputs: dict[int, Batch | str] = {}
+        self._lines: list[tuple[str, str]] = []
+        self._done = False
+
+    def called(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A model is called, with gradients."""
+        if not self._done and model.id not in self._inputs:
+            self._inputs[model.id] = _kept(args, kwargs)
+
+    def due(self, step: int) -> bool:
+        """Whether the models are judged after this step."""
+        return step >= STEP and not self._done
+
+    def judge(self, step: int) -> None:
+        """Judge each model that was called."""
+        self._done = True
+        inputs, self._inputs = self._inputs, {}
+        if self.forbidden:
+            return
+        with self._models.kept() as models:
+            for model in models:
+                if model.id in inputs:
+                    self._judge(step, model, inputs.pop(model.id))
+        if not self._lines:
+            self.forbidden = "no model that can be hooked was called with gradients"
+
+    def _judge(self, step: int, model: Model, batch: Batch | str) -> None:
+        name = self._models.name(model)
+        why = batch if isinstance(batch, str) else _refusal(model)
+        axes: Sequence[AxisResult] = ()
+        if not why and isinstance(batch, Batch):
+            try:
+                axes = _judged(model.module, batch)
+            except Exception as error:
+                if raised_by_a_handler(error):
+                    raise
+                cause = error.__cause__ or error
+                first = (message_of(cause).strip() or type(cause).__name__).splitlines()[0]
+                why = f"{type(cause).__name__}: {first}"
+        self._lines.append((name, why and f"not judged: {why}" or in_words(axes)))
+        self._found(step, model.id, axes)
+
+    def line(self) -> str:
+        """What came of it."""
+        if not self._done:
+            return f"--leaks: not judged: the script made fewer than {STEP} steps"
+        if self.forbidden:
+            return f"--leaks: not judged: {self.forbidden}"
+        if len(self._lines) == 1:
+            return f"--leaks: {self._lines[0][1]}"
+        return "--leaks: " + "; ".join(f"`{name}`: {words}" for name, words in self._lines)
+
+
+def in_words(axes: Sequence[AxisResult]) -> str:
+    """The verdicts in one line: names where a finding says the rest, else the reason too."""
+    said = []
+    for verdict in ("leaks", "clean"):
+        names = [one.axis for one in axes if one.verdict == verdict]
+        said += [f"{verdict}: {', '.join(names)}"] if names else []
+    for verdict, words in (("by-design", "by design"), ("not-judged", "not judged")):
+        reasons = [f"{one.axis} ({one.message})" for one in axes if one.verdict == verdict]
+        said += [f"{words}: {', '.join(reasons)}"] if reasons else []
+    return "; ".join(said)
+
+
+def _judged(module: nn.Module, batch: Batch) -> Sequence[AxisResult]:
+    """The verdicts on a copy of the model, in eval mode; nothing of the script's changes."""
+    first = next(module.parameters(), torch.empty(0))
+    devices = {parameter.device for parameter in module.parameters()}
+    with _unnoticed(), random_state_restored(devices):
+        own = copy.deepcopy(module)
+        known = weakref.ref(own)
+        try:
+            own.eval()
+            workload = Workload(
+                model=own,
+                name=type(module).__name__,
+                batches=lambda: iter([batch]),
+                criterion=Criterion(None, None, seed=0, external_gradient=False),
+                make_optimizer=None,
+                device=first.device,
+                dtype=first.dtype,
+                mode="eval",
+            )
+            return [_advised(one) for one in judge(workload, Wishes(backward=False)).axes]
+        finally:
+            del own
+            workload = None  # type: ignore[assignment]
+            if known() is not None:  # the search for models would find a copy that is still there
+                gc.collect()
+
+
+def _advised(one: AxisResult) -> AxisResult:
+    """Without advice to use options of ``gradscope leaks``, which a run does not have."""
+    return one if one.advice is None else replace(one, advice=one.advice.partition("; `--")[0])
+
+
+def _kept(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Batch | str:
+    """A call's inputs on memory of their own; or why they cannot be kept."""
+    other = next(_others((args, kwargs)), None)
+    if other is not None:
+        return f"the model takes a `{type(other).__name__}`"
+    own = replaced((args, kwargs), torch.Tensor, lambda tensor: tensor.detach().clone())
+    return Batch(*own)
+
+
+def _others(item: Any) -> Iterator[Any]:
+    """What is neither a plain tensor nor a plain value."""
+    if type(item) in (list, tuple):
+        for one in item:
+            yield from _others(one)
+    elif type(item) is dict:
+        for one in item.values():
+            yield from _others(one)
+    elif not (type(item) in _PLAIN or (type(item) is torch.Tensor and _is_dense(item))):
+        yield item
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested
+
+
+def _refusal(model: Model) -> str:
+    """Why extra passes could be seen by the script, or could not be believed; "": neither."""
+    module = model.module
+    if model.compiled:
+        return "the model is compiled"
+    if foreign_modes() or _get_current_dispatch_mode() is not None:
+        return "the script has a mode on that sees every operation"
+    if torch.autograd._profiler_enabled():
+        return "the script profiles"
+    everywhere = nn.modules.module
+    hooks = [*everywhere._global_forward_hooks.values()]
+    hooks += everywhere._global_forward_pre_hooks.values()
+    for one in module.modules():
+        name = type(one).__name__
+        if isinstance(one, torch.jit.ScriptModule):
+            return f"`{name}` is scripted"
+        replacement = one.__dict__.get("forward")
+        if replacement is not None and getattr(replacement, "__self__", None) is not one:
+            return f"the `forward` of `{name}` was replaced"
+        if isinstance(replacement, MethodType) and replacement.__func__.__closure__:
+            return f"the `forward` of `{name}` was replaced"
+        hooks += (*one._forward_hooks.values(), *one._forward_pre_hooks.values())
+    if any(not (isinstance(hook, OwnHook) or _is_torchs(hook)) for hook in hooks):
+        return "the script has forward hooks on the model, which would see the extra passes"
+    return ""
+
+
+def _is_torchs(hook: Any) -> bool:
+    origin = getattr(hook, "__module__", None) or type(hook).__module__
+    return str(origin).split(".")[0] == "torch"
+
+
+@contextmanager
+def _unnoticed() -> Iterator[None]:
+    """What the block prints, logs and warns of is dropped, and comes again where it comes again."""
+    disabled, shown = logging.root.manager.disable, warnings.showwarning
+    registries = [
+        (held, None if (kept := held.get("__warningregistry__")) is None else dict(kept))
+        for module in list(sys.modules.values())
+        if isinstance(held := getattr(module, "__dict__", None), dict)
+    ]
+    streams = sys.stdout, sys.stderr
+    with ExitStack() as restore:
+        restore.callback(_put_back_streams, *streams)
+        restore.callback(_put_back_registries, registries)
+        restore.callback(setattr, warnings, "showwarning", shown)
+        restore.callback(logging.disable, disabled)
+        logging.disable(sys.maxsize)
+        warnings.showwarning = lambda *_, **__: None
+        sys.stdout, sys.stderr = (one and _Silenced(one, get_ident()) for one in streams)
+        yield
+
+
+class _Silenced:
+    """A stream that drops what one thread writes."""
+
+    def __init__(self, stream: Any, thread: int) -> None:
+        self._stream, self._thread = stream, thread
+
+    def write(self, text: str) -> int:
+        """Of another thread, write it."""
+        if get_ident() == self._thread:
+            return len(text)
+        return self._stream.write(text)  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _put_back_streams(out: Any, err: Any) -> None:
+    sys.stdout, sys.stderr = out, err
+
+
+def _put_back_registries(
+    registries: Sequence[tuple[dict[str, Any], Mapping[Any, Any] | None]],
+) -> None:
+    for held, before in registries:
+        now = held.get("__warningregistry__")
+        if before is None:
+            held.pop("__warningregistry__", None)
+        elif now != before:
+            now.clear()
+            now.update(before)
