@@ -30,7 +30,7 @@ from gradscope.leaks.judge import Wishes, judge
 from gradscope.loading import Batch, Criterion, Workload
 from gradscope.nesting import replaced
 from gradscope.records.leaks import AxisResult
-from gradscope.running.state import random_state_restored
+from gradscope.running.step import as_found
 from gradscope.training.cause_tracer import foreign_modes
 from gradscope.training.models import Model, Models
 
@@ -57,6 +57,7 @@ class LeakCheck:
         self._models, self._found = models, found
         self._inputs: dict[int, Batch | str] = {}
         self._lines: list[tuple[str, str]] = []
+        self._copies: list[weakref.ref[nn.Module]] = []
         self._done = False
 
     def called(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -78,6 +79,8 @@ class LeakCheck:
             for model in models:
                 if model.id in inputs:
                     self._judge(step, model, inputs.pop(model.id))
+        if any(known() is not None for known in self._copies):
+            gc.collect()  # the search for models would find a copy that is still there
         if not self._lines:
             self.forbidden = "no model that can be hooked was called with gradients"
 
@@ -87,14 +90,14 @@ class LeakCheck:
         axes: Sequence[AxisResult] = ()
         if not why and isinstance(batch, Batch):
             try:
-                axes = _judged(model.module, batch)
+                axes = _judged(model.module, batch, self._copies)
             except Exception as error:
                 if raised_by_a_handler(error):
                     raise
                 cause = error.__cause__ or error
                 first = (message_of(cause).strip() or type(cause).__name__).splitlines()[0]
                 why = f"{type(cause).__name__}: {first}"
-        self._lines.append((name, why and f"not judged: {why}" or in_words(axes)))
+        self._lines.append((name, f"not judged: {why}" if why else in_words(axes)))
         self._found(step, model.id, axes)
 
     def line(self) -> str:
@@ -120,31 +123,26 @@ def in_words(axes: Sequence[AxisResult]) -> str:
     return "; ".join(said)
 
 
-def _judged(module: nn.Module, batch: Batch) -> Sequence[AxisResult]:
+def _judged(
+    module: nn.Module, batch: Batch, copies: list[weakref.ref[nn.Module]]
+) -> Sequence[AxisResult]:
     """The verdicts on a copy of the model, in eval mode; nothing of the script's changes."""
     first = next(module.parameters(), torch.empty(0))
-    devices = {parameter.device for parameter in module.parameters()}
-    with _unnoticed(), random_state_restored(devices):
+    workload = Workload(
+        model=module,
+        name=type(module).__name__,
+        batches=lambda: iter([batch]),
+        criterion=Criterion(None, None, seed=0, external_gradient=False),
+        make_optimizer=None,
+        device=first.device,
+        dtype=first.dtype,
+        mode="eval",
+    )
+    with _unnoticed(), as_found(workload, weights=False):
         own = copy.deepcopy(module)
-        known = weakref.ref(own)
-        try:
-            own.eval()
-            workload = Workload(
-                model=own,
-                name=type(module).__name__,
-                batches=lambda: iter([batch]),
-                criterion=Criterion(None, None, seed=0, external_gradient=False),
-                make_optimizer=None,
-                device=first.device,
-                dtype=first.dtype,
-                mode="eval",
-            )
-            return [_advised(one) for one in judge(workload, Wishes(backward=False)).axes]
-        finally:
-            del own
-            workload = None  # type: ignore[assignment]
-            if known() is not None:  # the search for models would find a copy that is still there
-                gc.collect()
+        copies.append(weakref.ref(own))
+        found = judge(replace(workload, model=own.eval()), Wishes(backward=False))
+        return [_advised(one) for one in found.axes]
 
 
 def _advised(one: AxisResult) -> AxisResult:
@@ -184,7 +182,7 @@ def _refusal(model: Model) -> str:
         return "the model is compiled"
     if foreign_modes() or _get_current_dispatch_mode() is not None:
         return "the script has a mode on that sees every operation"
-    if torch.autograd._profiler_enabled():
+    if torch._C._autograd._profiler_enabled():
         return "the script profiles"
     everywhere = nn.modules.module
     hooks = [*everywhere._global_forward_hooks.values()]
@@ -213,6 +211,7 @@ def _is_torchs(hook: Any) -> bool:
 def _unnoticed() -> Iterator[None]:
     """What the block prints, logs and warns of is dropped, and comes again where it comes again."""
     disabled, shown = logging.root.manager.disable, warnings.showwarning
+    handlers = list(logging.root.handlers)  # `logging.warning` makes one where there is none
     registries = [
         (held, None if (kept := held.get("__warningregistry__")) is None else dict(kept))
         for module in list(sys.modules.values())
@@ -224,21 +223,27 @@ def _unnoticed() -> Iterator[None]:
         restore.callback(_put_back_registries, registries)
         restore.callback(setattr, warnings, "showwarning", shown)
         restore.callback(logging.disable, disabled)
+        restore.callback(logging.root.handlers.__setitem__, slice(None), handlers)
         logging.disable(sys.maxsize)
         warnings.showwarning = lambda *_, **__: None
-        sys.stdout, sys.stderr = (one and _Silenced(one, get_ident()) for one in streams)
-        yield
+        silenced = [one and _Silenced(one, get_ident()) for one in streams]
+        sys.stdout, sys.stderr = silenced
+        try:
+            yield
+        finally:
+            for one in filter(None, silenced):  # somebody may have kept it
+                one.thread = None
 
 
 class _Silenced:
     """A stream that drops what one thread writes."""
 
-    def __init__(self, stream: Any, thread: int) -> None:
-        self._stream, self._thread = stream, thread
+    def __init__(self, stream: Any, thread: int | None) -> None:
+        self._stream, self.thread = stream, thread
 
     def write(self, text: str) -> int:
         """Of another thread, write it."""
-        if get_ident() == self._thread:
+        if get_ident() == self.thread:
             return len(text)
         return self._stream.write(text)  # type: ignore[no-any-return]
 
@@ -257,6 +262,6 @@ def _put_back_registries(
         now = held.get("__warningregistry__")
         if before is None:
             held.pop("__warningregistry__", None)
-        elif now != before:
+        elif now is not None and now != before:
             now.clear()
             now.update(before)

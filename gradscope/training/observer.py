@@ -57,7 +57,7 @@ class Observer:
         stop_on_nan: whether the script ends at the first of them.
         limit: after how many steps or seconds it ends; None: not before its end.
         processes: how many train together.
-        leaks: takes the verdicts of ``--leaks``: the step, the model's id, the axes; None: no check.
+        leaks: takes the step, the model's id and the verdicts of ``--leaks``; None: no check.
         failed: takes an error of gradscope's own; from then on nothing is observed.
     """
 

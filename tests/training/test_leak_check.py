@@ -1,0 +1,185 @@
+"""``gradscope run --leaks``: found on the script's own batch, and the script sees none of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from processes import gradscope, python
+
+from gradscope.runfile.reader import RunFile
+
+#: It prints whatever an extra pass could change: draws, buffers, modes, counters, weights.
+GPT = """
+import hashlib, logging, random, sys, warnings
+import torch
+from torch import nn
+
+words = sys.argv[1:]
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+        self.drop = nn.Dropout(0.1)
+        self.register_buffer("mask", torch.tril(torch.ones(12, 12, dtype=torch.bool)))
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        scores = q @ k.transpose(1, 2) / 4
+        if "leaky" not in words:
+            scores = scores.masked_fill(~self.mask, float("-inf"))
+        weights = scores.softmax(dim=-1)
+        return self.drop(weights) @ v
+
+
+class GPT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(30, 16)
+        self.places = nn.Embedding(12, 16)
+        self.attention = Attention()
+        self.head = nn.Linear(16, 30)
+        self.register_buffer("seen", torch.zeros(()))
+        self.calls = {"of": [0]}
+
+    def forward(self, ids):
+        self.seen += 1
+        self.calls["of"][0] += 1
+        if not self.training:
+            warnings.warn("in eval mode")
+            logging.warning("in eval mode")
+            if "fails" in words:
+                raise ValueError("no eval mode here")
+        print(random.random(), torch.rand(()).item(), self.training, file=sys.stderr)
+        own = ids.clone()
+        ids.zero_()
+        x = self.tokens(own) + self.places(torch.arange(own.size(1)))
+        return self.head(x + self.attention(x))
+
+
+torch.manual_seed(0)
+random.seed(0)
+model = GPT()
+kept = []
+if "hooked" in words:
+    model.head.register_forward_hook(lambda module, taken, given: kept.append(1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for step in range(1 if "short" in words else 5):
+    ids = torch.randint(30, (4, 13))
+    taken = ids[:, :-1].clone()
+    loss = nn.functional.cross_entropy(model(taken).flatten(0, 1), ids[:, 1:].flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(loss.item(), torch.rand(()).item(), random.random(), model.seen.item(), model.calls)
+    if step == 3 and "fails" not in words:
+        with torch.no_grad():
+            model.eval()(ids[:, :-1].clone())
+            model.train()
+print(len(kept))
+held = [*model.state_dict().values(), *(p.grad for p in model.parameters())]
+bits = b"".join(tensor.numpy().tobytes() for tensor in held)
+print(hashlib.sha256(bits).hexdigest())
+if "looks" in words:
+    print([name for name in sys.modules if name.startswith("gradscope.leaks")])
+    print("gradscope.training.leak_check" in sys.modules)
+"""
+
+NORM = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(5, 6)).square().mean().backward()
+    optimizer.step()
+    print(step, model[1].running_mean.tolist(), model.training)
+"""
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GRADSCOPE_DEBUG": "1"}
+
+
+def both(folder: Path, script: str, *words: str) -> tuple[str, str, RunFile]:
+    """What the script writes, which must be the same without gradscope; gradscope's own lines."""
+    (folder / "train.py").write_text(script, encoding="utf-8")
+    alone = python(["train.py", *words], cwd=folder, env=ENVIRONMENT)
+    run = ["run", "--leaks", "-o", "run.db", "train.py", *words]
+    under = gradscope(run, cwd=folder, env=ENVIRONMENT)
+    own = "".join(line for line in under.stderr.splitlines(True) if line.startswith("gradscope:"))
+    assert (under.returncode, under.stdout) == (alone.returncode, alone.stdout)
+    assert under.stderr.removesuffix(own) == alone.stderr
+    assert alone.stdout
+    return alone.stdout, own, RunFile.open(folder / "run.db")
+
+
+def leaks(recorded: RunFile) -> list[tuple[str, str | None]]:
+    with recorded:
+        return [
+            (one.finding.code, one.finding.location)
+            for one in recorded.findings
+            if one.finding.code.startswith("GS9")
+        ]
+
+
+def line_of(own: str) -> str:
+    (line,) = re.findall(r"^gradscope: --leaks: (.*)$", own, re.MULTILINE)
+    return line
+
+
+def test_a_leak_is_found_with_its_line_and_the_script_goes_on_as_ever(tmp_path):
+    _, own, recorded = both(tmp_path, GPT, "leaky")
+    number = 1 + GPT.splitlines().index("        weights = scores.softmax(dim=-1)")
+    assert leaks(recorded) == [("GS901", f"train.py:{number}")]
+    assert line_of(own).startswith("leaks: time; clean: batch; not judged: padding (no input")
+    assert "error[GS901] attention" in own
+    assert "--no-causal" not in own
+
+
+def test_its_mended_twin_is_silent(tmp_path):
+    _, own, recorded = both(tmp_path, GPT)
+    assert leaks(recorded) == []
+    assert line_of(own).startswith("clean: time, batch; not judged: ")
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("hooked", "not judged: the script has forward hooks on the model"),
+        ("fails", "not judged: ValueError: no eval mode here"),
+        ("short", "not judged: the script made fewer than 2 steps"),
+    ],
+)
+def test_what_cannot_be_judged_says_why(word, why, tmp_path):
+    _, own, recorded = both(tmp_path, GPT, "leaky", word)
+    assert leaks(recorded) == []
+    assert line_of(own).startswith(why)
+    assert "gradscope: error: " not in own
+
+
+def test_batch_norm_mixes_the_batch_by_design(tmp_path):
+    _, own, recorded = both(tmp_path, NORM)
+    assert leaks(recorded) == []
+    assert line_of(own).startswith("by design: batch (in training `1` (BatchNorm) normalises")
+
+
+def test_an_ignored_rule_reports_nothing(tmp_path):
+    (tmp_path / "train.py").write_text(GPT, encoding="utf-8")
+    words = ["run", "--leaks", "--ignore", "GS901", "-o", "run.db", "train.py", "leaky"]
+    assert gradscope(words, cwd=tmp_path, env=ENVIRONMENT).returncode == 0
+    assert leaks(RunFile.open(tmp_path / "run.db")) == []
+
+
+def test_without_the_option_nothing_is_imported(tmp_path):
+    (tmp_path / "train.py").write_text(GPT, encoding="utf-8")
+    words = ["run", "-o", "run.db", "train.py", "leaky", "looks"]
+    done = gradscope(words, cwd=tmp_path, env=ENVIRONMENT)
+    assert done.stdout.splitlines()[-2:] == ["[]", "False"]
+    assert "--leaks" not in done.stderr
+    with RunFile.open(tmp_path / "run.db") as recorded:
+        assert "leaks" not in recorded.run.options
