@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradscope.records.judgement import Judgement
+from gradscope.records.leaks import RULES
 from gradscope.records.training import TrainedModel, TrainingFinding, TrainingRun
 from gradscope.reporters.finding_lines import places
 from gradscope.reporters.judged_lines import in_short
@@ -23,6 +24,8 @@ from gradscope.typeset.text import plain
 
 #: So many other causes, and so many codes of symptoms, are named.
 _OTHERS, _CODES = 3, 4
+#: The codes of what a run judges once.
+_LEAKS = {code for code, _ in RULES.values()}
 #: What a message says itself of how often something occurred.
 _HOW_OFTEN = re.compile(r"\bin (all|the only|[\d,]+ of) ")
 
@@ -111,6 +114,8 @@ class Verdict:
         message says it."""
         if _HOW_OFTEN.search(found.message) or not found.steps:
             return ""
+        if found.code in _LEAKS:
+            return f"judged once, at {stretches(found.steps)}"
         if not is_exact(found):
             return self._in_samples(found)
         (first, _), total = found.steps[0], self.run.steps

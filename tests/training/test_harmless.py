@@ -27,6 +27,14 @@ def test_a_script_notices_nothing(script: Script, runs: Path, request: pytest.Fi
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_nor_where_leaks_are_looked_for(script: Script, runs: Path, request: pytest.FixtureRequest):
+    if script.name in NOTICES:
+        request.applymarker(pytest.mark.xfail(reason=NOTICES[script.name], strict=True))
+    _compare(plain(script, runs), observed(script, runs, "--leaks"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("script", BY_DEFAULT)
 def test_nor_where_few_steps_are_sampled(script: Script, runs: Path):
     """In their own interpreters, as a user starts them."""

@@ -138,6 +138,7 @@ def test_a_leak_is_found_with_its_line_and_the_script_goes_on_as_ever(tmp_path):
     assert leaks(recorded) == [("GS901", f"train.py:{number}")]
     assert line_of(own).startswith("leaks: time; clean: batch; not judged: padding (no input")
     assert "error[GS901] attention" in own
+    assert f"at train.py:{number}, judged once, at step 2\n" in own
     assert "--no-causal" not in own
 
 
