@@ -215,8 +215,8 @@ def _settled(
         and not (batch == 0 and samples != positions)
     ):
         return replace(one, role=CONSTANT)
-    order = [axes["time"]] if "time" in axes else []
-    order += [1, 0, len(shape) - 1]
+    order = [axes["time"]] if "time" in axes and shape else []
+    order += [1, 0, len(shape) - 1] if shape else []
     time = next((d for d in order if d < len(shape) and d != batch and shape[d] == positions), None)
     if one.role == LABELS:  # of a sequence that need not be the input's
         time = next((d for d in (1, 0) if d < len(shape) and d != batch), None)

@@ -28,7 +28,7 @@ from gradscope.capture.signals import raised_by_a_handler
 from gradscope.errors import message_of
 from gradscope.leaks.judge import Wishes, judge
 from gradscope.loading import Batch, Criterion, Workload
-from gradscope.nesting import replaced
+from gradscope.nesting import find, replaced
 from gradscope.records.leaks import AxisResult
 from gradscope.running.step import as_found
 from gradscope.training.cause_tracer import foreign_modes
@@ -36,6 +36,7 @@ from gradscope.training.models import Model, Models
 
 #: The step after which the models are judged.
 STEP = 2
+_GRAPH = "an input connects the entries of another, as in a graph: they are no samples"
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 
@@ -141,13 +142,50 @@ def _judged(
     with _unnoticed(), as_found(workload, weights=False):
         own = copy.deepcopy(module)
         copies.append(weakref.ref(own))
-        found = judge(replace(workload, model=own.eval()), Wishes(backward=False))
-        return [_advised(one) for one in found.axes]
+        wishes = Wishes(causal=True if _predicts_next(batch) else None, backward=False)
+        found = [_advised(one) for one in judge(replace(workload, model=own.eval()), wishes).axes]
+        if _is_graph(batch):
+            graph = AxisResult("batch", "not-judged", _GRAPH)
+            found = [graph if one.axis == "batch" else one for one in found]
+        return found
 
 
 def _advised(one: AxisResult) -> AxisResult:
     """Without advice to use options of ``gradscope leaks``, which a run does not have."""
     return one if one.advice is None else replace(one, advice=one.advice.partition("; `--")[0])
+
+
+def _predicts_next(batch: Batch) -> bool:
+    """Whether one input is another that begins one position later: a target, as of a GPT."""
+    rows = [
+        t
+        for _, t in find((batch.args, batch.kwargs), torch.Tensor)
+        if t.dtype == torch.int64 and t.dim() == 2 and t.size(1) > 2
+    ]
+    for ids in rows:
+        for target in rows:
+            if target is ids or target.shape != ids.shape:
+                continue
+            following, counts = ids[:, 1:], target[:, :-1] >= 0
+            same = (target[:, :-1] == following) | ~counts
+            if bool(same.all()) and bool(counts.any()) and bool((ids != ids[:, :1]).any()):
+                return True
+    return False
+
+
+def _is_graph(batch: Batch) -> bool:
+    """Whether an input says which entries of another are connected: these are no samples."""
+    tensors = [t for _, t in find((batch.args, batch.kwargs), torch.Tensor) if t.dim() == 2]
+    for one in tensors:
+        edges = one.size(0) == 2 and one.dtype in (torch.int64, torch.int32)
+        square = one.size(0) == one.size(1)
+        for other in tensors:
+            if other is not one and other.size(0) > 2:
+                if edges and other.is_floating_point():
+                    return True
+                if square and other.size(0) == one.size(0):
+                    return True
+    return False
 
 
 def _kept(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Batch | str:

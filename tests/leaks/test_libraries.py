@@ -155,3 +155,18 @@ def test_outputs_that_say_nothing_are_not_clean(scale, why):
     report = gradscope.leaks(Gated(1.0, scale), torch.randn(2, 6, 4), causal=True)
     assert {verdicts(report)[axis] for axis in ("time", "batch")} == {"not-judged"}
     assert why in message(report, "time")
+
+
+def test_a_number_beside_the_input_has_no_axis():
+    """As transformers' `Trainer` gives `num_items_in_batch`."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 4)
+
+        def forward(self, x, num_lens_in_batch):
+            return self.head(x) / num_lens_in_batch
+
+    report = gradscope.leaks(Scaled(), (torch.randn(3, 5, 4), torch.tensor(7.0)), causal=True)
+    assert verdicts(report)["time"] == "clean"

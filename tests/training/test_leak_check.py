@@ -169,6 +169,78 @@ def test_batch_norm_mixes_the_batch_by_design(tmp_path):
     assert line_of(own).startswith("by design: batch (in training `1` (BatchNorm) normalises")
 
 
+#: As nanoGPT's: nothing in the model says that it is causal, but its targets do.
+NANO = """
+import sys
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class GPT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(30, 16)
+        self.qkv = nn.Linear(16, 48)
+        self.head = nn.Linear(16, 30)
+
+    def forward(self, idx, targets=None):
+        x = self.tokens(idx)
+        q, k, v = self.qkv(x)[:, None].chunk(3, dim=-1)
+        x = x + F.scaled_dot_product_attention(q, k, v, is_causal="leaky" not in sys.argv)[:, 0]
+        logits = self.head(x)
+        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+torch.manual_seed(0)
+model = GPT()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    ids = torch.randint(30, (4, 11))
+    optimizer.zero_grad()
+    loss = model(ids[:, :-1], ids[:, 1:])[1]
+    loss.backward()
+    optimizer.step()
+    print(step, loss.item())
+"""
+
+
+@pytest.mark.parametrize("words", [("leaky",), ()])
+def test_the_next_tokens_as_targets_say_that_it_is_causal(words, tmp_path):
+    _, own, recorded = both(tmp_path, NANO, *words)
+    number = 1 + next(n for n, text in enumerate(NANO.splitlines()) if "scaled_dot" in text)
+    assert leaks(recorded) == ([("GS901", f"train.py:{number}")] if words else [])
+    if not words:
+        assert line_of(own).startswith("clean: time, batch, label; ")
+
+
+GRAPH = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, nodes, adjacency):
+        return self.head(adjacency @ nodes)
+
+torch.manual_seed(0)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(7, 4), torch.ones(7, 7)).square().mean().backward()
+    optimizer.step()
+    print(step)
+"""
+
+
+def test_the_nodes_of_a_graph_are_no_samples(tmp_path):
+    _, own, recorded = both(tmp_path, GRAPH)
+    assert leaks(recorded) == []
+    assert "batch (an input connects the entries of another, as in a graph" in line_of(own)
+
+
 def test_an_ignored_rule_reports_nothing(tmp_path):
     (tmp_path / "train.py").write_text(GPT, encoding="utf-8")
     words = ["run", "--leaks", "--ignore", "GS901", "-o", "run.db", "train.py", "leaky"]
