@@ -274,7 +274,8 @@ class LoopRecord:
         kept_of: how many backwards there were since that.
         kept_by: the variable that keeps them, and where it does.
         kept_evaluations: of how many calls in eval mode, with gradients enabled, the graph is kept
-            alive by something else; ``evaluations_since`` is the step of the first.
+            alive by something else, since ``evaluation_rounds`` different steps, the first of
+            which is ``evaluations_since``.
         causes: why parameters get no useful gradient, as far as steps were traced for it.
         untraced: why no step can be traced; "" where one can.
         batches_differ: whether the models were given others than the first.
@@ -307,6 +308,7 @@ class LoopRecord:
     kept_of: int = 0
     kept_by: tuple[str, str | None] | None = None
     kept_evaluations: int = 0
+    evaluation_rounds: int = 0
     evaluations_since: int = 0
     causes: tuple[LoopCause, ...] = ()
     untraced: str = ""

@@ -12,7 +12,7 @@ from gradscope.rules._words import others
 RULE = Rule(
     code="GS509",
     name="batch-as-sequence",
-    severity="error",
+    severity="warning",
     summary="a layer with batch_first=False runs along the batch, and mixes the samples",
     what=(
         "Compares the axes of the model's input, of the recurrent and attention layers with "
@@ -45,7 +45,9 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         return
     if gave[0] != given[0] or given[1] in gave[1:]:
         return
+    other = {one.type for one in report.modules if one.settings.get("batch_first") is True}
     found = [call for call in report.calls if call.name in layers and _takes(call, given)]
+    found = [call for call in found if call.type not in other]  # whoever wrote it knows the switch
     if found:
         first = min(found, key=lambda call: call.order)
         batch, length = given[:2]
@@ -53,7 +55,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             first.name,
             f"this {first.type} has batch_first=False and gets [{batch}, {length}, …]: it takes "
             f"the {batch} samples of the batch for a sequence{others(len(found) - 1, 'layer')}. "
-            f"The model gives one result for each of the {batch}.",
+            f"The model gives one result for each of the {batch}, as for a batch.",
             call=first.call,
             advice=f"Build it with `batch_first=True`, or give it [{length}, {batch}, …].",
         )

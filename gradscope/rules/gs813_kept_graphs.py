@@ -67,7 +67,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 def _evaluations(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """The graphs of a validation that runs with gradients enabled."""
-    if loop.kept_evaluations < limits["graphs"]:
+    # Those of one round may belong to an episode that is still going on.
+    if loop.kept_evaluations < limits["graphs"] or loop.evaluation_rounds < 3:
         return
     name, where = loop.kept_by or ("", None)
     by = f" by `{name}`" if name else ""

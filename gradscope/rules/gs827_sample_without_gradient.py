@@ -16,8 +16,9 @@ RULE = Rule(
     summary="`sample()` lets no gradient through, and the distribution has `rsample()`",
     what=(
         "Counts the steps in which `sample()` was called on a distribution of "
-        "`torch.distributions` that has `rsample()` and whose parameters want a gradient. Silent "
-        "where `log_prob` is called on such a distribution, as policy gradients do."
+        "`torch.distributions` that has `rsample()` and whose parameters want a gradient, and a "
+        "model made the sample or was given it. Silent where `log_prob` is called on such a "
+        "distribution, as policy gradients do."
     ),
     why="What computes the distribution gets no gradient from what is made of the sample.",
     fix="Use `rsample()`; use `sample()` under `torch.no_grad()` where no gradient is wanted.",

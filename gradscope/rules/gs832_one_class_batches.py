@@ -49,7 +49,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 "",
                 f"all targets of a batch are one class in {one.single:,} of "
                 f"{plural(one.judged, 'batch', 'batches')} that were read, and another one in "
-                "others: the data are sorted by class, and not shuffled.",
+                "others: the data come class by class, and are not shuffled.",
                 value=one.single / one.judged,
                 limit=limits.of("share"),
                 cause=str(place) if place else None,

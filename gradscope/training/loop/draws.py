@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import Any
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,17 +28,24 @@ def distributions() -> Iterator[type]:
             yield kind
 
 
+class _Drawn(NamedTuple):
+    key: _Key
+    line: str
+    step: int
+
+
 class Draws:
-    """Counts them. A score function (``log_prob`` of what was drawn) needs no gradient through it,
+    """Counts those that a model makes, or is given. A score function (``log_prob`` of what was drawn) needs no gradient through it,
     so that a kind of distribution whose ``log_prob`` is used is left out; so is one that gives
     ``rsample`` to the loss, and ``sample`` to the reader."""
 
     def __init__(self) -> None:
         self._drawn: dict[_Key, list[Any]] = {}  # the line, in how many steps, the last of them
+        self._latest: tuple[weakref.ref[torch.Tensor], _Drawn] | None = None
         self._scored: set[_Key] = set()
 
-    def drew(self, distribution: Any, drawn: object, step: int) -> None:
-        """``sample`` has returned."""
+    def drew(self, distribution: Any, drawn: object, step: int, *, inside: bool) -> None:
+        """``sample`` has returned; ``inside``: while a model ran, with gradients."""
         if not torch.is_grad_enabled() or not isinstance(drawn, torch.Tensor):
             return
         if not drawn.dim() or drawn.numel() < 2:  # one action: it is scored with others
@@ -47,12 +55,30 @@ class Draws:
         own = vars(distribution).values()
         if not any(isinstance(one, torch.Tensor) and one.requires_grad for one in own):
             return
-        known = self._drawn.setdefault(_key(distribution, drawn), [None, 0, -1])
-        if known[2] != step:
-            known[1:] = known[1] + 1, step
-        if known[0] is None:
-            line = script_line()
-            known[0] = "" if line is None else str(line)
+        line = script_line()
+        made = _Drawn(_key(distribution, drawn), "" if line is None else str(line), step)
+        if inside:
+            self._count(made)
+        else:
+            self._latest = weakref.ref(drawn), made
+
+    def given(self, tensors: Iterable[torch.Tensor]) -> None:
+        """A model is called on these, with gradients: a sample may be among them."""
+        if self._latest is not None:
+            drawn, made = self._latest
+            if any(one is drawn() for one in tensors):
+                self._latest = None
+                self._count(made)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a sample that a model may be given."""
+        return self._latest is not None
+
+    def _count(self, made: _Drawn) -> None:
+        known = self._drawn.setdefault(made.key, [made.line, 0, -1])
+        if known[2] != made.step:
+            known[1:] = known[1] + 1, made.step
 
     def scored(self, distribution: Any, value: object) -> None:
         """``log_prob`` is called, or ``rsample`` has returned, with gradients."""

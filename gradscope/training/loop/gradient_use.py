@@ -41,6 +41,7 @@ class GradientUse:
         self._numbers: float | None = None  # their sum, where the script writes them itself
         self._clear: State = None  # what clearing left
         self._other: tuple[State, str | None] | None = None  # what was there as another stepped
+        self._called = False  # a model was, since then
         self._adds: tuple[str | None, str | None] | None = None
 
     @property
@@ -56,7 +57,7 @@ class GradientUse:
             state, before = self._other
             if self._state() != state:
                 self._other = None
-            elif before != line:
+            elif before != line and self._called:
                 self._adds = before, line
         if self._used is None:
             return
@@ -77,7 +78,11 @@ class GradientUse:
         """Another optimizer has made a step; the last backward was that of this line."""
         now = self._state()
         if self.backwards and now is not None and now not in (self._used, self._clear):
-            self._other = now, line
+            self._other, self._called = (now, line), False
+
+    def called(self) -> None:
+        """A model is called with gradients: what comes is no other part of the same forward."""
+        self._called = True
 
     def step_begins(self, held: Iterable[nn.Parameter]) -> frozenset[str]:
         """The facts of the step that begins, with the gradients as they are now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import nn
@@ -34,14 +35,18 @@ class Loads:
         self._uses = uses
         self._of: dict[int, Undone] = {}
 
-    def loaded(self, number: int, module: nn.Module) -> None:
-        """The model of this number has other weights now."""
+    def loaded(self, number: int, module: nn.Module, others: Iterable[nn.Module]) -> None:
+        """The model of this number has other weights now; only those of one of the others count:
+        its own earlier ones it takes back on purpose."""
         mine = {id(parameter) for parameter in module.parameters()}
         for optimizer, use in self._uses:
             held = (id(p) for group in optimizer.param_groups for p in group["params"])
             if not use.parameters.steps or not any(one in mine for one in held):
                 continue
             now, steps = digest(module), use.parameters.steps
+            if not any(digest(other) == now for other in others):
+                self._of.pop(number, None)
+                return
             before = self._of.get(number)
             state = id(optimizer.state)
             if before is None or before.optimizer() is not optimizer or before.state != state:

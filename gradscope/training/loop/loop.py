@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from gradscope.nesting import find
 from gradscope.records.loop import LoopCause, LoopModel, LoopRecord
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.loop.batches import Batches
@@ -145,6 +146,10 @@ class Loop:
             known.calls += 1
             self._batches.called(model.id, args, kwargs)
             self._loss_graphs.called()
+            if self._draws.waits:
+                self._draws.given(tensor for _, tensor in find((args, kwargs), torch.Tensor))
+            for _, use in self.optimizer_uses:
+                use.use.called()
             self._rounds.add("call", self._models.name(model), self._modes.call(module))
         else:
             known.evaluated(module)
@@ -162,11 +167,12 @@ class Loop:
         """``load_state_dict`` of a module has returned."""
         for model in self._models:
             if module is model.module_ref() or module is model.outer():
-                self._loads.loaded(model.id, model.module)
+                others = [one.module for one in self._models if one is not model]
+                self._loads.loaded(model.id, model.module, others)
 
     def drew(self, distribution: object, drawn: object) -> None:
         """``sample`` of a distribution has returned."""
-        self._draws.drew(distribution, drawn, self._steps)
+        self._draws.drew(distribution, drawn, self._steps, inside=self._loss_graphs.inside)
 
     def scored(self, distribution: object, value: object) -> None:
         """``log_prob`` of a distribution was called."""
@@ -302,6 +308,7 @@ class Loop:
             kept_of=self.backwards - kept[0][1] + 1 if kept else 0,
             kept_by=self._graphs.keeper() if max(len(kept), len(evaluations)) > 4 else None,
             kept_evaluations=len(evaluations),
+            evaluation_rounds=len(set(evaluations)),
             evaluations_since=evaluations[0] if evaluations else 0,
             causes=tuple(causes),
             untraced=untraced,

@@ -84,6 +84,11 @@ class LossGraphs:
         self._targets.step_ended()
 
     @property
+    def inside(self) -> bool:
+        """Whether a model runs, with gradients."""
+        return bool(self._open)
+
+    @property
     def wants_stacks(self) -> bool:
         """Whether the lines within a model are wanted, which takes stacks of all of its nodes."""
         if not self._seen or self._with_stacks >= _STEPS:

@@ -197,8 +197,9 @@ def _signature(module: nn.Module) -> object:
 
 
 def digest(module: nn.Module) -> str:
-    """Of one parameter, the last that has plain numbers: whoever updates a model updates that."""
+    """Of one parameter, the last that trains: whoever updates a model updates that."""
     plain = [one for one in _parameters(module) if _is_plain(one)]
+    plain = [one for one in plain if one.requires_grad] or plain
     return fingerprints(plain[-1:])[0] if plain else ""
 
 

@@ -5,29 +5,31 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+from collections.abc import Iterator
 
 
 def number_term(file: str, line: int) -> tuple[str, int] | None:
     """What made a number of a tensor in a sum on this line, and its line; None without one.
 
-    A variable of the sum is followed to where the same function last set it.
+    Only the terms of what the line computes count: a factor, a target in a square or a quotient by
+    a number is often meant. A variable is followed to where the same function last set it.
     """
     tree = _tree(file)
     if tree is None:
         return None
     scope = _innermost(tree, line)
-    for sum_ in ast.walk(scope):
-        if not isinstance(sum_, ast.BinOp) or not isinstance(sum_.op, ast.Add | ast.Sub):
+    for statement in ast.walk(scope):
+        value = getattr(statement, "value", None)
+        if not isinstance(statement, ast.Assign | ast.Return | ast.Expr | ast.AnnAssign):
             continue
-        for side in (sum_.left, sum_.right) if _is_at(sum_, line) else ():
-            found = _number(side) or _set_before(side, scope, line)
+        if not isinstance(value, ast.expr) or not _is_at(statement, line):
+            continue
+        terms = list(_terms(value))
+        for term in terms if len(terms) > 1 else ():
+            found = _number(term) or _set_before(term, scope, line)
             if found is not None:
                 return ast.unparse(found), found.lineno
     return None
-
-
-def _is_at(node: ast.expr | ast.stmt, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 @functools.lru_cache(maxsize=8)
@@ -36,6 +38,10 @@ def _tree(file: str) -> ast.Module | None:
         return ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return None
+
+
+def _is_at(node: ast.expr | ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 def _innermost(tree: ast.Module, line: int) -> ast.AST:
@@ -47,22 +53,47 @@ def _innermost(tree: ast.Module, line: int) -> ast.AST:
     return found
 
 
+def _terms(value: ast.expr) -> Iterator[ast.expr]:
+    """What is added up; of several results those of the first, of ``(…).backward()`` the sum."""
+    match value:
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
+            yield from _terms(left)
+            yield from _terms(right)
+        case ast.UnaryOp(operand=operand):
+            yield from _terms(operand)
+        case ast.Tuple(elts=[first, *_]):
+            yield from _terms(first)
+        case ast.Call(func=ast.Attribute(value=of, attr="backward")):
+            yield from _terms(of)
+        case _:
+            yield value
+
+
 def _number(term: ast.expr) -> ast.Call | None:
-    """The call that makes a number of a tensor, where all of a term hangs on it: a factor."""
+    """The call that makes a number of a tensor, where a term is that or a plain multiple of it."""
     match term:
         case ast.Call(func=ast.Attribute(attr="item"), args=[]):
             return term
-        case ast.BinOp(left=left, op=ast.Mult() | ast.Div(), right=right):
-            return _number(left) or _number(right)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            found = _number(right) if _is_plain(left) else None
+            return found or (_number(left) if _is_plain(right) else None)
+        case ast.BinOp(left=left, op=ast.Div(), right=right) if _is_plain(right):
+            return _number(left)
         case ast.UnaryOp(operand=operand):
             return _number(operand)
     return None
 
 
+def _is_plain(factor: ast.expr) -> bool:
+    return isinstance(factor, ast.Constant | ast.Name | ast.Attribute)
+
+
 def _set_before(term: ast.expr, scope: ast.AST, line: int) -> ast.Call | None:
     """The same where a variable of the term was set by such a call, last before the line."""
     if isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult | ast.Div):
-        return _set_before(term.left, scope, line) or _set_before(term.right, scope, line)
+        if _is_plain(term.left) and _is_plain(term.right):
+            return _set_before(term.left, scope, line) or _set_before(term.right, scope, line)
+        return None
     if not isinstance(term, ast.Name):
         return None
     last: ast.Assign | None = None
