@@ -38,12 +38,14 @@ class Draw:
     Attributes:
         kind: the distribution's class.
         steps: in how many steps it was called.
+        used: whether a model made the sample, or was given it.
         location: where it was first.
     """
 
     kind: str
     steps: int
     location: str | None = None
+    used: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,15 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 optimizer.name,
-                f"{_held(optimizer, stale, loop)} {_instead(unheld, loop)}"
-                f"{_times(optimizer)}".strip(),
+                " ".join(
+                    part
+                    for part in (
+                        _held(optimizer, stale, loop),
+                        _instead(unheld, loop),
+                        _times(optimizer),
+                    )
+                    if part
+                ),
                 advice=_advice(optimizer, loop),
                 value=float(len(stale)),
                 location=optimizer.location,
@@ -97,7 +104,7 @@ def _instead(unheld: Sequence[LoopParameter], loop: LoopRecord) -> str:
 def _times(optimizer: LoopOptimizer) -> str:
     if not optimizer.steps:
         return ""
-    return f" What it holds gets no gradient {in_steps(optimizer.steps, optimizer.steps)}."
+    return f"What it holds gets no gradient {in_steps(optimizer.steps, optimizer.steps)}."
 
 
 def _advice(optimizer: LoopOptimizer, loop: LoopRecord) -> str:

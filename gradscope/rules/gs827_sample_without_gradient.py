@@ -16,9 +16,9 @@ RULE = Rule(
     summary="`sample()` lets no gradient through, and the distribution has `rsample()`",
     what=(
         "Counts the steps in which `sample()` was called on a distribution of "
-        "`torch.distributions` that has `rsample()` and whose parameters want a gradient, and a "
-        "model made the sample or was given it. Silent where `log_prob` is called on such a "
-        "distribution, as policy gradients do."
+        "`torch.distributions` that has `rsample()` and whose parameters want a gradient. It fires "
+        "where a model made the sample or was given it, or where parameters get no gradient at "
+        "all. Silent where `log_prob` is called on such a distribution, as policy gradients do."
     ),
     why="What computes the distribution gets no gradient from what is made of the sample.",
     fix="Use `rsample()`; use `sample()` under `torch.no_grad()` where no gradient is wanted.",
@@ -28,18 +28,25 @@ RULE = Rule(
     ),
     thresholds=(Threshold("share", 0.9, "share of the steps, from which on it fires", CHOSEN),),
     runs=Runs(loop=True),
+    explains=("GS103", "GS401", "GS804"),
 )
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for each kind of distribution."""
+    without = any("no-gradient" in one.facts for one in loop.parameters)
+    # Of two optimizers in turn each makes half of all steps.
+    steps = min((one.steps for one in loop.optimizers if one.steps), default=loop.steps)
     for one in loop.draws:
-        if not enough(loop, one.steps) or one.steps < limits["share"] * loop.steps:
+        if not (one.used or without):
             continue
+        if not enough(loop, one.steps) or one.steps < limits["share"] * steps:
+            continue
+        of = max(steps, one.steps)
         yield at(
             RULE.finding(
                 "",
-                f"`{one.kind}.sample()` cuts the graph {in_steps(one.steps, loop.steps)}: its "
+                f"`{one.kind}.sample()` cuts the graph {in_steps(one.steps, of)}: its "
                 "parameters want a gradient, and get none through the sample.",
                 advice="Use `rsample()`, which lets the gradient through.",
                 value=float(one.steps),

@@ -68,8 +68,7 @@ BROKEN = {
     "a sample without a gradient": LoopProgram(
         "GS827", ("`Normal.sample()` cuts the graph in all 12 steps",), """
         encoder, decoder = nn.Linear(4, 2), nn.Linear(2, 4)
-        both = nn.ModuleList([encoder, decoder])
-        optimizer = torch.optim.SGD(both.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.1)
         for step in range(12):
             inputs, _ = batch(step)
             optimizer.zero_grad()

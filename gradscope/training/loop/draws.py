@@ -35,14 +35,18 @@ class _Drawn(NamedTuple):
 
 
 class Draws:
-    """Counts those that a model makes, or is given. A score function (``log_prob`` of what was drawn) needs no gradient through it,
-    so that a kind of distribution whose ``log_prob`` is used is left out; so is one that gives
-    ``rsample`` to the loss, and ``sample`` to the reader."""
+    """Counts them.
+
+    A score function (``log_prob`` of what was drawn) needs no gradient through it, so that a kind
+    of distribution whose ``log_prob`` is used is left out; so is one that gives ``rsample`` to the
+    loss, and ``sample`` to the reader.
+    """
 
     def __init__(self) -> None:
         self._drawn: dict[_Key, list[Any]] = {}  # the line, in how many steps, the last of them
         self._latest: tuple[weakref.ref[torch.Tensor], _Drawn] | None = None
         self._scored: set[_Key] = set()
+        self._used: set[_Key] = set()
 
     def drew(self, distribution: Any, drawn: object, step: int, *, inside: bool) -> None:
         """``sample`` has returned; ``inside``: while a model ran, with gradients."""
@@ -57,8 +61,9 @@ class Draws:
             return
         line = script_line()
         made = _Drawn(_key(distribution, drawn), "" if line is None else str(line), step)
+        self._count(made)
         if inside:
-            self._count(made)
+            self._used.add(made.key)
         else:
             self._latest = weakref.ref(drawn), made
 
@@ -68,7 +73,7 @@ class Draws:
             drawn, made = self._latest
             if any(one is drawn() for one in tensors):
                 self._latest = None
-                self._count(made)
+                self._used.add(made.key)
 
     @property
     def waits(self) -> bool:
@@ -88,7 +93,7 @@ class Draws:
     def records(self) -> tuple[Draw, ...]:
         """Those whose ``log_prob`` nobody used."""
         return tuple(
-            Draw(kind=key[0], steps=steps, location=line or None)
+            Draw(kind=key[0], steps=steps, location=line or None, used=key in self._used)
             for key, (line, steps, _) in self._drawn.items()
             if key not in self._scored
         )

@@ -85,6 +85,8 @@ def _number(term: ast.expr) -> ast.Call | None:
 
 
 def _is_plain(factor: ast.expr) -> bool:
+    if isinstance(factor, ast.UnaryOp):
+        factor = factor.operand
     return isinstance(factor, ast.Constant | ast.Name | ast.Attribute)
 
 
