@@ -100,7 +100,7 @@ def refused(path: Path, reason: str, place: Place | None) -> ConfigError:
             place=place,
             help="make or fetch it again",
         )
-    what = f"it contains `{found[1]}`" if found else "it contains more than tensors"
+    what = f"it would run `{found[1]}`" if found else "it contains more than tensors"
     help = (
         "get the weights as .safetensors; or, only if you trust where the file comes from, "
         "convert it: torch.save(torch.load(FILE, weights_only=False)['state_dict'], 'weights.pt')"
@@ -114,7 +114,7 @@ def refused(path: Path, reason: str, place: Place | None) -> ConfigError:
             f"torch.save(torch.load(FILE, weights_only=False){held}.state_dict(), 'weights.pt')"
         )
     return ConfigError(
-        f"{shown(path)} is not loaded: {what} when read, and could run any code so",
+        f"{shown(path)} is not loaded: {what}, and reading it could run any code",
         place=place,
         help=help,
         notes=["gradscope reads pickles with weights_only=True, without exception"],

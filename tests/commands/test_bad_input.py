@@ -108,8 +108,11 @@ def test_a_config_that_is_wrong(
 
 WORDS = {
     "missing file": (["nothing.yaml"], "there is no file `nothing.yaml`"),
-    "pickle": (["demo", "checkpoint=evil.pt"], "evil.pt is not loaded: it asks for `posix.system`"),
-    "bare pickle": (["demo", "checkpoint=evil.pth"], "evil.pth is not loaded: it asks for more"),
+    "pickle": (
+        ["demo", "checkpoint=evil.pt"],
+        "evil.pt is not loaded: it would run `posix.system`",
+    ),
+    "bare pickle": (["demo", "checkpoint=evil.pth"], "evil.pth is not loaded: it contains more"),
     "pickled input": (["demo", "input.file=evil.pt"], "evil.pt holds more than tensors"),
     "bare pickled input": (["demo", "input.file=evil.pth"], "evil.pth holds more than tensors"),
     "pickled array": (["demo", "target=evil.npy"], "evil.npy holds Python objects"),

@@ -193,7 +193,7 @@ REFUSED = {
     "a measure": (["--by", "saves"], "unknown measure `saves`", "did you mean `saved`?"),
     "a direction": (["--direction", "lr"], "unknown direction `lr`", "did you mean `LR`?"),
     "a direction in a tree": (["--direction", "LR"], "is for pictures, not for terminal", "svg"),
-    "views of a record": (["--hide-views", "-f", "json"], "json hides no views", "leave"),
+    "views of a record": (["--hide-views", "-f", "json"], "json hides no views", "drop"),
     "a depth": (["--depth", "-1"], "`--depth -1`", "0 or more"),
     "no time": (["--layout-timeout", "0"], "`--layout-timeout 0`", "more than 0"),
     "not a time": (["--layout-timeout", "nan"], "`--layout-timeout nan`", "more than 0"),

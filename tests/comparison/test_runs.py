@@ -79,7 +79,7 @@ def test_two_equal_runs_do_not_part(runs, other):
     report = compared(runs["plain"], runs[other])
     assert (report.status, report.findings) == ("ok", ())
     assert {row.activation.error for row in report.calls} == {0.0}
-    assert "steps: 12 of both are compared" in report.notices[0]
+    assert "steps: 12 are in both runs and compared" in report.notices[0]
 
 
 def test_the_step_and_the_layer_are_named(runs):

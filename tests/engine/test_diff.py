@@ -361,7 +361,7 @@ def test_of_a_compiled_model_no_call_is_seen(options):
     a = net()
     b = copy.deepcopy(a)
     b.head.compile(backend="eager")
-    with pytest.raises(OptionError, match="its calls are not seen"):
+    with pytest.raises(OptionError, match="needs its calls, which gradscope cannot observe"):
         compared(a, b, **options)
 
 

@@ -77,10 +77,10 @@ def test_the_gradient_from_an_output_is_that_of_its_sum() -> None:
     ("root", "said", "help"),
     [
         ("stom", "there is no layer `stom`", "did you mean `stem`?"),
-        ("cell#7", "ran 3 times: there is no call #7", ""),
+        ("cell#7", "ran 3 times: it has no call #7", ""),
         ("output:logit", "nothing with a graph at `logit`", "did you mean `logits`?"),
         ("stem:0", "nothing with a graph at `0`", "it returned one tensor"),
-        ("stem#1", "`stem` ran once: there is no call #1", ""),
+        ("stem#1", "`stem` ran once: it has no call #1", ""),
     ],
 )
 def test_a_root_that_is_not_there_is_refused(root: str, said: str, help: str) -> None:
@@ -96,7 +96,7 @@ def test_a_malformed_root_is_refused_with_the_form(root: str) -> None:
     with pytest.raises(gradscope.GradscopeError) as caught:
         gradscope.graph(Net(), torch.randn(2, 3), loss="sum", root=root)
     assert caught.value.exit_code == 2
-    assert f"`{root}` names no output" in caught.value.render()
+    assert f"`{root}` is not an output that a graph can start from" in caught.value.render()
     assert "`cell#2`" in caught.value.render()
 
 

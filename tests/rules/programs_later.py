@@ -169,7 +169,7 @@ def first_stage_of_a_resnet(mended):
     return Program(model, PICTURES, F.cross_entropy, Y[:4])
 
 
-@program("GS509", "rnn")
+@program("GS509", "rnn", severity="warning")
 def recurrent_layer_along_the_batch(mended):
     """The default of PyTorch is the sequence first; the data have the batch first."""
 
@@ -185,7 +185,7 @@ def recurrent_layer_along_the_batch(mended):
     return Program(Net(), torch.randn(8, 5, 16), F.cross_entropy, Y[:8])
 
 
-@program("GS509", "encoder.self_attn", "encoder.*")
+@program("GS509", "encoder.self_attn", "encoder.*", severity="warning")
 def attention_across_the_batch(mended):
     """A transformer layer with its default order, pooled over the axis that the data have."""
 

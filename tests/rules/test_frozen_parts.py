@@ -57,7 +57,7 @@ def test_adapters_are_one_remark_each():
     model, x = Adapted(4), torch.randn(8, 5, 16)
     ((severity, cause, name, message),) = said(model, x, "GS403")
     assert (severity, cause, name) == ("info", "dropout", "layers.1.self_attn")
-    assert message.startswith("4 dropouts of frozen layers act (0.1 here)")
+    assert message.startswith("4 dropouts of frozen layers act (p = 0.1 here)")
     ((severity, cause, name, message),) = said(model, x, "GS103")
     assert (severity, cause, name) == ("info", "zero-weight", "layers.0.linear1.B")
     assert "and 3 places more like it" in message

@@ -93,7 +93,7 @@ def test_a_run_that_begins_late_says_so(tmp_path):
     (tmp_path / "beside.py").touch()
     done = run(tmp_path, late)
     assert done.stderr.startswith("gradscope: 5 steps"), done.stderr
-    assert "without the 5 steps before: torch was imported by a route that" in done.stderr
+    assert "without the 5 steps before: gradscope's import hook missed the import" in done.stderr
     with RunFile.open(tmp_path / "run.db") as recorded:
         assert "without the 5 steps before" in recorded.run.notices[0]
 
@@ -134,12 +134,12 @@ ELSEWHERE = {
         "import torch\n"
         "w = torch.zeros(3, requires_grad=True)\n"
         "torch.autograd.grad((w - 1).square().sum(), w)\n",
-        "gradients of `torch.autograd.grad` make no step",
+        "gradscope does not count `torch.autograd.grad` as a step",
         "",
     ),
     "hidden": (
         "import sys\nsys.meta_path.pop(0)\n" + TRAIN + "train()\n",
-        "gradscope could not observe this script: torch was imported by a route",
+        "gradscope could not observe this script: its import hook missed",
         "",
     ),
 }

@@ -276,7 +276,7 @@ def _table(read):
 NUMBERS = torch.rand(3)
 
 
-@broken("dtype-mismatch", "", "float32", "indices are to be int64", "fill: randint(50)")
+@broken("dtype-mismatch", "", "float32", "indices must be int64", "fill: randint(50)")
 def random_numbers_into_a_functional_embedding(mended: bool) -> Program:
     return Program(_table(lambda t, x: F.embedding(x, t)), NUMBERS.long() if mended else NUMBERS)
 

@@ -129,7 +129,7 @@ def test_what_makes_no_whole_has_no_number_and_says_why(ran):
     (why,) = [note for note in found.run.notices if "no global norms" in note]
     assert "waited for `idle.weight`, `idle.bias`" in why
     assert "find_unused_parameters" in why
-    assert [note for note in found.run.notices if "not sampled in full" in note]
+    assert [note for note in found.run.notices if "no full sample" in note]
     (loss,) = [
         n for n in report_of(ran, 2, "half-a-head").run.notices if n.startswith("loss: from")
     ]
@@ -184,7 +184,7 @@ def test_a_process_that_is_killed_leaves_the_others_what_they_recorded(tmp_path)
     assert "SIGKILL" in done.stderr  # by the launcher, which ends the other
     partial = record_json.load(tmp_path / "r.json", Report)
     assert partial.status == "failed"
-    assert any("rank 0 of 2 alone" in notice for notice in partial.run.notices)
+    assert any("rank 0 of 2 only" in notice for notice in partial.run.notices)
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
 
 
