@@ -213,7 +213,12 @@ def _leaks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
 
     with as_found(run.workload, weights=False):
         run.workload.model.eval()
-        return {"leaks": judge(run.workload, Wishes()).axes}
+        axes = judge(run.workload, Wishes()).axes
+    unknown = [one.axis for one in axes if one.verdict == "not-judged"]
+    if not unknown:
+        return {"leaks": axes}
+    notice = f"leaks not judged: {', '.join(unknown)}; `gradscope leaks` says why"
+    return {"leaks": axes, "run": replace(report.run, notices=(*report.run.notices, notice))}
 
 
 def _costs(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:

@@ -65,3 +65,12 @@ def test_the_fixture_fails_with_the_line(gradscope_check):
     with pytest.raises(pytest.fail.Exception, match=r"GS901.*softmax.*:29"):
         gradscope_check(Marked(masked=False), IDS, leaks=True)
     gradscope_check(Marked(masked=True), IDS, leaks={"causal": True})
+
+
+def test_what_was_not_judged_is_said() -> None:
+    report = gradscope.check(
+        nn.Sequential(nn.Embedding(30, 8), nn.Linear(8, 30)), IDS, select="GS9"
+    )
+    assert report.findings == ()
+    (notice,) = [one for one in report.run.notices if "not judged" in one]
+    assert notice.startswith("leaks not judged: time, ") and "`gradscope leaks`" in notice

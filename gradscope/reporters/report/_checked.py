@@ -27,6 +27,10 @@ def alone(report: Report) -> CheckReport:
     return CheckReport(status=report.status, versions=report.versions, models=(model,))
 
 
+#: How a notice begins that an "ok" would be false without.
+NOT_JUDGED = "leaks not judged: "
+
+
 def title(run: RunInfo) -> str:
     """What the user called the model; a config with its folder, for two may share a name."""
     if run.file is not None and PurePath(run.file).name == run.model:
@@ -46,6 +50,7 @@ def verdict(model: CheckedModel) -> Line:
         counts = ["failed", *counts]
     known = f" ({plural(len(model.known), 'known finding')})" if model.known else ""
     parts = [(", ".join(counts) or "ok") + known, *header.loss_facts(model.run)]
+    parts += [plain(one) for one in model.run.notices if one.startswith(NOT_JUDGED)]
     return Line(" · ".join(parts), f"{title(model.run)}:", tone)
 
 
