@@ -191,7 +191,7 @@ class LoopModel:
             ``undone_at`` is the line.
         eval_at: the line of the script that puts it into eval mode, where one is written.
         unchanged: whether it was called without gradients alone, and has the weights that it had
-            at the first of these calls.
+            when it was found.
     """
 
     id: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ class Batches:
         self.same_tensor = True
         self.differ = False
         self._first: dict[int, tuple[str, ...]] = {}  # by model
-        self._tensors: dict[int, object] = {}
+        self._parts: dict[int, _Part] = {}
 
     def called(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A model is called on this, with gradients enabled."""
@@ -41,18 +42,34 @@ class Batches:
         if first != digest:
             self.differ, self.same = True, 0
             self._first.clear()
-            self._tensors.clear()
+            self._parts.clear()
             return
-        base = given[0]._base
-        part = base is not None and base.numel() > 2 * given[0].numel()
-        place = _place(given[0])
-        self.same_tensor = (
-            self.same_tensor and self._tensors.setdefault(model, place) == place and not part
-        )
+        known = self._parts.setdefault(model, _Part(given[0]))
+        self.same_tensor = self.same_tensor and known.is_most() and known.is_same(given[0])
         self.same += 1
 
 
+class _Part:
+    """A tensor, or a view of one: known by the tensor that it is a part of, as an address is soon
+    used again."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        base = tensor if tensor._base is None else tensor._base
+        self._base, self._elements = weakref.ref(base), tensor.numel()
+        self._place = _place(tensor)
+
+    def is_same(self, tensor: torch.Tensor) -> bool:
+        """Whether another one is the same part of the same tensor."""
+        base = tensor if tensor._base is None else tensor._base
+        return self._base() is base and _place(tensor) == self._place
+
+    def is_most(self) -> bool:
+        """Whether it is half of what it is a part of, or more."""
+        base = self._base()
+        return base is not None and base.numel() <= 2 * self._elements
+
+
 def _place(tensor: torch.Tensor) -> object:
-    """The same for two tensors that are the same part of the same memory."""
-    plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided
-    return (tensor.data_ptr(), tensor.stride()) if plain else id(tensor)
+    plain = tensor.layout == torch.strided and not tensor.is_nested
+    where = (tensor.storage_offset(), tensor.stride()) if plain else ()
+    return tuple(tensor.shape) if plain else (), where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import weakref
@@ -19,14 +20,21 @@ from torch.nn.modules.module import (
 
 from gradscope.capture.names import modules_by_name
 from gradscope.explain.shared.frames import outwards
-from gradscope.training.loop.script_lines import script_line
+from gradscope.training.loop.script_lines import ScriptLine, script_line
 
 
 class Made(NamedTuple):
-    """A line, as ``net.py:12``, and a number that grows with what is made."""
+    """A line, and a number that grows with what is made: plain values, which the garbage collector
+    does not have to go through."""
 
-    line: str
+    file: str
+    number_of_line: int
     number: int
+
+    @property
+    def line(self) -> str:
+        """As ``net.py:12``."""
+        return str(ScriptLine(self.file, self.number_of_line))
 
 
 class RegistrationObserver(Protocol):
@@ -59,10 +67,15 @@ class _Lines:
     """Of one module: the line that called its class, the first that made it another's child, and
     those that set its parameters."""
 
-    of: weakref.ref[nn.Module]
+    of: weakref.KeyedRef[int, nn.Module]
     called: Made | None = None
     child: Made | None = None
     own: dict[str, Made] = field(default_factory=dict)
+
+    @property
+    def made(self) -> Made | None:
+        """The line that made the module."""
+        return self.called or self.child
 
 
 class Construction:
@@ -95,46 +108,42 @@ class Construction:
 
     def _made(self, frame: FrameType | None) -> Made | None:
         line = None if frame is None else script_line(frame)
-        return None if line is None else Made(str(line), next(self._count))
+        return None if line is None else Made(line.file, line.line, next(self._count))
 
     def _lines_of(self, module: nn.Module) -> _Lines:
-        number = id(module)
-        known = self._lines.get(number)
-        if known is not None and known.of() is module:
+        known = self._known(module)
+        if known is not None:
             return known
-
-        def forget(gone: weakref.ref[nn.Module]) -> None:
-            mine = self._lines.get(number)
-            if mine is not None and mine.of is gone:
-                del self._lines[number]
-
         called = self._made(_caller(module, sys._getframe(1)))
-        known = self._lines[number] = _Lines(weakref.ref(module, forget), called)
+        reference = weakref.KeyedRef(module, self._forget, id(module))
+        known = self._lines[id(module)] = _Lines(reference, called)
         return known
+
+    def _forget(self, gone: weakref.KeyedRef[int, nn.Module]) -> None:
+        mine = self._lines.get(gone.key)
+        if mine is not None and mine.of is gone:
+            del self._lines[gone.key]
 
     def line_of(self, module: nn.Module) -> str | None:
         """The line that made a module, as ``net.py:12``."""
-        known = self._lines.get(id(module))
-        if known is None or known.of() is not module:
-            return None
-        made = known.called or known.child
+        known = self._known(module)
+        made = None if known is None else known.made
         return None if made is None else made.line
+
+    def _known(self, module: nn.Module | None) -> _Lines | None:
+        known = None if module is None else self._lines.get(id(module))
+        return known if known is not None and known.of() is module else None
 
     def places(self, model: nn.Module) -> Callable[[str], Made | None]:
         """What tells the line of a module or a parameter of a model by its name."""
         modules = modules_by_name(model)
 
-        def lines(name: str) -> _Lines | None:
-            module = modules.get(name)
-            known = None if module is None else self._lines.get(id(module))
-            return known if known is not None and known.of() is module else None
-
         def place(name: str) -> Made | None:
             if name in modules:
-                known = lines(name)
-                return None if known is None else known.called or known.child
+                known = self._known(modules[name])
+                return None if known is None else known.made
             owner, _, last = name.rpartition(".")
-            known = lines(owner)
+            known = self._known(modules.get(owner))
             return None if known is None else known.own.get(last)
 
         return place
@@ -146,7 +155,7 @@ def _caller(module: nn.Module, frame: FrameType | None) -> FrameType | None:
     Its ``__init__`` is known by its qualified name: to read a frame's variables would keep them
     alive before Python 3.13.
     """
-    own = {f"{kind.__qualname__}.__init__" for kind in type(module).__mro__}
+    own = _constructors(type(module).__mro__)
     inside = False
     for around in outwards(frame):
         if around.f_code.co_qualname in own:
@@ -154,3 +163,9 @@ def _caller(module: nn.Module, frame: FrameType | None) -> FrameType | None:
         elif inside:
             return around
     return None
+
+
+@functools.lru_cache(maxsize=256)
+def _constructors(kinds: tuple[type, ...]) -> frozenset[str]:
+    """The qualified names of the ``__init__`` of a class and of its ancestors."""
+    return frozenset(f"{one.__qualname__}.__init__" for one in kinds)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -28,10 +29,13 @@ def distributions() -> Iterator[type]:
             yield kind
 
 
-class _Drawn(NamedTuple):
-    key: _Key
-    line: str
-    step: int
+@dataclass(slots=True)
+class _Drawn:
+    """The line of the first, in how many steps there was one, and the last of these."""
+
+    line: str | None
+    steps: int = 0
+    latest: int = -1
 
 
 class Draws:
@@ -43,8 +47,8 @@ class Draws:
     """
 
     def __init__(self) -> None:
-        self._drawn: dict[_Key, list[Any]] = {}  # the line, in how many steps, the last of them
-        self._latest: tuple[weakref.ref[torch.Tensor], _Drawn] | None = None
+        self._drawn: dict[_Key, _Drawn] = {}
+        self._latest: tuple[weakref.ref[torch.Tensor], _Key] | None = None
         self._scored: set[_Key] = set()
         self._used: set[_Key] = set()
 
@@ -59,31 +63,30 @@ class Draws:
         own = vars(distribution).values()
         if not any(isinstance(one, torch.Tensor) and one.requires_grad for one in own):
             return
-        line = script_line()
-        made = _Drawn(_key(distribution, drawn), "" if line is None else str(line), step)
-        self._count(made)
+        key = _key(distribution, drawn)
+        known = self._drawn.get(key)
+        if known is None:
+            line = script_line()
+            known = self._drawn[key] = _Drawn(None if line is None else str(line))
+        if known.latest != step:
+            known.steps, known.latest = known.steps + 1, step
         if inside:
-            self._used.add(made.key)
-        else:
-            self._latest = weakref.ref(drawn), made
+            self._used.add(key)
+        elif key not in self._used:
+            self._latest = weakref.ref(drawn), key
 
     def given(self, tensors: Iterable[torch.Tensor]) -> None:
         """A model is called on these, with gradients: a sample may be among them."""
         if self._latest is not None:
-            drawn, made = self._latest
+            drawn, key = self._latest
             if any(one is drawn() for one in tensors):
                 self._latest = None
-                self._used.add(made.key)
+                self._used.add(key)
 
     @property
     def waits(self) -> bool:
         """Whether there is a sample that a model may be given."""
         return self._latest is not None
-
-    def _count(self, made: _Drawn) -> None:
-        known = self._drawn.setdefault(made.key, [made.line, 0, -1])
-        if known[2] != made.step:
-            known[1:] = known[1] + 1, made.step
 
     def scored(self, distribution: Any, value: object) -> None:
         """``log_prob`` is called, or ``rsample`` has returned, with gradients."""
@@ -93,8 +96,8 @@ class Draws:
     def records(self) -> tuple[Draw, ...]:
         """Those whose ``log_prob`` nobody used."""
         return tuple(
-            Draw(kind=key[0], steps=steps, location=line or None, used=key in self._used)
-            for key, (line, steps, _) in self._drawn.items()
+            Draw(kind=key[0], steps=one.steps, location=one.line, used=key in self._used)
+            for key, one in self._drawn.items()
             if key not in self._scored
         )
 

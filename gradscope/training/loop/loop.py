@@ -148,7 +148,7 @@ class Loop:
             self._loss_graphs.called()
             if self._draws.waits:
                 self._draws.given(tensor for _, tensor in find((args, kwargs), torch.Tensor))
-            for _, use in self.optimizer_uses:
+            for use in self.optimizer_uses.others():
                 use.use.called()
             self._rounds.add("call", self._models.name(model), self._modes.call(module))
         else:
@@ -266,9 +266,8 @@ class Loop:
         mine = self.optimizer_uses[optimizer]
         mine.parameters.step_ended()
         mine.use.step_ended()
-        for _, other in self.optimizer_uses:
-            if other is not mine:
-                other.use.other_stepped(self._last_backward)
+        for other in self.optimizer_uses.others(optimizer):
+            other.use.other_stepped(self._last_backward)
         for name in self._schedulers.stepped():
             self._rounds.add("schedule", name)
         self._rounds.end(self._steps, known.name, mine.facts)
@@ -324,11 +323,11 @@ class Loop:
         )
 
     def _models_with_loads(self) -> tuple[LoopModel, ...]:
-        undone = self._loads.undone
-        return tuple(
-            replace(one, undone=undone(one.id)[0], undone_at=undone(one.id)[1])
-            for one in self.model_uses.records()
-        )
+        found = []
+        for one in self.model_uses.records():
+            undone, where = self._loads.undone(one.id)
+            found.append(replace(one, undone=undone, undone_at=where))
+        return tuple(found)
 
     def _clipped(self, parameters: Sequence[torch.Tensor]) -> tuple[str, frozenset[str]]:
         """Whose gradients are clipped."""

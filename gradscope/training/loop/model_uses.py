@@ -39,7 +39,12 @@ class ModelUse:
     def evaluated(self, module: nn.Module) -> None:
         """It is called without gradients."""
         self.evaluations += 1
-        if not self.calls and self._same:
+        if self.evaluations & (self.evaluations - 1) == 0:  # the 1st, 2nd, 4th …: it reads memory
+            self.compare(module)
+
+    def compare(self, module: nn.Module) -> None:
+        """See whether one that is only evaluated has the weights that it had when it was found."""
+        if self.evaluations and not self.calls and self._same:
             self._same = self._digest == digest(module)
 
     def lasting(self, module: nn.Module, held: Collection[int]) -> Iterator[PlainTensor]:
@@ -136,6 +141,7 @@ class ModelUses:
         for model in self._models:
             module = model.module
             use = self.use(model, module)
+            use.compare(module)
             parameters = list(dict.fromkeys(module.parameters()))
             wanted = [p for p in parameters if p.requires_grad]
             module_is_held = not wanted or any(id(p) in held for p in wanted)

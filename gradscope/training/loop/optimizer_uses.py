@@ -60,6 +60,11 @@ class OptimizerUses:
     def __bool__(self) -> bool:
         return bool(self._of)
 
+    def others(self, than: Optimizer | None = None) -> Iterator[OptimizerUse]:
+        """Those beside one; none where there is only one: in every step."""
+        if len(self._of) > 1:
+            yield from (use for optimizer, use in self if optimizer is not than)
+
     def __getitem__(self, optimizer: Optimizer) -> OptimizerUse:
         return self._of[optimizer]
 
@@ -115,6 +120,7 @@ class OptimizerUses:
                         rate=of.rate,
                         rises=of.rises,
                         gone=of.gone,
+                        mixed=mine.use.mixed,
                         readings=of.readings,
                         scaled=of.scaled,
                     )

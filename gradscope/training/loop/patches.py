@@ -151,10 +151,6 @@ def _with_first(
     return method
 
 
-def _second(act: Callable[[Any], None]) -> Callable[[Any, Any], None]:
-    return lambda _, one: act(one)
-
-
 def _with_result(
     original: Callable[..., Any], act: Callable[[Any, Any], None]
 ) -> Callable[..., Any]:
