@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.records.report import Finding
 from gradscope.reporters import finding_lines
 from gradscope.reporters.finding_lines import Known, nothing
 from gradscope.reporters.markdown_text import code, escaped, sentence
+from gradscope.typeset.console import Line
 from gradscope.typeset.tables import Table
 from gradscope.typeset.text import plain
 
@@ -28,6 +29,17 @@ def table_block(table: Table) -> str:
     caption = f" ({escaped(table.caption)})" if table.caption else ""
     legend = "".join(f"\n\n{escaped(remark)}" for remark in table.legend)
     return f"### {table.title.capitalize()}{caption}\n\n" + "\n".join(lines) + legend
+
+
+def line_items(lines: Iterable[Line]) -> str:
+    """Lines as a list, each at its depth."""
+    return "\n".join(f"{'  ' * line.indent}- {prose(line)}" for line in lines)
+
+
+def prose(line: Line) -> str:
+    """A line's lead and its text."""
+    text = sentence(line.text)
+    return f"**{escaped(line.lead)}** {text}" if line.lead else text
 
 
 def found_items(findings: Sequence[Finding], known: Known = nothing) -> Iterator[str]:

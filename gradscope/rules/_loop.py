@@ -76,6 +76,13 @@ def first_location(loop: LoopRecord, kind: str) -> str | None:
     return next((e.location for e in events if e.kind == kind and e.location), None)
 
 
+def operations(loop: LoopRecord, kind: str, share: float) -> Iterator[LossOperation]:
+    """The operations of a kind that are in more than a share of the losses that were read."""
+    for one in loop.operations:
+        if one.kind == kind and enough(loop, one.count) and one.count > share * loop.graphs:
+            yield one
+
+
 def of_loss(loop: LoopRecord, part: LossOperation | LossTargets) -> str | None:
     """Where a part of the loss is: its own line, else that of the model's call, or of backward."""
     call = first_location(loop, "call") if part.inside else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gradscope.records.loop import LoopRecord
 from gradscope.records.loop_losses import LossOperation
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps, of_loss
+from gradscope.rules._loop import at, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -39,11 +39,7 @@ RULE = Rule(
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for each operation."""
-    for one in loop.operations:
-        if one.kind != "broadcast" or not enough(loop, one.count):
-            continue
-        if one.count <= limits["share"] * loop.graphs:
-            continue
+    for one in operations(loop, "broadcast", limits["share"]):
         often = in_steps(one.count, loop.graphs, "loss", "losses")
         yield at(
             RULE.finding(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps, of_loss
+from gradscope.rules._loop import at, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -40,10 +40,8 @@ RULE = Rule(
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for each operation."""
-    for one in loop.operations:
-        if one.kind != "single-softmax" or not one.alone or not enough(loop, one.count):
-            continue
-        if one.count <= limits["share"] * loop.graphs:
+    for one in operations(loop, "single-softmax", limits["share"]):
+        if not one.alone:
             continue
         shape = ", ".join(map(str, one.shapes[0]))
         yield at(

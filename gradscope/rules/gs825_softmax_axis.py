@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps, of_loss
+from gradscope.rules._loop import at, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -36,11 +36,7 @@ RULE = Rule(
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for each operation."""
-    for one in loop.operations:
-        if one.kind != "softmax-axis" or not enough(loop, one.count):
-            continue
-        if one.count <= limits["share"] * loop.graphs:
-            continue
+    for one in operations(loop, "softmax-axis", limits["share"]):
         over_1 = one.name.endswith(" 1")
         shape = ", ".join(map(str, one.shapes[0]))
         yield at(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._loop import at, in_steps, operations
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -31,11 +31,7 @@ RULE = Rule(
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for each term."""
-    for one in loop.operations:
-        if one.kind != "number" or not enough(loop, one.count):
-            continue
-        if one.count <= limits["share"] * loop.graphs:
-            continue
+    for one in operations(loop, "number", limits["share"]):
         yield at(
             RULE.finding(
                 "",

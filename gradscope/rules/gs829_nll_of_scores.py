@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps, of_loss
+from gradscope.rules._loop import at, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -35,11 +35,7 @@ RULE = Rule(
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for a run."""
-    for one in loop.operations:
-        if one.kind != "scores" or not enough(loop, one.count):
-            continue
-        if one.count <= limits["share"] * loop.graphs:
-            continue
+    for one in operations(loop, "scores", limits["share"]):
         shape = ", ".join(map(str, one.shapes[0]))
         yield at(
             RULE.finding(

@@ -116,10 +116,8 @@ class Session:
     #: The steps of the samples of each model.
     samples: dict[int, array[int]] = field(default_factory=dict)
     others: OtherProcesses | None = None
-    #: What of the script was not observed, and what to do about it.
+    #: What of the script was not observed, and what to do about it; what `--leaks` judged.
     unobserved: list[str] = field(default_factory=list)
-    #: What `--leaks` came to.
-    leaks_line: str | None = None
     limit: Limit = field(init=False)
     _writer: RunWriter | None = None
     _process: int = field(default_factory=os.getpid)
@@ -332,8 +330,8 @@ class Session:
         if observer is not None and observer.one_of_several and run.world_size == 1:
             self.unobserved.append(ONE_OF_SEVERAL)
         if observer is not None and (leaks := observer.leaks()) is not None:
-            self.leaks_line = leaks
-        notices = (*self.unobserved, *([self.leaks_line] if self.leaks_line else []))
+            self.unobserved.append(leaks)
+        notices = tuple(self.unobserved)
         run = replace(run, ended=time.time(), exit=exit, notices=notices)
         if observer is not None:
             try:
@@ -416,7 +414,7 @@ class Session:
             verdict,
             None if path is None else str(path),
             failure=self.failure,
-            unobserved=[*self.unobserved, *([self.leaks_line] if self.leaks_line else [])],
+            unobserved=self.unobserved,
         )
 
     def fault(self) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from gradscope.records.answers import WhyReport
 from gradscope.reporters.answers._lines import alike, answer_lines, conclusion, facts
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.header import notes
-from gradscope.reporters.markdown_text import escaped, fenced, sentence
+from gradscope.reporters.markdown_blocks import line_items, prose
+from gradscope.reporters.markdown_text import escaped, fenced
 from gradscope.reporters.text_view import TextView
-from gradscope.typeset.console import Line
 
 suffix = ".md"
 
@@ -26,16 +26,7 @@ def _blocks(report: WhyReport) -> Iterator[str]:
     yield "\n".join(f"- {escaped(fact)}" for fact in (" · ".join(further), *notes(report.run)))
     if report.error is not None:
         yield "### Error\n\n" + fenced(map(str, error_lines(report.error)))
-    answers = [_items(answer_lines(group)) for group in alike(report)]
+    answers = [line_items(answer_lines(group)) for group in alike(report)]
     if answers:
         yield "\n".join(answers)
-    yield from map(_prose, conclusion(report))
-
-
-def _items(lines: Iterable[Line]) -> str:
-    return "\n".join(f"{'  ' * line.indent}- {_prose(line)}" for line in lines)
-
-
-def _prose(line: Line) -> str:
-    text = sentence(line.text)
-    return f"**{escaped(line.lead)}** {text}" if line.lead else text
+    yield from map(prose, conclusion(report))

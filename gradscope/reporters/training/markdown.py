@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gradscope.records.history import RunHistory
-from gradscope.reporters.markdown_blocks import found_items, table_block
-from gradscope.reporters.markdown_text import escaped, sentence
+from gradscope.reporters.markdown_blocks import found_items, prose, table_block
+from gradscope.reporters.markdown_text import escaped
 from gradscope.reporters.report import View
 from gradscope.reporters.training.sentences import events, findings, summary
 from gradscope.reporters.training.tables import layers, step_metrics, steps
 from gradscope.reporters.training.tables.naming import qualified
-from gradscope.typeset.console import Line
 from gradscope.typeset.tables import Table
 
 suffix = ".md"
@@ -25,7 +24,7 @@ def render(history: RunHistory, view: View) -> str:
 def _blocks(history: RunHistory, view: View) -> Iterator[str]:
     (script, *first), *others = summary.facts(history)
     yield f"## {escaped(script)}"
-    facts = [_line(summary.end(history)), *(escaped(" · ".join(f)) for f in (first, *others))]
+    facts = [prose(summary.end(history)), *(escaped(" · ".join(f)) for f in (first, *others))]
     yield _items([*facts, *map(escaped, summary.notes(history))])
     wanted = view.table
     if wanted is None:
@@ -36,7 +35,7 @@ def _blocks(history: RunHistory, view: View) -> Iterator[str]:
         yield _findings(history)
     if wanted in (None, "events") and history.events:
         yield "### Events\n\n" + _items(
-            map(_line, events.lines(history.events, full=wanted is not None))
+            map(prose, events.lines(history.events, full=wanted is not None))
         )
     elif wanted == "events":
         yield "No events."
@@ -53,7 +52,7 @@ def _blocks(history: RunHistory, view: View) -> Iterator[str]:
 def _findings(history: RunHistory) -> str:
     found, known = findings.with_steps(history)
     parts = ["### Findings", "\n".join(found_items(found, known))] if found else []
-    judged = [_line(line) for line in findings.verdict(history)]
+    judged = [prose(line) for line in findings.verdict(history)]
     return "\n\n".join([*parts, *judged])
 
 
@@ -63,7 +62,3 @@ def _table(table: Table | None) -> str:
 
 def _items(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
-
-
-def _line(line: Line) -> str:
-    return f"**{escaped(line.lead)}** {sentence(line.text)}" if line.lead else sentence(line.text)
