@@ -54,6 +54,11 @@ class Finding:
     location: str | None = field(default=None, metadata=SPARSE)
     made: str | None = field(default=None, metadata=SPARSE)
 
+    @property
+    def line(self) -> str | None:
+        """The one line to open: the location, else where it was made."""
+        return self.location or self.made
+
 
 @dataclass(frozen=True, slots=True)
 class PrecisionForecast:

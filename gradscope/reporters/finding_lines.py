@@ -123,8 +123,13 @@ def places(finding: Finding) -> list[str]:
     """The line that does it, and the line that made what it names, where that is another."""
     found = [f"at {plain(finding.location)}"] if finding.location else []
     if finding.made and finding.made != finding.location:
-        found.append(f"`{plain(finding.name)}` is made at {plain(finding.made)}")
+        found.append(plain(made_at(finding)))
     return found
+
+
+def made_at(finding: Finding) -> str:
+    """Where the layer or the parameter was made, in words."""
+    return f"`{finding.name}` is made at {finding.made}"
 
 
 def also(group: SimilarFindings, known: Known = nothing) -> str:

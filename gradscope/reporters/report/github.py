@@ -48,7 +48,7 @@ def _commands(model: CheckedModel, view: View) -> Iterator[str]:
             sentence, *details = finding_lines.lines(part)
             text = [f"{name}: {sentence.text}"]
             text += [str(line).strip() for line in details]
-            where = source_line(finding.location or finding.made, model.run, view.root)
+            where = source_line(finding.line, model.run, view.root)
             level = _LEVELS.get(finding.severity, "notice")
             yield _command(level, f"{plain(finding.code)} {plain(finding.rule)}", where, text)
 

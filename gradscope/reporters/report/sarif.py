@@ -134,7 +134,7 @@ def _result(finding: Finding, model: CheckedModel, index: int, view: View) -> di
         "ruleIndex": index,
         "level": _LEVELS.get(finding.severity, "note"),
         "message": {"text": "\n".join(part for part in parts if part)},
-        "locations": [_location(finding.location or finding.made, finding.name, model, view)],
+        "locations": [_location(finding.line, finding.name, model, view)],
         "partialFingerprints": {"gradscope/v1": fingerprint(finding, model.run)},
         "properties": {key: value for key, value in facts.items() if value is not None},
     }

@@ -190,3 +190,14 @@ def test_answers_have_symptoms_under_their_cause(format: str, patterns: tuple[st
     text = module.render(answers(causes(), patterns=patterns), TextView(width=100))
     named = "named" if patterns else "all"
     check(f"training/causes.why-{named}{module.suffix}", text)
+
+
+def test_the_line_that_made_a_layer_stands_beside_the_one_that_is_at_fault() -> None:
+    found = causes().findings[0]
+    for location, made in (("train.py:31", "net.py:12"), (None, "net.py:12"), ("a.py:1", "a.py:1")):
+        one = replace(found, finding=replace(found.finding, location=location, made=made))
+        (answer, *_) = answers(replace(causes(), findings=(one,))).answers
+        shown = "is made at net.py:12"
+        assert answer.location == (location or made)
+        assert (shown in answer.message) == (location == "train.py:31")
+        assert (shown in " ".join(said(one))) == (made == "net.py:12")

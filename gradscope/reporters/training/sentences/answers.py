@@ -11,6 +11,7 @@ from gradscope.records.answers import Answer, Explanation, WhyReport
 from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.run import RunInfo
 from gradscope.records.training import StepSample, TrainingFinding
+from gradscope.reporters.finding_lines import made_at
 from gradscope.reporters.training.sentences.findings import given, run_info, where
 from gradscope.reporters.training.sentences.summary import title
 from gradscope.reporters.training.tables.naming import qualified, selected
@@ -146,6 +147,8 @@ def _bad(history: RunHistory) -> Iterator[Answer]:
         message = finding.message
         if origin is not None and origin.inputs and origin.phase not in ("parameter", "input"):
             message = f"{message.rstrip('.')}. Its inputs: {given(origin)}."
+        if finding.made and finding.made != finding.line:
+            message = f"{message.rstrip('.')}. {made_at(finding)}."
         yield Answer(
             name=finding.name,
             kind="parameter" if finding.name in parameters else "module",
@@ -153,7 +156,7 @@ def _bad(history: RunHistory) -> Iterator[Answer]:
             message=message,
             cause=cause,
             call=finding.call,
-            location=finding.location,
+            location=finding.line,
             advice=finding.advice or None,
             severity=finding.severity,
             steps=found.steps,
