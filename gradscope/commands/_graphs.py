@@ -11,8 +11,8 @@ from gradscope.commands._model import split_words
 from gradscope.commands._views import Destination
 from gradscope.commands._write import say
 from gradscope.diagrams import GraphView
-from gradscope.diagrams.graph.modules import check_expand, check_layers
-from gradscope.diagrams.graph.views import without_views
+from gradscope.diagrams.graph.lookup import check_expand, check_layers
+from gradscope.diagrams.graph.view import without_views
 from gradscope.errors import OptionError
 from gradscope.records import json as record_json
 from gradscope.records.graph import AutogradGraph

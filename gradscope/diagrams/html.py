@@ -14,7 +14,7 @@ from typing import Any
 
 from gradscope.diagrams.graph.flow import read_flow
 from gradscope.diagrams.graph.groups import grouped
-from gradscope.diagrams.graph.part import between
+from gradscope.diagrams.graph.lookup import between
 from gradscope.diagrams.graph.view import GraphView
 from gradscope.diagrams.page import script_data, static
 from gradscope.errors import OptionError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.diagrams.graph.part import between
+from gradscope.diagrams.graph.lookup import between
 from gradscope.diagrams.graph.view import GraphView
 from gradscope.records import json as record_json
 from gradscope.records.graph import AutogradGraph

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from rich.text import Text
 
-from gradscope.diagrams.graph.flow import Flow, read_flow
-from gradscope.diagrams.graph.groups import Group, grouped, opened
-from gradscope.diagrams.graph.names import chain, start
-from gradscope.diagrams.graph.paths import main_path
+from gradscope.diagrams import _routes
+from gradscope.diagrams._routes import absent
+from gradscope.diagrams._tree import table
+from gradscope.diagrams.graph.flow import Flow, main_path, read_flow
+from gradscope.diagrams.graph.groups import Group, chain, grouped, opened, start
 from gradscope.diagrams.graph.view import GraphView
-from gradscope.diagrams.text import routes
-from gradscope.diagrams.text.absent import absent
-from gradscope.diagrams.text.tree import table
 from gradscope.records.graph import AutogradGraph
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.header import header, run_facts
@@ -47,7 +45,7 @@ def _blocks(graph: AutogradGraph, view: GraphView) -> Iterator[Iterable[Text]]:
         return
     flow = read_flow(graph)
     if view.sources or view.targets:
-        yield from routes.blocks(graph, view, flow)
+        yield from _routes.blocks(graph, view, flow)
         return
     root = grouped(graph, view, own=_OWN, flow=flow)
     is_open = opened(root, graph, view, limit=_ROWS)

@@ -13,7 +13,7 @@ import pytest
 from diagrams.samples import ALL, chain, mlp, resnet, transformer
 
 from gradscope.diagrams import GraphView, pdf, png, svg
-from gradscope.diagrams.picture import graphviz, layout, strips
+from gradscope.diagrams.picture import graphviz, layout
 from gradscope.diagrams.picture.drawing import draw
 from gradscope.errors import OptionError
 
@@ -74,8 +74,8 @@ def test_a_png_and_a_pdf_are_whole_files() -> None:
 @needed
 def test_a_full_drawing_of_a_deep_network_is_cut_into_columns() -> None:
     graph = transformer(20)
-    assert strips.needs_strips(draw(graph, GraphView(full=True)))
-    assert not strips.needs_strips(draw(graph, GraphView()))
+    assert layout.needs_strips(draw(graph, GraphView(full=True)))
+    assert not layout.needs_strips(draw(graph, GraphView()))
     root = ET.fromstring(svg.render(graph, GraphView(full=True)))
     *_, wide, tall = (float(x) for x in (root.get("viewBox") or "").split())
     assert tall < 3 * wide
@@ -114,7 +114,7 @@ def test_a_layout_that_takes_too_long_is_ended_and_a_coarser_one_drawn(
             raise graphviz.TooSlow
         return run(dot, form, clock, **more)
 
-    for module in (layout, strips):
+    for module in (layout, layout):
         monkeypatch.setattr(module, "run", slow)
     view = GraphView(full=True, timeout=30, say=said.append)
     assert svg.render(transformer(), view).startswith("<svg")

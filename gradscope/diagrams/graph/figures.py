@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from gradscope.diagrams.graph.flow import MISSING, NONFINITE, ZERO, Flow
-from gradscope.diagrams.graph.group import Group, below
+from gradscope.diagrams.graph.grouping import Group, below
 from gradscope.records.graph import GraphNode
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 
-from gradscope.diagrams.graph.flow import Flow
-from gradscope.diagrams.graph.group import Group, below
-from gradscope.diagrams.graph.structure import Signature, Structure
+from gradscope.diagrams.graph.flow import Flow, Span
+from gradscope.diagrams.graph.grouping import Group, below
 
 
 def fold(root: Group, flow: Flow) -> None:
@@ -101,3 +100,126 @@ def _folded(group: Group, run: list[Group], structure: Structure) -> Group:
 
 def _numbers(label: str) -> list[int]:
     return [int(digits) for digits in re.findall(r"\d{1,18}", label)]
+
+
+Signature = tuple[object, ...]
+
+
+class Structure:
+    """Every group's operations as a slice of one list, in which equal groups read the same."""
+
+    def __init__(self, root: Group, flow: Flow) -> None:
+        self._known = flow
+        self._tokens: list[Group | int | None] = []
+        self._spans: dict[int, tuple[int, int]] = {}
+        self._place: dict[int, int] = {}
+        self._ranks = {id: i for i, id in enumerate(flow.order)}
+        stack: list[tuple[Group, bool] | int] = [(root, True)]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, int):
+                self._place[item] = len(self._tokens)
+                self._tokens.append(item)
+                continue
+            group, entering = item
+            if not entering:
+                self._tokens.append(None)
+                self._spans[id(group)] = (self._spans[id(group)][0], len(self._tokens))
+                continue
+            self._spans[id(group)] = (len(self._tokens), 0)
+            self._tokens.append(group)
+            stack.append((group, False))
+            stack += [(p, True) if isinstance(p, Group) else p for p in reversed(group.parts)]
+
+    def brief(self, group: Group) -> Signature:
+        """What equal groups have in common at first sight."""
+        start, end = self._spans[id(group)]
+        stem = re.sub(r"\d+", "0", group.label)
+        return (stem, group.type, group.name is None, group.expanded, end - start)
+
+    def signature(self, group: Group) -> Signature:
+        """Types, operations, their wiring inside the group and the shapes of their leaves."""
+        start, end = self._spans[id(group)]
+        tokens: list[object] = []
+        for token in self._tokens[start:end]:
+            if token is None:
+                tokens.append(None)
+            elif isinstance(token, Group):
+                stem = token.label if token is not group else ""
+                tokens.append((stem, token.type, token.expanded))
+            else:
+                tokens.append(self._operation(token, start, end))
+        return tuple(tokens)
+
+    def _operation(self, id: int, start: int, end: int) -> Signature:
+        nodes, here = self._known.nodes, self._place[id]
+        wires: list[object] = [nodes[id].op]
+        for child in self._known.onward[id]:
+            leaf = nodes[child]
+            if leaf.kind != "function":
+                wires.append((leaf.kind, leaf.shape))
+            else:
+                place = self._place[child]
+                wires.append(place - here if start <= place < end else None)
+        return tuple(wires)
+
+    def _ids(self, group: Group) -> list[int]:
+        start, end = self._spans[id(group)]
+        return [token for token in self._tokens[start:end] if isinstance(token, int)]
+
+    def shapes(self, group: Group) -> list[Span | None]:
+        """The shape of each of its operations, or the range of those that it stands for."""
+        return [span(self._known, id) for id in self._ids(group)]
+
+    def leads(self, one: Group, other: Group) -> bool:
+        """Does an operation of the one lead to one of the other, with nothing between them?"""
+        start, end = self._spans[id(other)]
+        children = (child for id in self._ids(one) for child in self._known.onward[id])
+        return any(start <= self._place.get(child, -1) < end for child in children)
+
+    def independent(self, groups: list[Group]) -> bool:
+        """Is there no way, however long, from one of the groups to another?"""
+        home = {id: i for i, group in enumerate(groups) for id in self._ids(group)}
+        last = max((self._ranks[id] for id in home), default=0)
+        todo: list[int] = []
+        for id, i in home.items():
+            for child in self._known.onward[id]:
+                if child not in home:
+                    todo.append(child)
+                elif home[child] != i:
+                    return False
+        seen = set(todo)
+        while todo:  # beyond the last of them no way leads back
+            for child in self._known.onward[todo.pop()]:
+                if child in home:
+                    return False
+                if child not in seen and self._ranks[child] < last:
+                    seen.add(child)
+                    todo.append(child)
+        return True
+
+    def widen(self, groups: list[Group]) -> None:
+        """Note for the operations of the first the range of shapes over all groups."""
+        for ids in zip(*map(self._ids, groups), strict=True):
+            found = [span(self._known, id) for id in ids]
+            if any(one != found[0] for one in found):
+                self._known.spans[ids[0]] = _joined(found)
+
+
+def span(flow: Flow, id: int) -> Span | None:
+    """An operation's shape as (least, most) of each dimension, over all that it stands for."""
+    if id in flow.spans:
+        return flow.spans[id]
+    sizes = flow.nodes[id].shape
+    return None if sizes is None else tuple((n, n) for n in sizes)
+
+
+def _joined(spans: list[Span | None]) -> Span | None:
+    """The range over several; none where they have not as many dimensions."""
+    full = [one for one in spans if one is not None]
+    if len(full) < len(spans) or len({len(one) for one in full}) > 1:
+        return None
+    return tuple(
+        (min(low for low, _ in ends), max(high for _, high in ends))
+        for ends in zip(*full, strict=True)
+    )

@@ -1,19 +1,31 @@
-"""The reduction of a graph by the modules that made it: groups, repeats folded, figures.
+"""The reduction of a graph by the modules that made it: groups, repeats folded, names, long rows.
 
-Every format draws groups; ``opened`` says which of them a reader sees from inside.
+Every format draws groups; ``opened`` says which of them a reader sees from inside. A group with
+hundreds of parts could never be opened on a screen; rows of them can. A picture, in which nothing
+can be opened, shows such rows as boxes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from gradscope.diagrams.graph.figures import fill
-from gradscope.diagrams.graph.flow import Flow, read_flow
+from gradscope.diagrams.graph.figures import fill, saved_bytes
+from gradscope.diagrams.graph.flow import Flow, Span, read_flow
 from gradscope.diagrams.graph.folding import fold
-from gradscope.diagrams.graph.group import Group, below, operations_below
-from gradscope.diagrams.graph.grouping import bundle, expand, selected, tree
+from gradscope.diagrams.graph.grouping import (
+    Group,
+    below,
+    bundle,
+    expand,
+    operations_below,
+    selected,
+    tree,
+)
 from gradscope.diagrams.graph.view import GraphView
-from gradscope.records.graph import AutogradGraph
+from gradscope.records.graph import AutogradGraph, GraphNode
+from gradscope.typeset.numbers import count, shape
+from gradscope.typeset.text import plain
 
 __all__ = ["Group", "below", "grouped", "opened", "operations_below", "shown"]
 
@@ -139,3 +151,132 @@ def shown(root: Group, is_open: Callable[[Group], bool]) -> dict[int, Group | in
 def _unfolded(groups: Iterable[Group]) -> Iterator[Group]:
     for group in groups:
         yield from group.members or [group]
+
+
+def title(node: GraphNode) -> str:
+    """A node as a reader calls it: an operation, or a leaf's name."""
+    if node.kind == "function":
+        return plain(node.op)
+    return plain(node.name) if node.name else f"(unnamed {node.kind})"
+
+
+def operation(node: GraphNode) -> str:
+    """A node as a reader calls it, a leaf with its shape."""
+    bare = node.kind == "function" or node.shape is None
+    return title(node) if bare else f"{title(node)} {shape(node.shape or ())}"
+
+
+def ranges(span: Span) -> str:
+    """A shape of which dimensions may differ: ``[7…9, 16]``."""
+    sizes = (str(low) if low == high else f"{low}…{high}" for low, high in span)
+    return f"[{', '.join(sizes)}]"
+
+
+def sizes(flow: Flow, id: int) -> str:
+    """An operation's or a leaf's shape as shown; empty where it is not known or not one."""
+    if id in flow.spans:
+        span = flow.spans[id]
+        return "" if span is None else ranges(span)
+    found = flow.nodes[id].shape
+    return "" if found is None else shape(found)
+
+
+def start(graph: AutogradGraph) -> str:
+    """What the graph is of, in a sentence."""
+    return "the loss" if graph.start == "loss" else plain(graph.start)
+
+
+def label(group: Group) -> str:
+    """A group as a reader calls it."""
+    return f"{group.label}{group.repeats}"
+
+
+def dotted(group: Group) -> str:
+    """A group's full name: ``layer1.0``, ``h.1 … 95 ×95``, ``cell #2``."""
+    text = label(group)
+    name = plain(group.name or "")
+    around = name.rpartition(".")[0]
+    return f"{around}.{text}" if around and not text.startswith(f"{around}.") else text
+
+
+def chain(
+    path: Sequence[int], root: Group, flow: Flow, is_open: Callable[[Group], bool]
+) -> Iterator[str]:
+    """A path's stations, modules instead of what happens inside one."""
+
+    def entered(group: Group) -> bool:
+        held = group.name == "" or any(True for _ in group.groups())
+        return group is root or (held and group.times == 1 and is_open(group))
+
+    places = shown(root, entered)
+    last: Group | int | None = None
+    for id in path:
+        place = places.get(id, id)
+        if place is not last or isinstance(place, int):
+            yield dotted(place) if isinstance(place, Group) else operation(flow.nodes[place])
+        last = place
+
+
+#: A group with more parts than this is cut into rows of parts.
+LONG = 120
+#: At most so many rows.
+ROWS = 40
+
+
+def rows(group: Group, flow: Flow) -> list[Group | int]:
+    """A group's members or parts; where they are many, groups of them."""
+    parts: list[Group | int] = [*group.members] if group.members else group.parts
+    n = len(parts)
+    if n <= LONG:
+        return parts
+    # As equal as can be on every level: 7,505 parts are 20 rows of 20 of 20.
+    levels = math.ceil(math.log(n, ROWS))
+    length = math.ceil(n ** ((levels - 1) / levels))
+    return [_row(group, parts[i : i + length], i, flow) for i in range(0, n, length)]
+
+
+def _row(group: Group, parts: list[Group | int], start: int, flow: Flow) -> Group:
+    labels = [part.label for part in parts if isinstance(part, Group)]
+    label = f"parts {count(start + 1)} … {count(start + len(parts))}"
+    if len(labels) == len(parts):
+        label = f"{labels[0]} … {labels[-1]}"
+    row = Group(f"{group.key}/{start}…{start + len(parts) - 1}", label, parent=group, parts=parts)
+    first = parts[0]
+    row.type = group.type if group.members else None
+    # What enters a row is what enters its first part.
+    row.grad_norm = first.grad_norm if isinstance(first, Group) else flow.nodes[first].grad_norm
+    row.parameters = sum(part.parameters for part in parts if isinstance(part, Group))
+    own = [flow.nodes[id] for id in operations_below(row)]
+    row.ops = len(own)
+    row.nonfinite = sum(node.grad_nonfinite or 0 for node in own)
+    row.saved_bytes = saved_bytes(own)
+    row.within = _within(parts, flow)
+    return row
+
+
+def _within(parts: list[Group | int], flow: Flow) -> tuple[str, ...]:
+    """What first happens to the gradient at or in any of the parts."""
+    found: set[str | None] = set()
+    for part in parts:
+        if isinstance(part, Group):
+            found |= {part.mark, *part.within}
+        else:
+            found.add(flow.marks.get(part))
+            own = (leaf for leaf in flow.leaves.get(part, ()) if flow.home[leaf] == part)
+            found |= {flow.marks.get(leaf) for leaf in own}
+    return tuple(sorted(mark for mark in found if mark))
+
+
+def shorten(root: Group, flow: Flow) -> None:
+    """Cut every long row of modules for good; what ``--expand`` names stays as it is."""
+    groups = list(below(root))
+    for group in groups:  # grows while it is read: a long row may be cut into long ones
+        held = any(True for _ in group.groups())
+        if held and not group.members and not group.expanded:
+            parts = rows(group, flow)
+            if parts is not group.parts:
+                group.parts = parts
+                groups += group.groups()
+    for group in reversed(groups):
+        if group.members:  # its parts are those of the first
+            group.parts = group.members[0].parts

@@ -1,4 +1,4 @@
-"""Finds places in a graph by name, and the parts of the model that are not in it.
+"""Finds places in a graph by name, the part between them, and what is not in the graph and why.
 
 The graph's start is found by its own word first, then modules, parameters and inputs by their
 names, a module's call as ``cell#2``, and then patterns. A module that has the start's name is found
@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from gradscope.diagrams.graph.figures import entries
-from gradscope.diagrams.graph.flow import Flow, read_flow
-from gradscope.diagrams.graph.grouping import tree
+from gradscope.diagrams.graph.figures import entries, saved_bytes
+from gradscope.diagrams.graph.flow import Flow, reached, read_flow
+from gradscope.diagrams.graph.grouping import below, tree
+from gradscope.diagrams.graph.groups import start
+from gradscope.diagrams.graph.view import GraphView
 from gradscope.errors import GradscopeError, OptionError, did_you_mean
-from gradscope.patterns import Named, Pattern
-from gradscope.records.graph import AutogradGraph
+from gradscope.patterns import Named, Pattern, matching
+from gradscope.records.answers import Answer
+from gradscope.records.graph import AutogradGraph, GraphCall, GraphNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +131,165 @@ def _around(name: str) -> list[str]:
 def find(graph: AutogradGraph, word: str, flow: Flow | None = None) -> list[int]:
     """The nodes of a name or pattern, as ``Lookup.nodes``."""
     return [node.id for node in Lookup(graph, flow).nodes(word)]
+
+
+def answered(graph: AutogradGraph, names: Iterable[str]) -> tuple[Answer, ...]:
+    """The answers for names that are not in the graph; a module without parameters gets its own."""
+    asked = set(names)
+    found = [a for a in graph.answers if not asked.isdisjoint((a.name, *a.upstream))]
+    explained = {name for answer in found for name in (answer.name, *answer.upstream)}
+    message = f"no operation of it is upstream of {start(graph)}"
+    modules = sorted(asked - explained - set(graph.names))
+    return (*found, *(Answer(name, "module", "missing", message) for name in modules))
+
+
+def reason(graph: AutogradGraph, name: str) -> str:
+    """Why something is not in the graph, in half a sentence."""
+    if not graph.complete:
+        return "the run stopped before there was an answer"
+    for answer in answered(graph, [name]):
+        return answer.message + (f" ({answer.location})" if answer.location else "")
+    if name in graph.frozen:
+        return "it is frozen, requires_grad is False"
+    return f"no path from {start(graph)} leads there"
+
+
+def between(graph: AutogradGraph, view: GraphView, *, answers: bool = False) -> AutogradGraph:
+    """The graph with only the nodes on paths from ``view.sources`` to ``view.targets``.
+
+    Without sources paths begin at the root, without targets they end at any leaf. With ``answers``
+    a name that is not in the graph is answered in the part; else it is refused.
+
+    Raises:
+        OptionError: a name that is not in the graph, or no path.
+    """
+    if graph.root is None or not (view.sources or view.targets):
+        return graph
+    names = Lookup(graph)
+    words = (*view.sources, *view.targets)
+    lost = list(dict.fromkeys(name for word in words for name in names.absent(word)))
+    for name in lost if not answers else ():
+        raise OptionError(
+            f"`{name}` is not in the graph: {reason(graph, name)}",
+            help="`-f terminal` says where it is cut, and why",
+        )
+    sources = [node.id for word in view.sources for node in names.nodes(word)]
+    targets = [node.id for word in view.targets for node in names.nodes(word)]
+    kept = _between(graph, sources if view.sources else [graph.root], targets, view)
+    if not kept and not lost:
+        ends = [", ".join(words) for words in (view.sources, view.targets)]
+        raise OptionError(
+            f"no path leads from {ends[0] or graph.start} to {ends[1] or 'a leaf'}",
+            help="gradients flow from the loss to the parameters: try the other way round",
+        )
+    return _part(graph, kept, lost, view)
+
+
+def _between(
+    graph: AutogradGraph, sources: list[int], targets: list[int], view: GraphView
+) -> set[int]:
+    onward = {node.id: _onward(node) for node in graph.nodes}
+    kept = reached(sources, onward)
+    if view.targets:
+        back: dict[int, list[int]] = {}
+        for tail, heads in onward.items():
+            for head in heads:
+                back.setdefault(head, []).append(tail)
+        kept &= reached(targets, back)
+    return kept
+
+
+def _part(graph: AutogradGraph, kept: set[int], lost: list[str], view: GraphView) -> AutogradGraph:
+    """The record of the kept nodes alone: it says nothing of what was left out."""
+    nodes = tuple(_within(node, kept) for node in graph.nodes if node.id in kept)
+    inside = {node.name for node in nodes if node.kind == "parameter"}
+    start = _words(view.sources) or graph.start
+    part = f"paths from {start} to {_words(view.targets) or 'any leaf'}"
+    part = part if graph.part is None else f"{part}, of the {graph.part}"
+    graph = replace(
+        graph,
+        root=nodes[0].id if nodes else None,
+        nodes=nodes,
+        calls=_calls(graph, nodes),
+        saved_bytes=_saved(nodes),
+        names=tuple(name for name in graph.names if name in inside or name in lost),
+        frozen=tuple(name for name in graph.frozen if name in lost),
+        answers=answered(graph, lost),
+        part=part,
+    )
+    if not view.sources:
+        return graph
+    return replace(graph, start=start, loss=None, loss_nonfinite=None)
+
+
+def _words(words: Iterable[str]) -> str:
+    return ", ".join(word or "(model)" for word in words)
+
+
+def _onward(node: GraphNode) -> tuple[int, ...]:
+    return tuple(edge[0] for edge in (*node.to, *node.inner) if edge is not None)
+
+
+def _within(node: GraphNode, kept: set[int]) -> GraphNode:
+    """The node without its edges to what is left out."""
+    to = tuple(edge if edge is not None and edge[0] in kept else None for edge in node.to)
+    return replace(node, to=to, inner=tuple(edge for edge in node.inner if edge[0] in kept))
+
+
+def _calls(graph: AutogradGraph, nodes: tuple[GraphNode, ...]) -> tuple[GraphCall, ...]:
+    """All calls of the modules that the nodes name, and the calls around them."""
+    used = {node.module for node in nodes}
+    kept = [call.name in used for call in graph.calls]
+    for i in reversed(range(len(kept))):
+        parent = graph.calls[i].parent
+        if kept[i] and parent >= 0:
+            kept[parent] = True
+    places = {-1: -1}
+    calls: list[GraphCall] = []
+    for i, call in enumerate(graph.calls):
+        if kept[i]:
+            places[i] = len(calls)
+            calls.append(replace(call, parent=places[call.parent]))
+    return tuple(calls)
+
+
+def _saved(nodes: tuple[GraphNode, ...]) -> int | None:
+    """Bytes that they keep; None where one of them could not be read."""
+    own = [node for node in nodes if node.kind == "function"]
+    return None if any(node.saved_bytes is None for node in own) else saved_bytes(own)
+
+
+def check_layers(graph: AutogradGraph, patterns: Sequence[str]) -> None:
+    """Check ``--layers`` and ``--exclude`` against what a saved graph knows of its model.
+
+    Raises:
+        LayerError: a pattern matches none of its modules, or together they leave none.
+    """
+    if patterns:
+        matching(patterns, _modules(graph), what="module of the graph")
+
+
+def check_expand(graph: AutogradGraph, patterns: Sequence[str]) -> None:
+    """Check ``--expand``, which opens what has operations.
+
+    Raises:
+        LayerError: a pattern matches no module with operations.
+    """
+    if not patterns or graph.root is None:
+        return
+    root, _ = tree(graph, read_flow(graph))
+    names = {g.name: g.type for g in below(root) if g.name is not None}
+    named = [Named(name, (), (kind,) if kind else ()) for name, kind in names.items()]
+    matching(patterns, named, what="module of the graph")
+
+
+def _modules(graph: AutogradGraph) -> Iterator[Named]:
+    """The modules that ran, those around them, and those that hold parameters."""
+    types = {call.name: call.type for call in graph.calls}
+    names = {"": None, **dict.fromkeys(types)}
+    for name in (*types, *(name.rpartition(".")[0] for name in graph.names)):
+        parts = name.split(".")
+        names.update(dict.fromkeys(".".join(parts[: i + 1]) for i in range(len(parts))))
+    for name in names:
+        kind = types.get(name)
+        yield Named(name, (), (kind,) if kind else ())

@@ -8,17 +8,43 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from gradscope.diagrams.graph.figures import saved_bytes
 from gradscope.diagrams.graph.flow import Flow
-from gradscope.diagrams.graph.groups import Group, opened, operations_below
+from gradscope.diagrams.graph.groups import Group, opened, operations_below, rows
 from gradscope.diagrams.graph.view import GraphView
-from gradscope.diagrams.page.tree import Tree, tree
-from gradscope.diagrams.picture import colors
+from gradscope.diagrams.picture import boxes
 from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.typeset.numbers import count
 from gradscope.typeset.text import plain
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Groups, outer ones before inner ones; the place of the one around each (-1 for the first).
+
+    ``parts`` has what each shows when it is opened.
+    """
+
+    groups: list[Group] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    parts: list[list[Group | int]] = field(default_factory=list)
+
+
+def tree(root: Group, flow: Flow, most: int | None) -> Tree:
+    """All groups, or with ``most`` those nearest to the root."""
+    found = Tree([root], [-1])
+    for i, group in enumerate(found.groups):  # grows while it is read
+        parts = rows(group, flow)
+        found.parts.append(parts)
+        inner = [part for part in parts if isinstance(part, Group)]
+        if most is None or len(found.groups) + len(inner) <= most:
+            found.groups.extend(inner)
+            found.parents.extend([i] * len(inner))
+    return found
+
 
 #: Graphs of more nodes are embedded by groups, their operations counted.
 MOST_NODES = 20_000
@@ -30,12 +56,12 @@ LIMIT = 300
 FIRST = 60
 #: The pictures' colours; the ramp in its nine steps, between which the script mixes.
 COLOURS = {
-    "ramp": [colors.ramp(i / 8) for i in range(9)],
-    "ink": colors.INK,
-    "plain": colors.PLAIN,
-    "zero": colors.ZERO,
-    "missing": colors.MISSING,
-    "nonfinite": colors.NONFINITE,
+    "ramp": [boxes.ramp(i / 8) for i in range(9)],
+    "ink": boxes.INK,
+    "plain": boxes.PLAIN,
+    "zero": boxes.ZERO,
+    "missing": boxes.MISSING,
+    "nonfinite": boxes.NONFINITE,
 }
 
 

@@ -1,10 +1,18 @@
-"""Parts of a picture: boxes, arrows and frames."""
+"""Parts of a picture: boxes, arrows and frames, and their colours.
+
+A light viridis ramp on a log scale; other fills for no value. Black text on every fill keeps a
+contrast of at least 4.5; the words in the box say the same.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from gradscope.charts.colors import viridis
+from gradscope.typeset.numbers import number, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +110,98 @@ def downwards(drawing: Drawing) -> Iterator[tuple[int, list[int]]]:
             waiting[head] -= 1
             if not waiting[head]:
                 ready.append(head)
+
+
+#: So much white is mixed in that black text can be read on the darkest end too.
+_WHITE = 0.5
+
+#: How many steps a bar of the scale has.
+_BAR = 36
+
+INK = "#111111"
+PLAIN = "#ffffff"
+ZERO = "#ffd9b3"
+MISSING = "#e4e4e4"
+NONFINITE = "#ff9d9d"
+LEAF = "#f4f7ff"
+
+
+def contrast(one: str, other: str) -> float:
+    """The WCAG 2 contrast ratio of two ``#rrggbb`` colours, from 1 to 21."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(color: str) -> float:
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def ramp(share: float) -> str:
+    """The colour at ``share`` of the way from the smallest value to the largest."""
+    return "#" + "".join(f"{round(255 * _WHITE + c * (1 - _WHITE)):02x}" for c in viridis(share))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A log scale over positive values; without any, every value is plain.
+
+    ``least`` is the smallest value that there is, ``low`` where the colours begin.
+    """
+
+    by: str
+    low: float
+    high: float
+    least: float = 0.0
+
+    def fill(self, value: float | None, nonfinite: int = 0) -> str:
+        """The fill of a box with that value."""
+        if self.by == "gradient" and nonfinite:
+            return NONFINITE
+        if value is None:
+            return MISSING if self.by == "gradient" else PLAIN
+        if value <= 0:
+            return ZERO if self.by == "gradient" else PLAIN
+        # Differences of logarithms: the quotient of two numbers that exist may overflow.
+        low, high = math.log(self.low), math.log(self.high)
+        return ramp((math.log(value) - low) / (high - low) if high > low else 1.0)
+
+    def _values(self, steps: int) -> list[float]:
+        """Values in equal steps of the logarithm, from the least to the largest."""
+        if not self.high:
+            return []
+        if self.least == self.high:
+            return [self.high]
+        low, high = math.log(self.least), math.log(self.high)
+        inner = [math.exp(low + (high - low) * i / (steps - 1)) for i in range(1, steps - 1)]
+        return [self.least, *inner, self.high]
+
+    def bar(self) -> tuple[str, ...]:
+        """The colours from the least value to the largest."""
+        return tuple(self.fill(value) for value in self._values(_BAR))
+
+    def ticks(self) -> tuple[str, ...]:
+        """The values at the bar's ends and in its middle; one where all are the same."""
+        return tuple(map(number if self.by == "gradient" else _bytes, self._values(3)))
+
+    def legend(self, fills: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """Swatches with words: what else was used than the scale."""
+        used = set(fills)
+        others = ((ZERO, "zero"), (MISSING, "no gradient"), (NONFINITE, "NaN or Inf"))
+        return tuple(pair for pair in others if pair[0] in used)
+
+
+def _bytes(value: float) -> str:
+    return size(round(value))
+
+
+def scale(by: str, values: Iterable[float | None]) -> Scale:
+    """The scale over the positive finite ones of ``values``, at least a decade wide."""
+    positive = [v for v in values if v is not None and 0 < v < math.inf]
+    if not positive:
+        return Scale(by, 0.0, 0.0)
+    least, high = min(positive), max(positive)
+    # Less than a decade of difference is the same order of size, and should not look like a
+    # difference.
+    return Scale(by, min(least, high / 10) or least, high, least)

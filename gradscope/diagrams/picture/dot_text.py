@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gradscope.diagrams.picture.boxes import Box, Cluster, Drawing
-from gradscope.diagrams.picture.colors import INK, PLAIN
+from gradscope.diagrams.picture.boxes import INK, PLAIN, Box, Cluster, Drawing
 from gradscope.typeset.text import break_words, plain
 
 #: Wide faces with nearly equal widths first: where a reader has another, its text is narrower.

@@ -1,14 +1,23 @@
-"""Graphviz as it comes inside the package pygraphviz, with a time limit and clear words."""
+"""Graphviz as it comes inside the package pygraphviz, and titles of frames that no arrow crosses.
+
+Graphviz leads arrows around boxes, and through the titles of frames. So a drawing is laid out, the
+titles that an arrow crosses go to the other side of their frame, or their frame gets wider, and it
+is laid out again.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from gradscope import progress
+from gradscope.diagrams.picture.boxes import Cluster, Drawing
+from gradscope.diagrams.picture.dot_text import written
 from gradscope.errors import OptionError
 
 #: Formats that need no layout.
@@ -96,3 +105,104 @@ def _failure(code: int, complaint: str, form: str) -> OptionError:
         help=f"--depth 1 draws less; of the other formats, {_WITHOUT}",
         notes=[f"Graphviz said: {last}"] if code < 0 and complaint else (),
     )
+
+
+#: How often a drawing is laid out for this, and how near to a title an arrow may come, in points.
+_ROUNDS, _NEAR = 4, 2.0
+_STEPS = 16
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rectangle:
+    left: float
+    low: float
+    right: float
+    high: float
+
+    def holds(self, point: Point) -> bool:
+        x, y = point
+        return (
+            self.left - _NEAR <= x <= self.right + _NEAR
+            and self.low - _NEAR <= y <= self.high + _NEAR
+        )
+
+
+def with_clear_titles(drawing: Drawing, clock: Clock) -> Drawing:
+    """The drawing with each title on the side of its frame where fewer arrows cross it.
+
+    Raises:
+        TooSlow, OptionError: as ``graphviz.run``.
+    """
+    if not drawing.clusters:
+        return drawing
+    widened: set[int] = set()
+    for _ in range(_ROUNDS):
+        layout = json.loads(run(written(drawing, tooltips=False), "json0", clock))
+        clusters = list(drawing.clusters)
+        for i, crossed, mirrored in _crossings(drawing, layout):
+            side = {"l": "r", "r": "l"}[clusters[i].side]
+            if mirrored < crossed:
+                clusters[i] = replace(clusters[i], side=side)
+            elif i not in widened:
+                # On both sides: there is room beside the arrow only in a wider frame.
+                widened.add(i)
+                clusters[i] = replace(clusters[i], wide=True)
+        if tuple(clusters) == drawing.clusters:
+            break
+        drawing = replace(drawing, clusters=tuple(clusters))
+    return drawing
+
+
+def crossed_titles(drawing: Drawing, clock: Clock) -> list[Cluster]:
+    """The frames whose titles an arrow crosses all the same."""
+    layout = json.loads(run(written(drawing, tooltips=False), "json0", clock))
+    return [drawing.clusters[i] for i, _, _ in _crossings(drawing, layout)]
+
+
+def _crossings(drawing: Drawing, layout: dict[str, object]) -> Iterator[tuple[int, int, int]]:
+    """Each frame with a crossed title: by how many arrows, and by how many on its other side."""
+    arrows = [list(_points(str(edge["pos"]))) for edge in _list(layout, "edges") if "pos" in edge]
+    for frame in _list(layout, "objects"):
+        name = str(frame.get("name", ""))
+        if not name.startswith("cluster_") or "lp" not in frame:
+            continue
+        i = int(name.removeprefix("cluster_"))
+        left, _, right, _ = map(float, str(frame["bb"]).split(","))
+        x, y = map(float, str(frame["lp"]).split(","))
+        # The blanks that widen a frame belong to its label, and are longer than the title.
+        share = 0.46 if drawing.clusters[i].wide else 1.0
+        width, tall = 72 * float(str(frame["lwidth"])), 72 * float(str(frame["lheight"]))
+        start, end = x - width / 2, x + width / 2
+        if drawing.clusters[i].side == "l":
+            end = start + share * width
+        else:
+            start = end - share * width
+        title = _Rectangle(start, y - tall / 2, end, y + tall / 2)
+        mirror = replace(title, left=left + right - end, right=left + right - start)
+        crossed = sum(any(map(title.holds, points)) for points in arrows)
+        if crossed:
+            yield i, crossed, sum(any(map(mirror.holds, points)) for points in arrows)
+
+
+def _list(layout: dict[str, object], key: str) -> list[dict[str, object]]:
+    found = layout.get(key, [])
+    return found if isinstance(found, list) else []
+
+
+def _points(position: str) -> Iterator[Point]:
+    """Points along an arrow as Graphviz writes it: ``e,x,y`` for its tip, then cubic curves."""
+    points = [
+        (float(x), float(y))
+        for x, y in (word.split(",")[-2:] for word in position.split() if word[:1] not in "es")
+    ]
+    for i in range(0, len(points) - 3, 3):
+        for step in range(_STEPS + 1):
+            yield _bezier(points[i : i + 4], step / _STEPS)
+
+
+def _bezier(four: list[Point], t: float) -> Point:
+    weights = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3)
+    x = sum(w * p[0] for w, p in zip(weights, four, strict=True))
+    return x, sum(w * p[1] for w, p in zip(weights, four, strict=True))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.diagrams.graph.groups import Group
-from gradscope.diagrams.graph.names import start
+from gradscope.diagrams.graph.groups import Group, start
 from gradscope.diagrams.graph.view import GraphView
 from gradscope.diagrams.picture.boxes import Drawing
 from gradscope.records.answers import Answer

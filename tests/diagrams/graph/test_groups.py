@@ -12,8 +12,15 @@ from diagrams import samples
 
 from gradscope.diagrams import terminal
 from gradscope.diagrams.graph.flow import read_flow
-from gradscope.diagrams.graph.groups import Group, below, grouped, opened, operations_below, shown
-from gradscope.diagrams.graph.names import sizes
+from gradscope.diagrams.graph.groups import (
+    Group,
+    below,
+    grouped,
+    opened,
+    operations_below,
+    shown,
+    sizes,
+)
 from gradscope.diagrams.graph.view import GraphView
 from gradscope.diagrams.picture.drawing import draw
 from gradscope.errors import LayerError

@@ -13,10 +13,8 @@ from diagrams import samples
 
 from gradscope import plugins
 from gradscope.diagrams import GraphView, html
-from gradscope.diagrams.graph.flow import read_flow
-from gradscope.diagrams.graph.lookup import Lookup, find
-from gradscope.diagrams.graph.part import between
-from gradscope.diagrams.graph.paths import main_path, routes
+from gradscope.diagrams.graph.flow import main_path, read_flow, routes
+from gradscope.diagrams.graph.lookup import Lookup, between, find
 from gradscope.errors import OptionError
 from gradscope.records import json as record_json
 from gradscope.records.graph import AutogradGraph, GraphCall

@@ -14,8 +14,7 @@ from diagrams import samples
 
 from gradscope.diagrams import GraphView, html
 from gradscope.diagrams.graph.flow import read_flow
-from gradscope.diagrams.graph.groups import grouped
-from gradscope.diagrams.graph.rows import LONG
+from gradscope.diagrams.graph.groups import LONG, grouped
 from gradscope.diagrams.page import script_data, static
 from gradscope.errors import OptionError
 from gradscope.records.answers import Answer

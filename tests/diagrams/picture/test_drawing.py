@@ -23,8 +23,17 @@ from diagrams.samples import (
 )
 
 from gradscope.diagrams import GraphView
-from gradscope.diagrams.picture.boxes import Drawing, height
-from gradscope.diagrams.picture.colors import INK, MISSING, NONFINITE, ZERO, contrast, ramp, scale
+from gradscope.diagrams.picture.boxes import (
+    INK,
+    MISSING,
+    NONFINITE,
+    ZERO,
+    Drawing,
+    contrast,
+    height,
+    ramp,
+    scale,
+)
 from gradscope.diagrams.picture.drawing import coarser, draw
 from gradscope.errors import OptionError
 from gradscope.records.graph import AutogradGraph

@@ -7,8 +7,7 @@ import pytest
 from gradscope.diagrams.graph.view import GraphView
 from gradscope.diagrams.picture.boxes import Arrow, Box, Cluster, Drawing
 from gradscope.diagrams.picture.drawing import draw
-from gradscope.diagrams.picture.graphviz import Clock
-from gradscope.diagrams.picture.titles import crossed_titles, with_clear_titles
+from gradscope.diagrams.picture.graphviz import Clock, crossed_titles, with_clear_titles
 from tests.diagrams.samples import mlp, resnet, transformer
 
 pytest.importorskip("pygraphviz")

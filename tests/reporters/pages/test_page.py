@@ -12,7 +12,7 @@ from reporters import report_samples, run_samples
 from reporters.pages.page_samples import EVIL, PAGES, SHOWN, Parsed, diff, hostile, large
 
 from gradscope import pages
-from gradscope.diagrams.picture.colors import contrast
+from gradscope.diagrams.picture.boxes import contrast
 from gradscope.pages import Page, table_part
 from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.reporters.diff import DiffView

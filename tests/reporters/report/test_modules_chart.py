@@ -11,7 +11,7 @@ from reporters.pages.page_samples import EVIL, large
 from gradscope.charts import blocks
 from gradscope.charts.blocks import drawn
 from gradscope.charts.colors import viridis
-from gradscope.diagrams.picture.colors import contrast
+from gradscope.diagrams.picture.boxes import contrast
 from gradscope.records.modules import ModuleCall
 from gradscope.reporters.report.charts.depth import gradient, innermost
 from gradscope.reporters.report.charts.modules import modules
