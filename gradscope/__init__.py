@@ -16,46 +16,23 @@ from gradscope.records.showing import shown_by
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.api import (
-        check,
-        diff,
-        features,
-        graph,
-        inspect,
-        leaks,
-        load,
-        saliency,
-        watch,
-        why,
-    )
-    from gradscope.errors import GradscopeError
-    from gradscope.records.answers import WhyReport
-    from gradscope.records.diff import DiffReport
-    from gradscope.records.graph import AutogradGraph
-    from gradscope.records.history import RunHistory
-    from gradscope.records.leaks import LeaksReport
-    from gradscope.records.report import Report
-
-__all__ = [
-    "AutogradGraph",
-    "DiffReport",
-    "GradscopeError",
-    "LeaksReport",
-    "Report",
-    "RunHistory",
-    "WhyReport",
-    "__version__",
-    "check",
-    "diff",
-    "features",
-    "graph",
-    "inspect",
-    "leaks",
-    "load",
-    "saliency",
-    "watch",
-    "why",
-]
+    from gradscope.api.answering import why as why
+    from gradscope.api.attributing import saliency as saliency
+    from gradscope.api.diffing import diff as diff
+    from gradscope.api.feature_arrays import features as features
+    from gradscope.api.graphing import graph as graph
+    from gradscope.api.inspecting import check as check
+    from gradscope.api.inspecting import inspect as inspect
+    from gradscope.api.leaking import leaks as leaks
+    from gradscope.api.reading import load as load
+    from gradscope.api.watching import watch as watch
+    from gradscope.errors import GradscopeError as GradscopeError
+    from gradscope.records.answers import WhyReport as WhyReport
+    from gradscope.records.diff import DiffReport as DiffReport
+    from gradscope.records.graph import AutogradGraph as AutogradGraph
+    from gradscope.records.history import RunHistory as RunHistory
+    from gradscope.records.leaks import LeaksReport as LeaksReport
+    from gradscope.records.report import Report as Report
 
 _HOMES = {
     "AutogradGraph": "records.graph",
@@ -65,17 +42,19 @@ _HOMES = {
     "Report": "records.report",
     "RunHistory": "records.history",
     "WhyReport": "records.answers",
-    "check": "api",
-    "diff": "api",
-    "features": "api",
-    "graph": "api",
-    "inspect": "api",
-    "leaks": "api",
-    "load": "api",
-    "watch": "api",
-    "saliency": "api",
-    "why": "api",
+    "check": "api.inspecting",
+    "diff": "api.diffing",
+    "features": "api.feature_arrays",
+    "graph": "api.graphing",
+    "inspect": "api.inspecting",
+    "leaks": "api.leaking",
+    "load": "api.reading",
+    "saliency": "api.attributing",
+    "watch": "api.watching",
+    "why": "api.answering",
 }
+
+__all__ = ["__version__", *_HOMES]
 
 shown_by("gradscope.api.showing")
 

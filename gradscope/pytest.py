@@ -41,17 +41,18 @@ def gradscope_check() -> Callable[..., Report]:
         **options: Any,
     ) -> Report:
         __tracebackhide__ = True
-        from gradscope import api
+        from gradscope.api.inspecting import check as checked
+        from gradscope.api.leaking import leaks as leaks_of
         from gradscope.reporters.finding_lines import every_line
         from gradscope.rules import SEVERITIES, reaches
 
         if fail_on not in SEVERITIES:
             raise ValueError(f"fail_on={fail_on!r}: expected one of {', '.join(SEVERITIES)}")
-        report = api.check(*args, **options)
+        report = checked(*args, **options)
         if leaks:
             own = leaks if isinstance(leaks, Mapping) else {}
             shared = {name: options[name] for name in _SHARED if name in options}
-            seen = api.leaks(*args[:2], **{**shared, **own}).leaks
+            seen = leaks_of(*args[:2], **{**shared, **own}).leaks
             if seen:
                 lines = (f"error {one.code} {one.layer or ''}: {one.message}" for one in seen)
                 pytest.fail("\n".join(lines), pytrace=False)

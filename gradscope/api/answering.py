@@ -21,8 +21,7 @@ from gradscope.api.explaining import (
     unexplained,
 )
 from gradscope.api.failing import explained_failure, fail
-from gradscope.api.opened import Options, opened, read, without
-from gradscope.api.runs import run_info, versions
+from gradscope.api.opened import Options, opened, read, run_info, versions
 from gradscope.capture.hooks import select_layers
 from gradscope.config import LoadedConfig
 from gradscope.errors import Interrupted, interruption
@@ -35,7 +34,7 @@ from gradscope.running.rerun import rerun
 
 
 def why(
-    model: nn.Module | str | Path,
+    model: nn.Module | LoadedConfig | str | Path,
     inputs: Any = None,
     names: str | Sequence[str] = (),
     *,
@@ -85,25 +84,6 @@ def why(
     source = read(model, options)
     with opened(source, options, WhyReport) as workload:
         return _answered(workload, names, frozen_at=_frozen_at(source))
-
-
-def why_config(
-    loaded: LoadedConfig,
-    *,
-    names: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    allow: Sequence[str] = (),
-) -> WhyReport:
-    """Load what a config names and answer.
-
-    The parameters of the layers that the config's patterns less ``exclude`` select are checked.
-
-    Raises:
-        GradscopeError: as ``why``.
-    """
-    with opened(loaded, Options(allow=allow), WhyReport) as workload:
-        workload.layers = without(workload.layers, exclude)
-        return _answered(workload, names, frozen_at=_frozen_at(loaded))
 
 
 def _frozen_at(source: nn.Module | LoadedConfig) -> str | None:

@@ -10,13 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from gradscope import progress
-from gradscope.api._attributions import SaliencyRequest, pixels_of, planned, recorded
+from gradscope.api.attributions import SaliencyRequest, pixels_of, planned, recorded
 from gradscope.api.failing import is_own, problem
-from gradscope.api.opened import live_model_restored
-from gradscope.api.pictures import Picture, read_pictures, tensor_pictures
-from gradscope.api.runs import versions
-from gradscope.api.saliency_results import Saliency
-from gradscope.api.viewing import run_of, view
+from gradscope.api.opened import live_model_restored, versions
+from gradscope.api.viewing import Picture, Saliency, read_pictures, run_of, tensor_pictures, view
 from gradscope.errors import GradscopeError, ModelError, OptionError
 from gradscope.explain.errors.explain_exception import explain_error
 from gradscope.loading.kinds import require_constructed

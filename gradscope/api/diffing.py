@@ -9,12 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from gradscope.api._compiled import compared_outputs
-from gradscope.api._differences import call_diffs, parameter_diffs, shapes
+from gradscope.api._differences import call_diffs, compared_outputs, parameter_diffs, shapes
 from gradscope.api._divergence_findings import findings
 from gradscope.api.failing import problem
-from gradscope.api.opened import Options, opened, read
-from gradscope.api.runs import run_info, versions
+from gradscope.api.opened import Options, opened, read, run_info, versions
 from gradscope.comparison.alignment import Renaming, align_parameters
 from gradscope.comparison.compared_files import compared_records, kind_of
 from gradscope.config import LoadedConfig
@@ -39,8 +37,8 @@ _BATCH = ("input", "target", "seed")
 
 
 def diff(
-    a: nn.Module | str | Path | Report | RunHistory,
-    b: nn.Module | str | Path | Report | RunHistory,
+    a: nn.Module | LoadedConfig | str | Path | Report | RunHistory,
+    b: nn.Module | LoadedConfig | str | Path | Report | RunHistory,
     inputs: Any = None,
     *,
     target: Any = None,
@@ -81,8 +79,8 @@ def diff(
     saved = _saved(a, b, sorted(given - {"a", "b", "match"}), match)
     if saved is not None:
         return saved
-    assert isinstance(a, nn.Module | str | Path)
-    assert isinstance(b, nn.Module | str | Path)
+    assert isinstance(a, nn.Module | LoadedConfig | str | Path)
+    assert isinstance(b, nn.Module | LoadedConfig | str | Path)
     options = Options.of(locals())
     own = options
     if inputs_b is not None:
@@ -113,23 +111,6 @@ def _saved(a: Any, b: Any, asked: Sequence[str], match: Sequence[str]) -> DiffRe
     if any(records):
         return compared_records(a, b, match)
     return None if kind is None else kind.compared([str(a), str(b)], match)
-
-
-def diff_configs(
-    a: LoadedConfig,
-    b: LoadedConfig,
-    *,
-    reference: str | None = None,
-    match: Sequence[str] = (),
-    allow: Sequence[str] = (),
-) -> DiffReport:
-    """The same of two configs that were read.
-
-    Raises:
-        GradscopeError: as ``diff``.
-    """
-    options = Options(allow=allow)
-    return _compared((a, b), (options, options), match, reference)
 
 
 def _compared(

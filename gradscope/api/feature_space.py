@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope import progress
-from gradscope.api.feature_arrays import collected, usable
-from gradscope.api.feature_results import FeatureResult, FeatureRun
+from gradscope.api.feature_arrays import FeatureResult, FeatureRun, collected, usable
 from gradscope.api.viewing import about
 from gradscope.errors import ConfigError
 from gradscope.features.embedding import (

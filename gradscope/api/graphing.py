@@ -1,4 +1,4 @@
-"""An autograd graph: every node upstream of the loss, and why parameters are missing in it."""
+"""The graph of a tensor that is there already: nothing runs, and nothing of it is changed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from gradscope.api.failing import explained_failure, fail
-from gradscope.api.opened import Options, opened, read, without
-from gradscope.api.runs import run_info, versions
-from gradscope.api.tensor_graphs import graph_of
+from gradscope.api.opened import Options, opened, read, run_info, versions
+from gradscope.capture.graph import free_nodes
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.names import named_parameters
+from gradscope.capture.trace import Trace, TraceContext
 from gradscope.config import LoadedConfig
 from gradscope.errors import OptionError
 from gradscope.explain.missing.explain_missing import explain_missing
@@ -23,13 +24,78 @@ from gradscope.explain.shared.frames import locate
 from gradscope.loading import Workload
 from gradscope.records.answers import Answer
 from gradscope.records.graph import AutogradGraph, GraphNode
+from gradscope.records.run import RunInfo
+from gradscope.running.losses import loss_value
 from gradscope.running.rerun import rerun
 from gradscope.running.roots import LOSS, RootSum, root_of
 from gradscope.running.trace import GraphTrace, trace
 
 
+def graph_of(tensor: Tensor, model: Any = None) -> AutogradGraph:
+    """The graph upstream of a tensor, without gradients, as no backward runs.
+
+    Args:
+        tensor: a loss, or any other.
+        model: gives the parameters their names; its modules' calls were not traced, so that no
+            operation has a module.
+
+    Raises:
+        OptionError: the tensor has no graph, or ``model`` is none.
+    """
+    if model is not None and not isinstance(model, nn.Module):
+        raise OptionError(
+            f"beside a tensor, `graph` takes the model that names its parameters, and no "
+            f"{type(model).__name__}",
+            help="`gradscope.graph(loss, model)`, or `gradscope.graph(model, inputs)` to run it",
+        )
+    if not tensor.requires_grad:
+        raise OptionError(
+            "the tensor has no graph: it does not require a gradient",
+            help="check for `no_grad`, `detach()` and `.item()` upstream of it",
+        )
+    named = {} if model is None else {each.name: p for p, each in named_parameters(model).items()}
+    context = TraceContext(
+        names={id(p): name for name, p in named.items()},
+        recomputed=lambda: ((), _nowhere),
+        locate=lambda stack: None,
+        excluded=list(named.values()),
+    )
+    trace = Trace(get_gradient_edge(tensor).node, (), _nowhere, context)
+    try:
+        nodes, saved = trace.nodes(), trace.saved_bytes
+    finally:
+        free_nodes(trace.release())
+    value, nonfinite = loss_value(tensor) if tensor.numel() == 1 else (None, None)
+    return AutogradGraph(
+        RunInfo(
+            model="a tensor" if model is None else type(model).__name__,
+            device=str(tensor.device),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            mode="",
+            seed=0,
+            steps=0,
+            loss="given",
+            notices=("gradients: none, the graph is shown before any backward",),
+        ),
+        root=0,
+        nodes=nodes,
+        start="loss" if tensor.numel() == 1 else "the tensor",
+        versions=versions(),
+        loss=value,
+        loss_nonfinite=nonfinite,
+        saved_bytes=saved,
+        names=tuple(named),
+        frozen=tuple(name for name, p in named.items() if not p.requires_grad),
+    )
+
+
+def _nowhere(span: int) -> tuple[str, int]:
+    """The module and the call of a node, where none was traced."""
+    raise AssertionError(f"there is no span {span}")
+
+
 def graph(
-    model: nn.Module | str | Path | Tensor,
+    model: nn.Module | LoadedConfig | str | Path | Tensor,
     inputs: Any = None,
     *,
     target: Any = None,
@@ -86,27 +152,6 @@ def graph(
             )
         return graph_of(model, inputs)
     with opened(read(model, options), options, AutogradGraph) as workload:
-        return _traced(workload, root, lines=lines)
-
-
-def graph_config(
-    loaded: LoadedConfig,
-    *,
-    root: str | None = None,
-    lines: bool = False,
-    exclude: Sequence[str] = (),
-    allow: Sequence[str] = (),
-) -> AutogradGraph:
-    """Load what a config names and trace it.
-
-    The graph is always complete; that the config's layer patterns less ``exclude`` name modules is
-    checked, for who draws it by them.
-
-    Raises:
-        GradscopeError: as ``graph``.
-    """
-    with opened(loaded, Options(allow=allow), AutogradGraph) as workload:
-        workload.layers = without(workload.layers, exclude)
         return _traced(workload, root, lines=lines)
 
 

@@ -1,4 +1,4 @@
-"""A report: activations and gradients of every call, and findings."""
+"""Entries that make a report: ``inspect`` with its tables, ``check`` for its findings alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from gradscope.api.extras import Extras
+from gradscope.api.full_samples import Extras
 from gradscope.api.opened import Options, opened, read, without
 from gradscope.api.reporting import report_of
 from gradscope.config import LoadedConfig
@@ -18,7 +18,7 @@ from gradscope.rules import RuleSettings
 
 
 def inspect(
-    model: nn.Module | str | Path,
+    model: nn.Module | LoadedConfig | str | Path,
     inputs: Any = None,
     *,
     target: Any = None,
@@ -108,25 +108,6 @@ def inspect(
         return report_of(workload, rules, extras, file=file)
 
 
-def inspect_config(
-    loaded: LoadedConfig,
-    *,
-    rules: RuleSettings | None = None,
-    extras: Extras | None = None,
-    exclude: Sequence[str] = (),
-    allow: Sequence[str] = (),
-) -> Report:
-    """Load what a config names and run it. ``rules`` None are those of the config.
-
-    Raises:
-        GradscopeError: as ``inspect``.
-    """
-    rules = rules or rule_settings(loaded)
-    with opened(loaded, Options(allow=allow), Report, parallel=True) as workload:
-        workload.layers = without(workload.layers, exclude)
-        return report_of(workload, rules, extras or Extras(), file=loaded.file)
-
-
 def rule_settings(
     source: nn.Module | LoadedConfig,
     thresholds: Mapping[str, Mapping[str, float]] | None = None,
@@ -146,3 +127,66 @@ def rule_settings(
     for code, limits in RuleSettings.of(own).thresholds.items():
         merged[code] = merged.get(code, {}) | dict(limits)
     return replace(settings, thresholds=merged)
+
+
+def check(
+    model: nn.Module | LoadedConfig | str | Path,
+    inputs: Any = None,
+    *,
+    target: Any = None,
+    loss: str | Callable[..., Any] | None = None,
+    call: str | None = None,
+    select: Sequence[str] | str = (),
+    ignore: Sequence[str] | str = (),
+    preset: str | None = None,
+    thresholds: Mapping[str, Mapping[str, float]] | None = None,
+    layers: Sequence[str] = ("**",),
+    exclude: Sequence[str] = (),
+    precision: bool = False,
+    mode: str | None = None,
+    optimizer: Mapping[str, Any] | Callable[..., Any] | None = None,
+    steps: int | None = None,
+    gradient: Any = None,
+    repeats: int | None = None,
+    retain_graph: bool | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    autocast: str | None = None,
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+    allow: Sequence[str] = (),
+) -> Report:
+    """Run a model, and report what is wrong with it: the ``findings``.
+
+    The full model is checked, whatever layers the config names for its tables.
+
+    Args:
+        model: a live module, whose state is restored, or a config: a YAML path or a
+            spec such as ``torchvision:resnet18``.
+        inputs: as for ``gradscope.inspect``, as are all options that are not named here.
+        target: the target of the loss.
+        loss: a built-in's name, or a callable of (output, target) or of (output).
+        call: the method that a step calls instead of forward, such as "training_step".
+        select, ignore: rules to run or to leave out, by code, prefix of codes, or name.
+        preset: thresholds of another tool: "sagemaker", "deepchecker" or "autotrainer".
+        thresholds: thresholds by rule and name, as in ``{"GS201": {"share": 0.3}}``.
+        layers: module-name patterns; findings of other layers are left out.
+        exclude: patterns removed from ``layers``.
+        precision: also forecast what narrower dtypes would lose: the report's ``precision``.
+
+    Returns:
+        The report; its ``status`` is "findings" if there are any, else "ok".
+
+    Raises:
+        ModelError: the model, the loss or the optimizer raised; ``.report`` has the findings so
+            far, with the status "failed".
+        GradscopeError: the config, a name, a pattern or a file is wrong.
+    """
+    options = Options.of(locals())
+    source = read(model, options)
+    rules = rule_settings(source, thresholds, select=select, ignore=ignore, preset=preset)
+    with opened(source, options, Report) as workload:
+        workload.layers = ("**",)
+        file = source.file if isinstance(source, LoadedConfig) else None
+        extras = Extras(precision=precision)
+        return report_of(workload, rules, extras, file=file, only=without(layers, exclude))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradscope import images, progress
-from gradscope.api.feature_results import FeatureResult, FeatureRun
+from gradscope.api.feature_arrays import FeatureResult, FeatureRun
 from gradscope.api.viewing import about
 from gradscope.errors import OptionError
 from gradscope.features.activation_sheet import excitation_sheet, map_rows

@@ -11,8 +11,7 @@ from torch import nn
 
 from gradscope import progress
 from gradscope.api.failing import problem
-from gradscope.api.opened import Options, opened, read
-from gradscope.api.runs import run_info, versions
+from gradscope.api.opened import Options, opened, read, run_info, versions
 from gradscope.config import LoadedConfig
 from gradscope.errors import GradscopeError, ModelError, OptionError
 from gradscope.explain.errors.explain_exception import explain_error
@@ -23,7 +22,7 @@ from gradscope.running.plain_calls import StepFailed
 
 
 def leaks(
-    model: nn.Module | str | Path,
+    model: nn.Module | LoadedConfig | str | Path,
     inputs: Any = None,
     *,
     causal: bool | None = None,
@@ -72,16 +71,6 @@ def leaks(
     wishes.check()
     options = replace(Options.of(locals()), mode=mode or "eval")
     with opened(read(model, options), options, LeaksReport) as workload:
-        return _judged(workload, wishes)
-
-
-def leaks_config(loaded: LoadedConfig, wishes: Wishes, *, allow: Sequence[str] = ()) -> LeaksReport:
-    """Load what a config names and judge it.
-
-    Raises:
-        GradscopeError: as ``leaks``.
-    """
-    with opened(loaded, Options(allow=allow), LeaksReport) as workload:
         return _judged(workload, wishes)
 
 

@@ -1,36 +1,99 @@
 """Turns a live model or a config into a workload: the first step of every entry.
 
-A keyword that several entries share is a field of ``Options``.
-"""
+A keyword that several entries share is a field of ``Options``."""
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gradscope import config as configs
 from gradscope import progress
 from gradscope.api.failing import users_problem
-from gradscope.api.runs import versions
+from gradscope.capture.hooks import select_layers, watchable
+from gradscope.capture.names import named_modules
+from gradscope.capture.parameters import parameter_count
 from gradscope.config import LoadedConfig
 from gradscope.errors import ModelError, OptionError
 from gradscope.explain.errors.explain_exception import explain_error
-from gradscope.loading import Workload, load
+from gradscope.loading import Workload, load, load_model
 from gradscope.loading.kinds import require_constructed
 from gradscope.loading.live import adopt
 from gradscope.loading.processes import processes_of
 from gradscope.records.answers import WhyReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.leaks import LeaksReport
+from gradscope.records.modules import LayerInfo
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
 from gradscope.running.state import random_state_restored, state_restored
 from gradscope.running.switches import switches_restored
+from gradscope.version import __version__
+
+
+def run_info(workload: Workload, notices: Sequence[str], **more: Any) -> RunInfo:
+    """How the run was made, with what it had to note on the way."""
+    return RunInfo(
+        model=workload.name,
+        device=str(workload.device),
+        dtype=_name(workload.dtype),
+        mode=workload.mode,
+        seed=workload.seed,
+        loss=workload.criterion.name,
+        loss_inferred=workload.criterion.inferred,
+        target_drawn=workload.criterion.drawn,
+        without_graph=workload.criterion.without_graph,
+        autocast=None if workload.autocast is None else _name(workload.autocast),
+        repeats=workload.repeats,
+        accumulate=workload.accumulate,
+        notices=(
+            *workload.notices,
+            *workload.criterion.notices,
+            *_unwatched(workload.model),
+            *notices,
+        ),
+        **more,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Of gradscope, Python, PyTorch, and of the libraries of models that are loaded."""
+    versions = {
+        "gradscope": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }
+    for name in ("torchvision", "timm", "transformers"):
+        module = sys.modules.get(name)
+        if module is not None:
+            versions[name] = str(getattr(module, "__version__", "unknown"))
+    return versions
+
+
+def _unwatched(model: nn.Module) -> list[str]:
+    """What runs otherwise than the user runs it, or has no rows."""
+    names = named_modules(model)
+    notices = []
+    if any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl for m in names):
+        notices.append("torch.compile: compiled modules run eagerly here")
+    left = sorted(names[m].name or "the model" for m in names.keys() - set(watchable(model)))
+    if left:
+        shown = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
+        notices.append(f"scripted modules have no hooks, so no rows: {shown}")
+    return notices
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +145,17 @@ _KEYS = {
 }
 
 
-def read(model: nn.Module | str | Path, options: Options) -> nn.Module | LoadedConfig:
-    """The config of a path or a spec, with the options in it; a live module as it is.
+def read(
+    model: nn.Module | LoadedConfig | str | Path, options: Options
+) -> nn.Module | LoadedConfig:
+    """The config of a path or a spec, with the options in it; a live module or a config as it is.
 
     Raises:
         GradscopeError: the config or an option is not right, or a module was never constructed.
     """
     if isinstance(model, nn.Module):
         require_constructed(model)
+    if isinstance(model, nn.Module | LoadedConfig):
         return model
     settings = options.settings()
     if callable(options.loss):  # as the inputs, it is put in the place of the config's later
@@ -200,4 +266,22 @@ def _unbuilt(
         versions=versions(),
         config=config.model_dump(mode="json"),
         error=explain_error(error.__cause__ or error, "construction", []),
+    )
+
+
+def layers(loaded: LoadedConfig, *, allow: Sequence[str] = ()) -> tuple[LayerInfo, ...]:
+    """The modules that the config's patterns select, without running them."""
+    model = load_model(loaded, allow)
+    return tuple(
+        LayerInfo(
+            name=named.name,
+            type=type(module).__name__,
+            aliases=named.aliases,
+            parameters=tuple(
+                (name, None if is_lazy(p) else tuple(p.shape), p.requires_grad)
+                for name, p in module.named_parameters(recurse=False)
+            ),
+            total=parameter_count(module),
+        )
+        for module, named in select_layers(model, loaded.layers).items()
     )

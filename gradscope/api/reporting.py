@@ -8,11 +8,10 @@ from dataclasses import replace
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from gradscope.api.extras import Extras
 from gradscope.api.failing import explained_failure, fail, is_users
-from gradscope.api.full_samples import diagnosed
+from gradscope.api.full_samples import Extras, diagnosed
 from gradscope.api.gathering import report_of_several
-from gradscope.api.runs import run_info, versions
+from gradscope.api.opened import run_info, versions
 from gradscope.capture.facts import unregistered
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.names import named_modules, named_parameters

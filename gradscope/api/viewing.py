@@ -1,14 +1,27 @@
-"""A model for pictures: how it is found, and its header."""
+"""A model for pictures, the pictures that it gets, and the maps of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
 
 from gradscope import config as configs
-from gradscope.errors import ConfigError
+from gradscope import images, pages
+from gradscope.errors import ConfigError, OptionError
 from gradscope.loading.viewing import Viewer, load_viewer
+from gradscope.output_files import check_file, expanded, write_file
 from gradscope.records.run import RunInfo
+from gradscope.records.saliency import SaliencyReport
+from gradscope.reporters.saliency import html
+from gradscope.reporters.text_view import TextView
+
+if TYPE_CHECKING:
+    from gradscope.images import Photo
 
 
 def view(
@@ -69,3 +82,166 @@ def run_of(viewer: Viewer, notices: Sequence[str], seed: int) -> RunInfo:
 def about(viewer: Viewer) -> str:
     """What a picture says of the model that it is of."""
     return f"model: {viewer.name}" + (", random weights" if viewer.random else "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """One picture: its name, what the model gets of it [C, H, W], and the photograph to draw on."""
+
+    path: str
+    values: Tensor
+    photo: Photo
+
+
+def picture_files(words: Sequence[str | Path]) -> list[Path]:
+    """The files of paths, patterns and folders, each once.
+
+    Raises:
+        ConfigError: no such file, or a pattern or a folder without a picture.
+    """
+    folder = Path.cwd()
+    files: list[Path] = []
+    for word in words:
+        inside = folder / expanded(word)
+        files += (
+            images.pictures_in(inside) if inside.is_dir() else images.find_images(str(word), folder)
+        )
+    return list(dict.fromkeys(files))
+
+
+def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Picture]:
+    """The files of paths, patterns and folders, through the viewer's transform; arrays as they are.
+
+    Raises:
+        ConfigError: no such file, or one that is no picture and no array.
+    """
+    return [_picture(path, viewer) for path in picture_files(words)]
+
+
+def _picture(path: Path, viewer: Viewer) -> Picture:
+    name = images.shown(path)
+    if path.suffix.lower() == ".npy":
+        values = images.read_array(path)
+        photo = images.Photo(images.input_picture(values), path.name, "")
+        return Picture(name, torch.from_numpy(values), photo)
+    image = images.read_image(path)
+    geometry = images.trace(viewer.transform, image.size, image.mode)
+    remarks = images.reading_remarks(path)
+    photo = images.Photo(image, path.name, "", None, geometry, tuple(remarks))
+    return Picture(name, viewer.transform(image), photo)
+
+
+def tensor_pictures(tensor: Tensor) -> list[Picture]:
+    """Those of a tensor [N, C, H, W].
+
+    Raises:
+        OptionError: a tensor of another shape.
+    """
+    if tensor.dim() != 4 or not len(tensor):
+        raise OptionError(f"a tensor {list(tensor.shape)}", help="pictures are [N, C, H, W]")
+    # The values keep their precision; only what is drawn is float32.
+    return [
+        Picture(
+            f"[{i}]", one, images.Photo(images.input_picture(one.float().numpy()), f"[{i}]", "")
+        )
+        for i, one in enumerate(tensor.detach().cpu())
+    ]
+
+
+def pixel_in_input(picture: Picture, row: int, column: int) -> tuple[int, int]:
+    """Row and column in the model's input of a pixel of the picture.
+
+    Raises:
+        OptionError: the picture has no such pixel, or the model does not see it.
+    """
+    height, width = picture.values.shape[-2:]
+    geometry = picture.photo.geometry
+    across, down = geometry.photo if geometry else (width, height)
+    name = f"pixel {row},{column}"
+    if row >= down or column >= across:
+        raise OptionError(
+            f"{picture.photo.name} has no {name}: it has {down} rows and {across} columns",
+            help="`--pixels ROW,COLUMN` counts from 0, from the upper left corner",
+        )
+    if geometry is None:
+        return row, column
+    x, y = geometry.to_input(column + 0.5, row + 0.5)
+    if not (0 <= x < width and 0 <= y < height):
+        raise OptionError(
+            f"the model does not see {name} of {picture.photo.name}: its transform cuts it off",
+            help="`--crop` draws what the model sees; `input.transform` sets what it does",
+        )
+    return int(y), int(x)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Saliency:
+    """The report, and for each of its pictures the photograph and the raw maps [H, W]."""
+
+    report: SaliencyReport
+    photos: tuple[Photo, ...]
+    maps: tuple[tuple[Tensor, ...], ...]
+
+    def __repr__(self) -> str:
+        return repr(self.report)
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+    def _repr_html_(self) -> str:
+        return pages.fragment(html.page(self.report, TextView(), self.drawn()))
+
+    def drawn(
+        self, *, alpha: float | None = None, colormap: str = images.USUAL, crop: bool = False
+    ) -> list[list[bytes]]:
+        """Each picture's maps as PNG files: the map over the photograph, with its scale."""
+        rows = images.rows(
+            self.report, self.photos, self.maps, alpha=alpha, colormap=colormap, crop=crop
+        )
+        return [
+            [images.encoded(images.overlay(photo, heat), Path("map.png")) for heat in heats]
+            for photo, heats in rows
+        ]
+
+    def save(
+        self,
+        path: str | Path,
+        *,
+        alpha: float | None = None,
+        colormap: str = images.USUAL,
+        crop: bool = False,
+        force: bool = False,
+    ) -> None:
+        """Write the pictures to one file, as ``-o`` does; with ``.json`` the report, with ``.html``
+        a page of both.
+
+        Args:
+            path: where to; more pages than one are numbered.
+            alpha: how much the strongest colour hides of the photograph, above 0, up to 1.
+            colormap: the colours of unsigned maps.
+            crop: draw only what the model saw.
+            force: replace a file that is there.
+
+        Raises:
+            OptionError: no format has the suffix, or a file exists or cannot be written.
+        """
+        path = expanded(path)
+        if path.suffix.lower() == ".json":
+            self.report.save(path, force=force)
+            return
+        images.check_look(alpha, colormap)
+        if path.suffix.lower() == html.suffix:
+            drawn = self.drawn(alpha=alpha, colormap=colormap, crop=crop)
+            check_file(path, force=force)
+            write_file(html.render(self.report, TextView(), drawn).encode(), path, force=force)
+            return
+        images.check_suffix(path)
+        rows = images.rows(
+            self.report, self.photos, self.maps, alpha=alpha, colormap=colormap, crop=crop
+        )
+        pages = images.pages(rows)
+        files = images.page_files(path, len(pages))
+        for file in files:
+            check_file(file, force=force)
+        for file, page in zip(files, pages, strict=True):
+            write_file(images.encoded(page, file), file, force=force)

@@ -14,7 +14,7 @@ from gradscope import config as configs
 from gradscope import progress
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._model import given_options, importing_torch, split_words
-from gradscope.commands._write import keep_stdout_clean
+from gradscope.commands._running import keep_stdout_clean
 from gradscope.config.config_file import is_file
 from gradscope.errors import (
     ConfigError,
@@ -36,6 +36,7 @@ class CheckOptions:
 
     layers: tuple[str, ...] = ("**",)
     exclude: tuple[str, ...] = ()
+    rules: RuleOptions = field(default_factory=RuleOptions)
     precision: bool = False
     allow: tuple[str, ...] = ()
     debug: bool = False
@@ -142,7 +143,7 @@ def check_all(wanted: Sequence[Candidate], options: CheckOptions) -> Checked:
         which = f" ({number} of {len(wanted)})" if len(wanted) > 1 else ""
         try:
             with progress.within(f"{one.name}{which}"):
-                _check(one.loaded, one.rules, options, checked)
+                _check(one.loaded, options, checked)
         except KeyboardInterrupt as error:
             checked.interrupted = interruption(error)
         if checked.interrupted is not None:
@@ -164,20 +165,18 @@ def _unread(one: Candidate, checked: Checked) -> None:
     checked.models.append(CheckedModel("failed", run, error=_record(one.error, "config")))
 
 
-def _check(
-    config: configs.LoadedConfig, settings: RuleSettings, options: CheckOptions, checked: Checked
-) -> None:
+def _check(config: configs.LoadedConfig, options: CheckOptions, checked: Checked) -> None:
     try:
         with keep_stdout_clean():
             with importing_torch():
-                from gradscope.api import check_config
-            report = check_config(
+                from gradscope.api.inspecting import check
+            report = check(
                 config,
-                rules=settings,
                 layers=options.layers,
                 exclude=options.exclude,
                 precision=options.precision,
                 allow=options.allow,
+                **options.rules.chosen,
             )
     except (ModelError, Interrupted) as error:
         _show(error, options)

@@ -78,6 +78,12 @@ class RuleOptions:
         """
         self.settings(None)
 
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The rules, as the entries take them."""
+        ignored = _words(self.ignore)
+        return {"select": _words(self.select), "ignore": ignored, "preset": self.preset}
+
     def settings(self, loaded: LoadedConfig | None) -> RuleSettings:
         """What the config's `rules` and these options make together.
 
@@ -85,8 +91,7 @@ class RuleOptions:
             ConfigError: the config names rules or thresholds that there are not.
             OptionError: the same of an option.
         """
-        options: dict[str, Any] = {"select": _words(self.select), "ignore": _words(self.ignore)}
-        options |= {"preset": self.preset, "fail_on": self.fail_on}
+        options = {**self.chosen, "fail_on": self.fail_on}
         if loaded is None:
             return RuleSettings.of(**options)
         config = loaded.config.model_dump(mode="json")["rules"]

@@ -21,7 +21,7 @@ from gradscope.errors import OptionError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from gradscope.api import Saliency
+    from gradscope.api.viewing import Saliency
     from gradscope.records.saliency import ImageAttribution
 
 #: A model by its form: a spec, a YAML, a Python file.

@@ -1,4 +1,4 @@
-"""Writes a report: checks the options before the run, then writes once."""
+"""Where a result goes and how it looks there: checked before the run, written once."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
 
 from gradscope import plugins
+from gradscope.api.showing import check_picture, plotted
+from gradscope.charts.maps import Map
+from gradscope.charts.panels import Panel
 from gradscope.commands._findings import path_root, rule_texts
-from gradscope.commands._options import COLORS, DisplayOptions, FileOptions
-from gradscope.commands._tables import TableOptions
+from gradscope.commands._options import COLORS, OUTPUT, DisplayOptions, FileOptions, TableOptions
 from gradscope.commands._write import check_output, say, write_output
 from gradscope.errors import OptionError, refuse_unknown, visible
+from gradscope.records.history import RunHistory
 from gradscope.records.report import CheckReport, Report
+from gradscope.reporters.diff import DiffView
 from gradscope.reporters.report import View
 from gradscope.reporters.report.tables import view_checks
 from gradscope.reporters.text_view import TextView
@@ -26,7 +33,7 @@ class Destination:
     """Where a result goes and how it looks there, checked: only the writing can still fail.
 
     ``heading`` is above the text for people on standard output; of all else it is a note on
-    standard error.
+    standard error. ``room`` is where the formats are, a file each.
     """
 
     format: str
@@ -34,7 +41,14 @@ class Destination:
     force: bool
     width: int | None
     color: bool
+    room: str
     heading: str | None = None
+
+    def show(self, record: object, view: object = None) -> None:
+        """Render a record and write it, once; None is a view of text alone."""
+        reporter = plugins.load(self.room, self.format)
+        look = TextView(width=self.width, color=self.color)
+        self.write(reporter.render(record, look if view is None else view))
 
     def write(self, content: str | bytes) -> None:
         """Write the full result, once."""
@@ -61,7 +75,7 @@ def choose_destination(
     chosen = choose_format(format, file.path, room)
     check_output(file.path, force=file.force)
     width, color = terminal_width(file.path, display.width), use_color(file.path, display.color)
-    return Destination(chosen, file.path, file.force, width, color, heading)
+    return Destination(chosen, file.path, file.force, width, color, room, heading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +133,19 @@ def table_view(destination: Destination, tables: TableOptions) -> View:
         rules=rule_texts() if destination.format == "sarif" else (),
         root=path_root(),
     )
+
+
+def diff_view(
+    destination: Destination,
+    top: int | None,
+    table: str | None,
+    panels: tuple[Panel, ...] = (),
+    maps: tuple[Map, ...] = (),
+) -> DiffView:
+    """What a comparison shows at a destination: the ``top`` rows of a table, and charts of runs."""
+    rules = rule_texts() if destination.format == "sarif" else ()
+    look = (destination.width, destination.color)
+    return DiffView(*look, top, table, path_root(), panels, maps, rules)
 
 
 def check_look(display: DisplayOptions) -> None:
@@ -189,3 +216,51 @@ def use_color(output: Path | None = None, color: str = "auto") -> bool:
 
 def _on_terminal() -> bool:
     return bool(sys.stdout) and sys.stdout.isatty()
+
+
+@dataclass(frozen=True, slots=True)
+class PlotOptions:
+    """A picture of the result."""
+
+    panel: ClassVar[str] = OUTPUT
+
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also draw the result to this .png, .svg or .pdf: gradients, activations, updates "
+            "and memory over depth; of a run over its steps.",
+        ),
+    ] = None
+
+    def check(self, file: FileOptions) -> None:
+        """Refuse a file that could not be written, before anything runs.
+
+        Raises:
+            OptionError: another suffix, the file of `-o`, or a path that cannot be had.
+        """
+        if self.plot is None:
+            return
+        check_picture(self.plot)
+        if file.path is not None and file.path.absolute() == self.plot.absolute():
+            raise OptionError(f"`{self.plot}` is given to `-o` and to `--plot`")
+        check_output(self.plot, force=file.force)
+
+    def refuse(self, what: str) -> None:
+        """Refuse a picture of something that has none.
+
+        Raises:
+            OptionError: one is asked for.
+        """
+        if self.plot is not None:
+            raise OptionError(f"`--plot` draws reports and runs, not {what}")
+
+    def write(self, record: Report | RunHistory, file: FileOptions) -> None:
+        """Draw the record's charts, where a picture is asked for and there is something to draw."""
+        if self.plot is None:
+            return
+        found = plotted(record)
+        if not found.charts:
+            say(f"nothing to draw: `{self.plot}` was not written")
+            return
+        write_output(found.drawn(self.plot.suffix.lower()), self.plot, force=file.force)

@@ -3,93 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradscope.commands._interpreter import interpreter_kept
-from gradscope.errors import ModelError, OptionError, visible
+from gradscope.errors import OptionError, visible
 from gradscope.output_files import check_file, is_stream, whole_file, write_file
 
 STDOUT = Path("-")
-_NUMBERS = {"stdout": 1, "stderr": 2}
-
-
-@contextlib.contextmanager
-def keep_stdout_clean() -> Iterator[None]:
-    """Within this, what the user's code prints goes to standard error: it is not the result.
-
-    Where there are real streams their descriptors are turned too, for what a library in C, another
-    process or a kept ``sys.__stdout__`` writes. Whatever folder that code changes to, the result's
-    path means the same after it; so do Python's own functions, and what it closes is open again.
-    """
-    with (
-        interpreter_kept(),
-        _streams_open(),
-        contextlib.redirect_stdout(sys.stderr),
-        _descriptor_turned(),
-        _folder_kept(),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _streams_open() -> Iterator[None]:
-    """Python's own streams, where the user's code closes them or puts nothing in their place."""
-    before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
-    try:
-        yield
-    finally:
-        for name, stream in before.items():
-            if stream is not None and stream.closed:
-                stream = open(_NUMBERS[name], "w", encoding=stream.encoding, closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)
-
-
-@contextlib.contextmanager
-def _folder_kept() -> Iterator[None]:
-    try:
-        folder = Path.cwd()
-    except FileNotFoundError:  # removed while somebody was in it
-        yield
-        return
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.chdir(folder)
-
-
-@contextlib.contextmanager
-def _descriptor_turned() -> Iterator[None]:
-    real, errors = sys.__stdout__, sys.__stderr__
-    try:
-        if real is None or errors is None:
-            raise ValueError("closed by the caller that started the process")
-        real.flush()
-        out, err = real.fileno(), errors.fileno()
-        kept = {number: os.dup(number) for number in (out, err)}
-    except (OSError, ValueError):
-        yield
-        return
-    os.dup2(err, out)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            real.flush()
-        try:
-            for number, copy in kept.items():
-                os.dup2(copy, number)
-                os.close(copy)
-        except OSError as error:
-            raise ModelError(
-                "the model's code closed file descriptors that it had not opened: the output "
-                "cannot be written",
-                help="close files through their file objects",
-            ) from error
 
 
 def write_output(content: str | bytes, path: Path | None, *, force: bool = False) -> None:

@@ -1,19 +1,22 @@
-"""``gradscope check``: findings only, for many models, for CI."""
+"""Findings that a project puts up with, in a file: they are shown as known and fail no build.
+
+An entry is a model, a code, a name and a cause; figures differ from run to run and are left out.
+Models that a file describes are named by its path as seen from the baseline's own folder, so that
+the same baseline serves from everywhere.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import json
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Annotated, Any
 
 import typer
 
 from gradscope.commands import _completing as completing
-from gradscope.commands._baseline import (
-    check_baseline_output,
-    known_aside,
-    read_baseline,
-    write_baseline,
-)
 from gradscope.commands._checking import CheckOptions, candidates, check_all
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._options import (
@@ -25,12 +28,173 @@ from gradscope.commands._options import (
     ModelOptions,
     takes_groups,
 )
-from gradscope.commands._progress import shown_progress
-from gradscope.commands._time_limit import time_limit
+from gradscope.commands._running import running
 from gradscope.commands._views import ReportOutput
-from gradscope.commands._write import keep_stdout_clean, say
+from gradscope.commands._write import STDOUT, check_output, say, write_output
+from gradscope.errors import ConfigError, OptionError, Place, did_you_mean
+from gradscope.output_files import check_readable
+from gradscope.records.report import BaselineEntry, CheckedModel, CheckReport, Finding
+from gradscope.records.run import RunInfo
+from gradscope.reporters.finding_identity import without_figures
 from gradscope.rules import reaches
 from gradscope.typeset.numbers import plural
+
+SCHEMA = "gradscope.baseline/1"
+_HELP = "`gradscope check … --write-baseline FILE` writes one"
+_FIELDS = ("model", "code", "name", "cause")
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A file's entries."""
+
+    path: Path
+    entries: frozenset[BaselineEntry]
+
+
+def read_baseline(path: Path) -> Baseline:
+    """The baseline in a file.
+
+    Raises:
+        OptionError: there is no such file, or it cannot be read.
+        ConfigError: it is no baseline, or one of another version.
+    """
+    try:
+        check_readable(path)
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise OptionError(f"there is no baseline `{path}`", help=_HELP) from None
+    except UnicodeDecodeError:
+        raise _bad(path, "it is not UTF-8 text") from None
+    except OSError as error:
+        message = f"cannot read the baseline `{path}`: {error.strerror or error}"
+        raise OptionError(message, help=_HELP) from None
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _bad(path, f"it is not JSON: {error}") from None
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if not isinstance(schema, str) or not schema.startswith("gradscope."):
+        raise _bad(path, f"it has no `schema`, expected `{SCHEMA}`")
+    if schema != SCHEMA:
+        ours = schema.startswith("gradscope.baseline/")
+        reason = "it is of another version" if ours else "it is another of gradscope's files"
+        raise _bad(path, f"{reason}: its schema is `{schema}`, expected `{SCHEMA}`")
+    entries = data.get("findings")
+    if not isinstance(entries, list):
+        raise _bad(path, "its `findings` are not a list")
+    read = [_entry(entry, number, path) for number, entry in enumerate(entries)]
+    return Baseline(path, frozenset(read))
+
+
+def known_aside(check: CheckReport, baseline: Baseline, codes: Collection[str]) -> CheckReport:
+    """The check with the known findings set aside, and the entries that nothing answers to.
+
+    Stale is an entry only if its model ran to its end and its rule, one of ``codes``, ran.
+    """
+    models: list[CheckedModel] = []
+    matched: set[BaselineEntry] = set()
+    completed: set[str] = set()
+    for model in check.models:
+        known = {f: _identity(f, model.run, baseline.path) for f in model.findings}
+        known = {finding: entry for finding, entry in known.items() if entry in baseline.entries}
+        matched.update(known.values())
+        if model.error is None:
+            completed.add(_model(model.run, baseline.path))
+        models.append(_split(model, known))
+    stale = [e for e in baseline.entries - matched if e.model in completed and e.code in codes]
+    return replace(
+        check,
+        status=_status(models),
+        models=tuple(models),
+        baseline=str(baseline.path),
+        stale=tuple(sorted(stale, key=_order)),
+    )
+
+
+def check_baseline_output(path: Path, *, output: Path | None, force: bool) -> None:
+    """Refuse a baseline that could not be written, before anything runs.
+
+    Raises:
+        OptionError: the file exists, or cannot be written.
+    """
+    if path == STDOUT:
+        raise OptionError("a baseline needs a file", help="`--write-baseline baseline.json`")
+    if output is not None and os.path.realpath(output) == os.path.realpath(path):
+        raise OptionError(f"`-o` and `--write-baseline` both name `{path}`", help="give two files")
+    check_output(path, force=force)
+
+
+def write_baseline(path: Path, models: Sequence[CheckedModel], *, force: bool) -> int:
+    """Write every finding of the models, known ones included; returns how many entries that is.
+
+    Raises:
+        OptionError: the file exists, or cannot be written.
+    """
+    entries = {_identity(f, m.run, path) for m in models for f in (*m.findings, *m.known)}
+    lines = [
+        json.dumps({name: getattr(entry, name) for name in _FIELDS}, ensure_ascii=False)
+        for entry in sorted(entries, key=_order)
+    ]
+    # A line for each: a version control's difference then shows which finding came or went.
+    body = "".join(f"\n  {line}," for line in lines).removesuffix(",")
+    text = f'{{\n "schema": "{SCHEMA}",\n "findings": [{body}\n ]\n}}\n'
+    write_output(text, path, force=force)
+    return len(entries)
+
+
+def _identity(finding: Finding, run: RunInfo, path: Path) -> BaselineEntry:
+    cause = without_figures(finding.cause)
+    return BaselineEntry(_model(run, path), finding.code, finding.name, cause)
+
+
+def _model(run: RunInfo, path: Path) -> str:
+    """A config by its path from the baseline's folder, a spec as it is."""
+    if run.file is None or PurePath(run.file).name != run.model:
+        return run.model
+    folder = Path(os.path.realpath(path)).parent
+    try:
+        return PurePath(os.path.relpath(os.path.realpath(run.file), folder)).as_posix()
+    except ValueError:  # on another drive
+        return PurePath(run.file).as_posix()
+
+
+def _split(model: CheckedModel, known: Collection[Finding]) -> CheckedModel:
+    counting = tuple(finding for finding in model.findings if finding not in known)
+    status = "ok" if model.status == "findings" and not counting else model.status
+    aside = tuple(finding for finding in model.findings if finding in known)
+    return replace(model, status=status, findings=counting, known=aside)
+
+
+def _status(models: Sequence[CheckedModel]) -> str:
+    found = {model.status for model in models}
+    return next((status for status in ("failed", "findings") if status in found), "ok")
+
+
+def _entry(data: Any, number: int, path: Path) -> BaselineEntry:
+    where = f"findings[{number}]"
+    if not isinstance(data, dict):
+        raise _bad(path, f"`{where}` is not a mapping")
+    for name in data:
+        if name not in _FIELDS:
+            raise _bad(path, f"`{where}` has a `{name}`", did_you_mean(str(name), _FIELDS))
+    values: dict[str, Any] = {name: data.get(name) for name in _FIELDS}
+    for name, value in values.items():
+        if not isinstance(value, str) and not (name == "cause" and value is None):
+            fault = (
+                f"`{where}.{name}` is not a string" if name in data else f"`{where}` lacks `{name}`"
+            )
+            raise _bad(path, fault)
+    return BaselineEntry(**values)
+
+
+def _order(entry: BaselineEntry) -> tuple[str, ...]:
+    return (entry.model, entry.code, entry.name, entry.cause or "")
+
+
+def _bad(path: Path, reason: str, help: str | None = None) -> ConfigError:
+    return ConfigError(f"not a baseline: {reason}", place=Place(str(path)), help=help or _HELP)
+
 
 #: Formats that show a person all of a failure.
 _TEXTS = ("terminal", "markdown")
@@ -108,11 +272,12 @@ def run(
     options = CheckOptions(
         layers=tuple(layers.layers or ("**",)),
         exclude=tuple(layers.exclude or ()),
+        rules=rules,
         precision=precision,
         allow=tuple(model.allow or ()),
         debug=display.debug,
     )
-    with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
+    with running(model.timeout):
         checked = check_all(wanted, options)
     on_screen = file.path is None and output.destination.format in _TEXTS
     stopped = checked.stopped(reported=on_screen and checked.ran)

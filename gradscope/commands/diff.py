@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from gradscope import plugins
-from gradscope.api.run_history import read_history
+from gradscope.api.reading import read_history
 from gradscope.charts.maps import Map
 from gradscope.charts.panels import Panel
 from gradscope.commands import _completing as completing
-from gradscope.commands._double_dash import DASHES, BothSides
-from gradscope.commands._findings import fail_on_option, path_root, rule_texts
+from gradscope.commands._findings import fail_on_option
 from gradscope.commands._model import (
+    DASHES,
+    BothSides,
     importing_torch,
     read_model,
     refuse_to_run,
@@ -32,16 +32,13 @@ from gradscope.commands._options import (
     format_option,
     takes_groups,
 )
-from gradscope.commands._progress import shown_progress
-from gradscope.commands._time_limit import time_limit
-from gradscope.commands._views import choose_destination
-from gradscope.commands._write import keep_stdout_clean
+from gradscope.commands._running import running
+from gradscope.commands._views import choose_destination, diff_view
 from gradscope.comparison.compared_files import RUNS, kind_of
 from gradscope.comparison.selection import of_layers
 from gradscope.config import LoadedConfig
 from gradscope.errors import OptionError, refuse_unknown
 from gradscope.records.diff import REFERENCES, TABLES_OF_DIFF
-from gradscope.reporters.diff import DiffView
 from gradscope.rules import FAIL_ON, reaches
 from gradscope.runfile.folder import FOLDER, recorded, run_named
 from gradscope.runfile.opening import file_of
@@ -163,18 +160,12 @@ def run(
             panels, maps = _run_charts(*map(Path, files))
     else:
         a, b = _configs(words or [], model)
-        with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
+        with running(model.timeout):
             with importing_torch():
-                from gradscope.api import diff_configs
-            report = diff_configs(
-                a, b, reference=reference, match=match or (), allow=model.allow or ()
-            )
+                from gradscope.api.diffing import diff
+            report = diff(a, b, reference=reference, match=match or (), allow=model.allow or ())
     report = of_layers(report, layers.layers or (), layers.exclude or ())
-    root = path_root()
-    rules = rule_texts() if destination.format == "sarif" else ()
-    shape = (destination.width, destination.color, top, table, root)
-    view = DiffView(*shape, panels, maps, rules)
-    destination.write(plugins.load(ROOM, destination.format).render(report, view))
+    destination.show(report, diff_view(destination, top, table, panels, maps))
     if reaches(report.findings, fail_on):
         raise typer.Exit(1)
 
@@ -256,7 +247,6 @@ def _configs(words: list[str], options: ModelOptions) -> tuple[LoadedConfig, Loa
             f"two MODELs, please: got {', '.join(f'`{model}`' for model in models)}",
             help="write overrides as `key=value`, without blanks around `=`",
         )
-    a = read_model([*models[:1], *overrides], options.settings, options.keys)
+    a = read_model([*models[:1], *overrides], options)
     others = own if two_sides else overrides
-    b = read_model([*models[-1:], *others], options.settings, options.keys)
-    return a, b
+    return a, read_model([*models[-1:], *others], options)

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import typer
 
-from gradscope.commands._importing import importing_torch
+from gradscope.commands._model import importing_torch
 from gradscope.commands._options import Debug
 from gradscope.commands._write import write_output
 from gradscope.version import __version__

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
 
 from gradscope import plugins
 from gradscope.commands import _completing as completing
-from gradscope.commands._graphs import GraphOutput, redraw, saved_graph
 from gradscope.commands._model import importing_torch, read_model, refuse_to_run, split_words
 from gradscope.commands._options import (
     DisplayOptions,
@@ -20,13 +23,16 @@ from gradscope.commands._options import (
     format_option,
     takes_groups,
 )
-from gradscope.commands._progress import shown_progress
-from gradscope.commands._time_limit import time_limit
-from gradscope.commands._views import choose_destination
-from gradscope.commands._write import keep_stdout_clean, say
+from gradscope.commands._running import running
+from gradscope.commands._views import Destination, choose_destination
+from gradscope.commands._write import say
 from gradscope.diagrams import GraphView
+from gradscope.diagrams.graph.lookup import check_expand, check_layers
+from gradscope.diagrams.graph.view import without_views
 from gradscope.errors import Interrupted, ModelError, OptionError, did_you_mean, refuse_unknown
+from gradscope.records import json as record_json
 from gradscope.records.graph import AutogradGraph
+from gradscope.typeset.numbers import plural
 
 ROOM = "gradscope.diagrams"
 MEASURES = ("gradient", "saved")
@@ -160,33 +166,29 @@ def run(
         say=say,
     )
     output = GraphOutput(destination, diagram, view, hide_views)
-    exclude = layers.exclude or ()
-    without = tuple(f"!{pattern}" for pattern in exclude)
-    options = {"layers": layers.layers, **model.keys}
     saved = saved_graph(words)
     if saved is not None:
         flag = "no-lines" if lines is False else "lines"
         others = {"root": root, flag: lines, "set": model.settings, "allow": model.allow}
         _, overrides = split_words(words)
         refuse_to_run("a saved graph", overrides, {**model.keys, **others})
-        redraw(saved, output, layers.layers or (), without)
+        redraw(saved, output, layers.layers or (), layers.exclude or ())
         return
-    loaded = read_model(words, model.settings, options)
+    loaded = read_model(words, model, layers)
     if lines is None:
         lines = bool(source or target) or chosen in _WITH_LINES
     try:
-        with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
+        with running(model.timeout):
             with importing_torch():
-                from gradscope.api import graph_config
-            allow = model.allow or ()
-            graph = graph_config(loaded, root=root, lines=lines, exclude=exclude, allow=allow)
+                from gradscope.api.graphing import graph as graph_of
+            graph = graph_of(loaded, root=root, lines=lines, allow=model.allow or ())
     except (ModelError, Interrupted) as error:
         if isinstance(error.report, AutogradGraph):
-            shown = output.write_failed(error.report, (*loaded.config.layers, *without))
+            shown = output.write_failed(error.report, loaded.layers)
             if isinstance(error, Interrupted) and not shown:
                 raise Interrupted(error.reason, report=error.report) from None
         raise
-    output.write(graph, (*loaded.config.layers, *without))
+    output.write(graph, loaded.layers)
 
 
 def _check_drawn(direction: str, hide_views: bool, format: str) -> None:
@@ -216,3 +218,69 @@ def _check(depth: int | None, full: bool, by: str, timeout: float) -> None:
     refuse_unknown("measure", by, MEASURES)
     if not timeout > 0:
         raise OptionError(f"`--layout-timeout {timeout:g}` leaves no time", help="give more than 0")
+
+
+#: Formats that say what stopped a run; a picture of half a graph would be taken for a full one.
+_WITH_ERRORS = ("terminal", "json", "html")
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOutput:
+    """A graph's destination, and how it is drawn there."""
+
+    destination: Destination
+    diagram: ModuleType
+    view: GraphView
+    hide_views: bool = False
+
+    def write(self, graph: AutogradGraph, layers: Sequence[str]) -> None:
+        """Draw and write a graph, of which ``layers`` are opened."""
+        check_expand(graph, self.view.expand)
+        view = replace(self.view, layers=tuple(layers))
+        if self.hide_views:
+            graph, hidden = without_views(graph)
+            view = replace(view, hidden=hidden)
+            say(f"{plural(hidden, 'view or transpose', 'views and transposes')} hidden")
+        self.destination.write(self.diagram.render(graph, view))
+
+    def write_failed(self, graph: AutogradGraph, layers: Sequence[str]) -> bool:
+        """What a run left that failed, if the format says that it did; whether it was written.
+
+        Names are passed over: what the run did not come to has none yet.
+        """
+        if self.destination.format not in _WITH_ERRORS:
+            path = self.destination.path
+            where = "" if path is None else f" to `{path}`"
+            say(f"nothing was written{where}: the graph is incomplete")
+            return False
+        view = replace(self.view, expand=(), sources=(), targets=())
+        replace(self, view=view).write(graph, layers)
+        return True
+
+
+def saved_graph(words: list[str] | None) -> Path | None:
+    """The file of a saved graph, if that is what the words name."""
+    models, _ = split_words(words)
+    is_saved = len(models) == 1 and models[0].lower().endswith(".json")
+    return Path(models[0]) if is_saved else None
+
+
+def redraw(file: Path, output: GraphOutput, layers: Sequence[str], exclude: Sequence[str]) -> None:
+    """Draw a saved graph.
+
+    Raises:
+        ConfigError: the file holds no graph.
+        LayerError: a pattern names no module of it.
+        OptionError: it is of a run that failed, and the format cannot say so.
+    """
+    graph = record_json.load(file, AutogradGraph)
+    failed = graph.error is not None or not graph.complete
+    if failed and output.destination.format not in _WITH_ERRORS:
+        raise OptionError(
+            f"`{file}` is of a run that failed: its graph is incomplete",
+            help=f"`gradscope graph {file}` shows the error",
+        )
+    patterns = (*(layers or ("**",)), *(f"!{pattern}" for pattern in exclude))
+    if not failed and (layers or exclude):
+        check_layers(graph, patterns)
+    output.write(graph, patterns)

@@ -17,7 +17,8 @@ import yaml
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch
 from gradscope.commands._options import Allow, Debug
-from gradscope.commands._write import STDOUT, keep_stdout_clean, write_output
+from gradscope.commands._running import keep_stdout_clean
+from gradscope.commands._write import STDOUT, write_output
 from gradscope.config import check_spec, read
 from gradscope.config.specs import is_own
 from gradscope.config.targets import MISSING

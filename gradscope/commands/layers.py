@@ -11,16 +11,16 @@ from gradscope.commands._options import (
     Debug,
     Device,
     LayerOptions,
+    ModelOptions,
     Set,
     Timeout,
     Words,
     format_option,
     takes_groups,
 )
-from gradscope.commands._progress import shown_progress
-from gradscope.commands._time_limit import time_limit
+from gradscope.commands._running import running
 from gradscope.commands._views import choose_format
-from gradscope.commands._write import keep_stdout_clean, write_output
+from gradscope.commands._write import write_output
 from gradscope.reporters.text_view import TextView
 
 ROOM = "gradscope.reporters.layers"
@@ -48,9 +48,9 @@ def run(
 ) -> None:
     """List a model's layers by the names that patterns match, with their own parameters."""
     reporter = plugins.load(ROOM, choose_format(format, None, ROOM))
-    loaded = read_model(words, settings, {"layers": layers.layers, "device": device})
-    with keep_stdout_clean(), shown_progress(), time_limit(timeout):
+    loaded = read_model(words, ModelOptions(settings=settings, device=device), layers)
+    with running(timeout):
         with importing_torch():
-            from gradscope.api import layers as layers_of
-        found = layers_of(loaded, exclude=layers.exclude or (), allow=allow or ())
+            from gradscope.api.opened import layers as layers_of
+        found = layers_of(loaded, allow=allow or ())
     write_output(reporter.render(found, TextView()), None)

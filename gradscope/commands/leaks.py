@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gradscope import plugins
-from gradscope.api.plotting import check_picture
+from gradscope.api.showing import check_picture
 from gradscope.charts import figure
 from gradscope.commands import _completing as completing
 from gradscope.commands._findings import fail_on_option
@@ -22,10 +22,9 @@ from gradscope.commands._options import (
     format_option,
     takes_groups,
 )
-from gradscope.commands._progress import shown_progress
-from gradscope.commands._time_limit import time_limit
-from gradscope.commands._views import Destination, choose_destination
-from gradscope.commands._write import STDOUT, check_output, keep_stdout_clean, say, write_output
+from gradscope.commands._running import running
+from gradscope.commands._views import choose_destination
+from gradscope.commands._write import STDOUT, check_output, say, write_output
 from gradscope.errors import ModelError, OptionError, did_you_mean, refuse_unknown
 from gradscope.records.leaks import AXES, LeaksReport
 from gradscope.reporters.leaks.charts.dependencies import maps
@@ -110,32 +109,32 @@ def run(
         if picture.suffix.lower() != ".html":
             check_picture(picture)
         check_output(picture, force=file.force)
-    loaded = read_model(words, model.settings, {"mode": "eval", **model.keys})
+    loaded = read_model(words, model, mode="eval")
     try:
-        with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
+        with running(model.timeout):
             with importing_torch():
-                from gradscope.api import leaks_config
-                from gradscope.leaks.judge import Wishes
-            wishes = Wishes(causal, dims, padding, tuple(only or ()), maps=picture is not None)
-            report = leaks_config(loaded, wishes, allow=model.allow or ())
+                from gradscope.api.leaking import leaks
+            report = leaks(
+                loaded,
+                causal=causal,
+                axes=dims,
+                padding=padding,
+                only=only or (),
+                maps=picture is not None,
+                allow=model.allow or (),
+            )
     except ModelError as error:
-        _write(error.report, destination)
+        if error.report is not None:
+            destination.show(error.report)
         raise
     if drawn and picture is not None:
         _draw(report, picture, force=file.force)
         if destination.format != "json":
             report = replace(report, maps=())
-    _write(report, destination)
+    destination.show(report)
     counting = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on in SEVERITIES else ()
     if any(one.severity in counting for one in report.axes):
         raise typer.Exit(1)
-
-
-def _write(report: object, destination: Destination) -> None:
-    """Render and write a report; nothing where a failed run left none."""
-    if isinstance(report, LeaksReport):
-        view = TextView(width=destination.width, color=destination.color)
-        destination.write(plugins.load(ROOM, destination.format).render(report, view))
 
 
 def _draw(report: LeaksReport, path: Path, *, force: bool) -> None:

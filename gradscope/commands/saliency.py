@@ -29,16 +29,15 @@ from gradscope.commands._pictures import (
     split_pictures,
     write_pictures,
 )
-from gradscope.commands._progress import shown_progress
-from gradscope.commands._time_limit import time_limit
+from gradscope.commands._running import keep_stdout_clean, running
 from gradscope.commands._views import text_view
-from gradscope.commands._write import check_output, keep_stdout_clean, write_output
+from gradscope.commands._write import check_output, write_output
 from gradscope.errors import ModelError, OptionError
 from gradscope.reporters.methods import terminal as method_list
 from gradscope.reporters.saliency import terminal
 
 if TYPE_CHECKING:
-    from gradscope.api import SaliencyRequest
+    from gradscope.api.attributions import SaliencyRequest
 
 ROOM = "gradscope.reporters.saliency"
 #: The suffixes that ask for the report, and not for pictures.
@@ -192,8 +191,10 @@ def run(
         from gradscope.demo import DIGITS
 
         paths, model = [str(DIGITS[0][0])], model or "demo"
-    with keep_stdout_clean(), shown_progress(), importing_torch():
-        from gradscope.api import SaliencyRequest, attribute, picture_files, read_pictures, view
+    with running(None), importing_torch():
+        from gradscope.api.attributing import attribute
+        from gradscope.api.attributions import SaliencyRequest
+        from gradscope.api.viewing import picture_files, read_pictures, view
 
     request = SaliencyRequest(
         methods=tuple(method or ()),
@@ -207,7 +208,7 @@ def run(
     )
     maps = _map_names(request)
     try:
-        with keep_stdout_clean(), shown_progress(), time_limit(options.timeout):
+        with running(options.timeout):
             # What is missing or in the way is reported before weights are fetched.
             found_files = picture_files(paths)
             names = file_names([images.shown(path) for path in found_files])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from bisect import bisect_left
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
+from gradscope.api.reading import read_history
 from gradscope.commands import _completing as completing
 from gradscope.commands._options import (
     DisplayOptions,
@@ -16,21 +19,38 @@ from gradscope.commands._options import (
     Format,
     LayerOptions,
     Rank,
+    TableOptions,
     takes_groups,
 )
-from gradscope.commands._plots import PlotOptions
-from gradscope.commands._run_pages import show_run, show_step
 from gradscope.commands._runs import RECORD, ChosenRun, chosen_run
-from gradscope.commands._saved_records import write_saved
-from gradscope.commands._tables import TableOptions
-from gradscope.commands._views import ReportOutput
-from gradscope.errors import ConfigError, OptionError, did_you_mean
+from gradscope.commands._views import (
+    PlotOptions,
+    ReportOutput,
+    choose_destination,
+    diff_view,
+    table_view,
+)
+from gradscope.errors import ConfigError, OptionError, did_you_mean, refuse_unknown
 from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport
-from gradscope.records.diff import DiffReport
+from gradscope.records.diff import TABLES_OF_DIFF, DiffReport
 from gradscope.records.report import CheckReport, Report
+from gradscope.records.training import TrainedModel, TrainingRun, TrainingStep
+from gradscope.reporters.markdown_text import escaped
+from gradscope.reporters.report import View
+from gradscope.reporters.training.sentences.step_facts import facts_of_step, step_title
+from gradscope.reporters.training.tables import choices
+from gradscope.reporters.training.tables.naming import (
+    called,
+    selected,
+    selected_reports,
+)
 from gradscope.runfile.folder import recorded, run_named
 from gradscope.runfile.opening import file_of
+from gradscope.runfile.reader import RunFile
+from gradscope.typeset.console import printed
+from gradscope.typeset.numbers import count
+from gradscope.typeset.text import join
 
 EXAMPLES = (
     ("gradscope show report.json --sort grad_out --top 10", "The ten largest output gradients."),
@@ -42,6 +62,12 @@ EXAMPLES = (
     ("gradscope show runs/train --rank 3", "Of a run of several processes, one rank."),
     ("gradscope show run.db --step 40", "One step of it, as `inspect` shows a model."),
 )
+ROOM = "gradscope.reporters.training"
+_ROOMS = {DiffReport: "gradscope.reporters.diff", WhyReport: "gradscope.reporters.answers"}
+#: The formats in which several reports can be below each other.
+_FOR_PEOPLE = ("terminal", "markdown")
+#: Those that hold the calls beside the parameters.
+_COMPLETE = ("json", "html")
 
 
 @takes_groups
@@ -142,3 +168,154 @@ def _read(path: Path) -> Report | CheckReport | WhyReport | DiffReport:
     except UnicodeDecodeError:
         raise ConfigError("standard input is not a report: it is not UTF-8 text") from None
     return record_json.loads_shown(text, file="<stdin>")
+
+
+_WORDS = {DiffReport: "a comparison", WhyReport: "a set of answers"}
+#: The options of tables that each has a use for.
+_TAKES: dict[type, tuple[str, ...]] = {DiffReport: ("top", "table"), WhyReport: ()}
+
+
+def write_saved(
+    record: DiffReport | WhyReport,
+    format: str | None,
+    file: FileOptions,
+    display: DisplayOptions,
+    tables: TableOptions,
+) -> None:
+    """Write it as ``diff`` or ``why`` did.
+
+    Raises:
+        OptionError: an option that it cannot honour.
+    """
+    kind = type(record)
+    destination = choose_destination(format, file, display, _ROOMS[kind])
+    given = [f.name for f in fields(tables) if getattr(tables, f.name) not in (None, False)]
+    for name in given:
+        if name not in _TAKES[kind]:
+            raise OptionError(f"`--{name}` is for a report, and this is {_WORDS[kind]}")
+    if kind is DiffReport and tables.table is not None:
+        refuse_unknown("table", tables.table, TABLES_OF_DIFF)
+    view = diff_view(destination, tables.top, tables.table) if kind is DiffReport else None
+    destination.show(record, view)
+
+
+def show_run(
+    chosen: ChosenRun,
+    format: str | None,
+    file: FileOptions,
+    display: DisplayOptions,
+    tables: TableOptions,
+    layers: LayerOptions,
+    plots: PlotOptions,
+) -> None:
+    """Write a run's page, and draw it where that is asked for.
+
+    Raises:
+        OptionError: an option that no run can honour.
+        ConfigError: the file is no run, or damaged.
+    """
+    destination = choose_destination(format, file, display, ROOM, chosen.heading)
+    view = table_view(destination, tables)
+    if destination.format == "csv":
+        view = _for_csv(view)
+    choices.check(view)
+    patterns, exclude = layers.layers or (), layers.exclude or ()
+    wanted = bool(patterns or exclude or plots.plot) or view.table == "calls"
+    wanted = wanted or destination.format in _COMPLETE
+    with RunFile.open(chosen.path) as run:
+        history = read_history(run, calls=wanted)
+    history = selected(history, patterns, exclude)
+    destination.show(history, view)
+    plots.write(history, file)
+
+
+def _for_csv(view: View) -> View:
+    """What csv holds, where nothing else is asked for: the steps.
+
+    Raises:
+        OptionError: an order or columns of layers, of which it has a row for each step.
+    """
+    if view.table in ("parameters", "calls") and (view.columns or view.sort or view.top):
+        raise OptionError(
+            f"csv has a row for each of the {view.table} and each step, with all that was measured",
+            help="drop `--columns`, `--sort` and `--top`; `-l PATTERN` selects layers",
+        )
+    return replace(view, table=view.table or "steps")
+
+
+def show_step(
+    chosen: ChosenRun,
+    step: int,
+    format: str | None,
+    file: FileOptions,
+    display: DisplayOptions,
+    tables: TableOptions,
+    layers: LayerOptions,
+) -> None:
+    """Write one step's calls and parameters, model by model.
+
+    Raises:
+        OptionError: the step was not sampled, or several models do not fit one document.
+        ConfigError: the file is no run, or damaged.
+    """
+    output = ReportOutput.of(format, file, display, tables, chosen.heading)
+    with RunFile.open(chosen.path) as run:
+        samples = run.sample(step)
+        metrics = next(iter(run.steps(step, step)), None)
+        if not samples:
+            raise _not_sampled(run, step, metrics)
+        head, models = run.run, {model.id: model for model in run.models}
+    found = [
+        (models.get(one.model, TrainedModel(one.model, "", "", 0, 0, 0)), one.report)
+        for one in samples
+    ]
+    found = selected_reports(found, layers.layers or (), layers.exclude or ())
+    if len(found) > 1 and output.destination.format not in _FOR_PEOPLE:
+        names = [called(model) for model, _ in found]
+        raise OptionError(
+            f"step {count(step)} has {len(found)} models, and {output.destination.format} holds "
+            "one report",
+            help=f"name one of {', '.join(names)}: `-l '{names[0]}.**'`",
+        )
+    output.destination.write(_pages(output, head, step, metrics, found))
+
+
+def _pages(
+    output: ReportOutput,
+    run: TrainingRun,
+    step: int,
+    metrics: TrainingStep | None,
+    found: list[tuple[TrainedModel, Report]],
+) -> str:
+    """Each model's report below a line that says run and step."""
+    texts = [output.render(report) for _, report in found]
+    facts = [step_title(run, step), *(facts_of_step(metrics) if metrics else [])]
+    if output.destination.format == "markdown":
+        return "\n".join([f"# {escaped(facts[0])}\n\n{escaped(' · '.join(facts[1:]))}\n", *texts])
+    if output.destination.format != "terminal":
+        return texts[0]
+    view = output.view
+    lines = [Text(line) for line in join(facts, view.width)]
+    lines[0].stylize("bold", 0, len(facts[0]))
+    return "\n".join([printed(lines, width=view.width, color=view.color), *texts])
+
+
+def _not_sampled(run: RunFile, step: int, metrics: TrainingStep | None) -> OptionError:
+    sampled = run.sampled
+    if metrics is None:
+        total = run.last_step
+        if not total:
+            return OptionError(f"the run has no step yet, so no step {count(step)}")
+        return OptionError(
+            f"the run has no step {count(step)}",
+            help=f"the run has steps 1 to {count(total)}"
+            if run.steps(1, 1)
+            else f"the run's last step is {count(total)}; not all of the first ones are kept",
+        )
+    i = bisect_left(sampled, step)
+    near = [count(one) for one in sampled[max(0, i - 1) : i + 1]]
+    return OptionError(
+        f"step {count(step)} was not sampled",
+        notes=[f"its metrics: {', '.join(facts_of_step(metrics))}"],
+        help=f"the nearest sampled steps: {' and '.join(near)}" if near else "no step was sampled",
+    )

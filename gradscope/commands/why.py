@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradscope import plugins
-from gradscope.api.run_history import read_history
+from gradscope.api.reading import read_history
 from gradscope.commands import _completing as completing
-from gradscope.commands._double_dash import DASHES, LastWords
 from gradscope.commands._findings import fail_on_option
-from gradscope.commands._model import importing_torch, read_model, refuse_to_run, split_words
+from gradscope.commands._model import (
+    DASHES,
+    LastWords,
+    importing_torch,
+    read_model,
+    refuse_to_run,
+    split_words,
+)
 from gradscope.commands._options import (
     DisplayOptions,
     FileOptions,
@@ -25,9 +30,8 @@ from gradscope.commands._options import (
     format_option,
     takes_groups,
 )
-from gradscope.commands._progress import shown_progress
+from gradscope.commands._running import running
 from gradscope.commands._runs import ChosenRun, chosen_run, newest_run
-from gradscope.commands._time_limit import time_limit
 from gradscope.commands._trials import (
     ScriptOptions,
     is_script,
@@ -35,7 +39,6 @@ from gradscope.commands._trials import (
     try_script,
 )
 from gradscope.commands._views import Destination, choose_destination
-from gradscope.commands._write import keep_stdout_clean
 from gradscope.errors import (
     Interrupted,
     LayerError,
@@ -46,7 +49,6 @@ from gradscope.errors import (
 )
 from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport
-from gradscope.reporters.text_view import TextView
 from gradscope.rules import FAIL_ON, reaches
 from gradscope.runfile.folder import SUFFIX, run_named
 from gradscope.runfile.opening import file_of, is_run
@@ -158,18 +160,11 @@ def run(
         refuse_to_run("saved answers", [*overrides, *names], others)
         report = record_json.load(Path(models[0]), WhyReport)
     else:
-        loaded = read_model(models + overrides, model.settings, options)
-        report = _run(loaded, names, exclude, model, destination, guessed=not models)
-    _write(report, destination)
+        loaded = read_model(models + overrides, model, layers)
+        report = _run(loaded, names, model, destination, guessed=not models)
+    destination.show(report)
     if reaches(report.answers, fail_on):
         raise typer.Exit(1)
-
-
-def _write(report: object, destination: Destination) -> None:
-    """Render and write answers; nothing where a failed run left nothing."""
-    if isinstance(report, WhyReport):
-        view = TextView(width=destination.width, color=destination.color)
-        destination.write(plugins.load(ROOM, destination.format).render(report, view))
 
 
 def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -237,7 +232,6 @@ def _of_run(
 def _run(
     loaded: LoadedConfig,
     names: list[str],
-    exclude: Sequence[str],
     model: ModelOptions,
     destination: Destination,
     *,
@@ -245,12 +239,13 @@ def _run(
 ) -> WhyReport:
     """The answers; ``guessed`` is that no word was a MODEL, and the demo runs."""
     try:
-        with keep_stdout_clean(), shown_progress(), time_limit(model.timeout):
+        with running(model.timeout):
             with importing_torch():
-                from gradscope.api import why_config
-            return why_config(loaded, names=names, exclude=exclude, allow=model.allow or ())
+                from gradscope.api.answering import why
+            return why(loaded, names=names, allow=model.allow or ())
     except (ModelError, Interrupted) as error:
-        _write(error.report, destination)
+        if error.report is not None:
+            destination.show(error.report)
         raise
     except LayerError as error:
         raise _unknown(error, names[0] if names and guessed else None) from None

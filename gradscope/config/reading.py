@@ -30,7 +30,8 @@ class LoadedConfig:
     """A config, and what is known of where it came from.
 
     ``directory`` is what relative paths are relative to, ``name`` what a header shows, ``given``
-    the dotted keys that were asked for; every other key has its default.
+    the dotted keys that were asked for; every other key has its default. ``exclude`` are patterns
+    of layers that the command line takes away.
     """
 
     config: Config
@@ -38,6 +39,12 @@ class LoadedConfig:
     name: str
     given: frozenset[str]
     origins: Origins = field(default_factory=Origins, repr=False, compare=False)
+    exclude: tuple[str, ...] = ()
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The patterns of layers, less those excluded."""
+        return (*self.config.layers, *(f"!{pattern}" for pattern in self.exclude))
 
     def place(self, key: str, *, of_key: bool = False) -> Place | None:
         """Where the dotted ``key``, or its nearest parent, was given; None for a default.

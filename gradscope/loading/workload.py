@@ -152,7 +152,7 @@ def load(
         retain_graph=backward.retain_graph,
         gradient=gradient,
         interventions=interventions,
-        layers=tuple(config.layers),
+        layers=loaded.layers,
         notices=[
             *notices,
             *(method.notices if method else []),

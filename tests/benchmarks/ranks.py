@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from gradscope.api.run_history import read_history
+from gradscope.api.reading import read_history
 from gradscope.capture.fingerprints import combined
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.placements import DeviceMesh, ParameterPlacement

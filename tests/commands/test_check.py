@@ -14,6 +14,7 @@ from reporters.sarif_schema import SARIF
 
 import gradscope
 from gradscope import cli
+from gradscope.api import inspecting
 from gradscope.errors import ModelError
 from gradscope.records import json as record_json
 from gradscope.records.report import CheckReport
@@ -194,14 +195,14 @@ def test_meta_has_no_values_that_a_rule_could_look_at(check: Check) -> None:
 def test_an_interrupt_names_what_was_not_looked_at(
     check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = gradscope.api.check_config
+    real = inspecting.check
 
     def stopped(loaded: Any, **options: Any) -> Any:
         if loaded.name == "detached.yaml":
             raise KeyboardInterrupt
         return real(loaded, **options)
 
-    monkeypatch.setattr(gradscope.api, "check_config", stopped)
+    monkeypatch.setattr(inspecting, "check", stopped)
     code, out, err = check("sound.yaml", "detached.yaml", "normed.yaml")
     assert code == 130
     assert out.startswith("sound.yaml: ok · ")

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from gradscope.commands import _importing
-from gradscope.commands._importing import importing_torch
+from gradscope.commands import _model
+from gradscope.commands._model import importing_torch
 from gradscope.errors import ConfigError, OptionError
 
 SEGMENT = "libtorch_cpu.so: failed to map segment from shared object"
@@ -68,7 +68,7 @@ def test_a_trial(code, said, refused, without_torch, monkeypatch):
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (2 << 30, 4 << 30))
     done = subprocess.CompletedProcess([], code, b"", said)
-    monkeypatch.setattr(_importing.subprocess, "run", lambda *args, **options: done)
+    monkeypatch.setattr(_model.subprocess, "run", lambda *args, **options: done)
     if not refused:
         with importing_torch():
             return
@@ -79,6 +79,6 @@ def test_a_trial(code, said, refused, without_torch, monkeypatch):
 def test_no_trial_without_a_limit(without_torch, monkeypatch):
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)
-    monkeypatch.setattr(_importing.subprocess, "run", pytest.fail)
+    monkeypatch.setattr(_model.subprocess, "run", pytest.fail)
     with importing_torch():
         pass

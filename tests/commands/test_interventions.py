@@ -8,7 +8,7 @@ import processes
 import pytest
 
 from gradscope.actions import action_names
-from gradscope.commands._interventions import InterventionOptions, parsed
+from gradscope.commands.inspect import InterventionOptions, parsed
 from gradscope.errors import OptionError
 
 READ = {

@@ -41,7 +41,7 @@ def test_a_line_for_each_step_of_a_run_that_is_yet_to_come(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step once and in order, however the reader's looks fall between them."""
-    monkeypatch.setattr("gradscope.commands._live_display._PAUSE", 0.01)
+    monkeypatch.setattr("gradscope.commands.live._PAUSE", 0.01)
     monkeypatch.setattr(live, "_PAUSE", 0.01)
     path = tmp_path / "run.db"
 
@@ -57,7 +57,7 @@ def test_a_line_for_each_step_of_a_run_that_is_yet_to_come(
     script.start()
     lines: list[str] = []
     monkeypatch.setattr(
-        "gradscope.commands._live_display.write_output",
+        "gradscope.commands.live.write_output",
         lambda text, path: lines.extend(text.splitlines()),
     )
     live.run(path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gradscope import progress
-from gradscope.commands import _progress
+from gradscope.commands import _running as _progress
 from gradscope.progress import Stage
 
 
@@ -99,7 +99,7 @@ def stages(run) -> list[str]:
 
 def test_why_says_which_cause_it_looks_for(tmp_path: Path, monkeypatch) -> None:
     from gradscope import config
-    from gradscope.api import why_config
+    from gradscope.api.answering import why
 
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"
@@ -112,7 +112,7 @@ def test_why_says_which_cause_it_looks_for(tmp_path: Path, monkeypatch) -> None:
     )
     monkeypatch.chdir(tmp_path)
     loaded = config.read("./net.py:Net", ["input.shape=[2, 3]", "loss=sum"])
-    assert stages(lambda: why_config(loaded)) == [
+    assert stages(lambda: why(loaded)) == [
         "building ./net.py:Net",
         "forward and backward",
         "why gradients are missing",

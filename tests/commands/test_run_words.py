@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 from gradscope import cli
-from gradscope.commands._script_words import Restart
+from gradscope.commands.run import Restart
 from gradscope.errors import OptionError
 from gradscope.training.launch import Script
 from gradscope.training.script_run import ScriptRun

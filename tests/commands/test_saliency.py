@@ -337,11 +337,11 @@ def test_classes_that_cannot_be(given, message, help, folder, monkeypatch, capsy
 
 
 def test_a_picture_says_which_model_it_is_of() -> None:
-    import gradscope.api as api
+    import gradscope
 
-    found = api.saliency("demo", EIGHT)
+    found = gradscope.saliency("demo", EIGHT)
     assert "model: demo" in found.photos[0].remarks
-    random = api.saliency("torchvision:mobilenet_v3_small", torch.rand(1, 3, 64, 64))
+    random = gradscope.saliency("torchvision:mobilenet_v3_small", torch.rand(1, 3, 64, 64))
     assert "model: torchvision:mobilenet_v3_small, random weights" in random.photos[0].remarks
 
 

@@ -11,7 +11,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from gradscope import api, cli
+import gradscope
+from gradscope import cli
+from gradscope.api.attributions import SaliencyRequest
 from gradscope.demo import DIGITS
 from gradscope.errors import OptionError
 
@@ -178,7 +180,7 @@ def test_a_model_in_float64_gets_its_input_in_float64() -> None:
     with torch.no_grad():
         net[1].weight.mul_(1e6)
     x = torch.rand(1, 3, 4, 4, dtype=torch.float64)
-    found = api.saliency(net, x, methods=["gradient"], target=0)
+    found = gradscope.saliency(net, x, methods=["gradient"], target=0)
     assert found.report.images[0].score == pytest.approx(float(net(x).detach()[0, 0]), rel=1e-12)
 
 
@@ -186,20 +188,20 @@ def test_a_live_model_is_not_changed_in_training_mode() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
     before = {key: value.clone() for key, value in net.state_dict().items()}
-    found = api.saliency(net, torch.rand(2, 3, 8, 8), methods=["gradient"], mode="train")
+    found = gradscope.saliency(net, torch.rand(2, 3, 8, 8), methods=["gradient"], mode="train")
     assert found.report.run.mode == "train"
     assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
     with pytest.raises(OptionError, match="statistics"):
-        api.saliency(net, torch.rand(2, 3, 8, 8), methods=["occlusion"], mode="train")
+        gradscope.saliency(net, torch.rand(2, 3, 8, 8), methods=["occlusion"], mode="train")
 
 
 def test_a_picture_is_not_run_just_to_count_classes_that_nobody_named() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
     runs: list[int] = []
     net.register_forward_hook(lambda *_: runs.append(1))
-    api.saliency(net, torch.rand(1, 3, 4, 4), methods=["gradient"])
+    gradscope.saliency(net, torch.rand(1, 3, 4, 4), methods=["gradient"])
     assert len(runs) == 1
-    api.saliency(net, torch.rand(1, 3, 4, 4), methods=["gradient"], target=1)
+    gradscope.saliency(net, torch.rand(1, 3, 4, 4), methods=["gradient"], target=1)
     assert len(runs) == 3
 
 
@@ -256,6 +258,6 @@ def test_a_method_may_be_written_as_its_file(
         assert run(monkeypatch, EIGHT, *DEMO, "--method", name, "-f", "json") == 0
         outs.append(capsys.readouterr().out)
     assert outs[0] == outs[1]
-    assert api.SaliencyRequest(methods=("grad_cam",)) == api.SaliencyRequest(methods=("grad-cam",))
+    assert SaliencyRequest(methods=("grad_cam",)) == SaliencyRequest(methods=("grad-cam",))
     assert run(monkeypatch, EIGHT, *DEMO, "--method", "grad_cma") == 2
     assert "did you mean `grad-cam`?" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from reporters.run_samples import gan, series
 from runfile.made import FINDINGS
 
 from gradscope import cli
-from gradscope.api.run_history import read_history
+from gradscope.api.reading import read_history
 from gradscope.reporters.report import View
 from gradscope.reporters.training import terminal
 from gradscope.reporters.training.sentences.answers import answers

@@ -16,8 +16,7 @@ import pytest
 
 import gradscope
 from gradscope.cli import main
-from gradscope.commands._trial_result import TrialResult
-from gradscope.commands._trials import ScriptOptions, is_script
+from gradscope.commands._trials import ScriptOptions, TrialResult, is_script
 from gradscope.errors import OptionError
 from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport

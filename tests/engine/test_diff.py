@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 import gradscope
 from gradscope import config
-from gradscope.api import diff_configs
 from gradscope.errors import ModelError, OptionError
 from gradscope.records.diff import DiffReport
 
@@ -202,7 +201,7 @@ def test_errors_are_those_of_two_plain_runs():
 
 def test_the_loss_is_a_place():
     a, b = (config.read("demo", [f"loss={loss}"]) for loss in ("sum", "mean"))
-    report = diff_configs(a, b)
+    report = gradscope.diff(a, b)
     assert [(f.code, f.cause) for f in report.findings] == [("GD101", "loss"), ("GD102", "loss")]
 
 
@@ -417,13 +416,13 @@ def test_a_model_that_has_no_reference_is_named():
 def test_there_is_nothing_to_compare_without_values():
     a, b = (config.read("demo", [f"device={device}"]) for device in ("cpu", "meta"))
     with pytest.raises(OptionError, match="only shapes"):
-        diff_configs(a, b)
+        gradscope.diff(a, b)
 
 
 def test_another_batch_is_the_first_finding():
     keys = ["input.shape=[2,1,28,28]"]
     a, b = (config.read("demo:lecture", [*keys, f"input.fill={n}"]) for n in ("zeros", "ones"))
-    found = diff_configs(a, b).findings[0]
+    found = gradscope.diff(a, b).findings[0]
     assert (found.code, found.cause, found.value) == ("GD101", "batch", None)
 
 

@@ -77,7 +77,7 @@ def deaf(folder: str) -> None:
     os.chdir(folder)
     words = ["inspect", "./net.py:Net", "model.kind=Deaf", "input.shape=[2, 1, 28, 28]"]
     with (
-        mock.patch("gradscope.commands._time_limit.GRACE", 0.1),
+        mock.patch("gradscope.commands._running.GRACE", 0.1),
         Path("error").open("w") as sys.__stderr__,
     ):
         gradscope([*words, "--timeout", "2"])

@@ -15,7 +15,7 @@ from commands.run_files import ENDED, SAMPLED, STEPS, with_findings, written
 from torch import nn
 
 import gradscope
-from gradscope.api.run_history import read_history
+from gradscope.api.reading import read_history
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records.history import RunHistory
 from gradscope.records.report import Report

@@ -13,7 +13,7 @@ import torch
 from filelock import FileLock
 
 from gradscope import cli
-from gradscope.api.run_history import read_history
+from gradscope.api.reading import read_history
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainingFinding
 from gradscope.reporters.training.tables.naming import qualified

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.api.run_history import read_history
+from gradscope.api.reading import read_history
 from gradscope.capture import gradients
 from gradscope.capture.measurements import MeasurementCache
 from gradscope.errors import OptionError

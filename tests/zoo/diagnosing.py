@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from truth.cases import _tensors as tensors
 
-from gradscope.api import check
+from gradscope.api.inspecting import check
 from gradscope.records.report import Finding, Report
 from zoo.entries import Entry
 from zoo.observing import SEED, Gradients, hooks_counted, plain_step

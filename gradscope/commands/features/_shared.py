@@ -27,16 +27,15 @@ from gradscope.commands._options import (
     Timeout,
 )
 from gradscope.commands._pictures import OutputFiles, output_files, write_pages
-from gradscope.commands._progress import shown_progress
-from gradscope.commands._time_limit import time_limit
+from gradscope.commands._running import running
 from gradscope.commands._views import choose_format, text_view
-from gradscope.commands._write import check_output, keep_stdout_clean, output_file, write_output
+from gradscope.commands._write import check_output, output_file, write_output
 from gradscope.errors import ModelError, OptionError
 from gradscope.reporters.features import json, terminal
 from gradscope.reporters.text_view import TextView
 
 if TYPE_CHECKING:
-    from gradscope.api.feature_results import FeatureResult
+    from gradscope.api.feature_arrays import FeatureResult
     from gradscope.features.vectors import FeatureArray
     from gradscope.loading.viewing import Viewer
 
@@ -75,7 +74,7 @@ class ViewerOptions:
         Raises:
             GradscopeError: the config or an option is not right, or the model raised.
         """
-        from gradscope.api import view
+        from gradscope.api.viewing import view
 
         model = self.model or ("demo" if demo else None)
         keys = ModelOptions(device=self.device, dtype=self.dtype, seed=self.seed).keys
@@ -212,7 +211,7 @@ class FeatureOutput:
         """Within this the model runs: what it prints is not the result, what it raises is
         reported."""
         try:
-            with keep_stdout_clean(), shown_progress(), time_limit(timeout):
+            with running(timeout):
                 yield
         except ModelError as error:
             if self.as_json and error.report is not None:
@@ -230,7 +229,7 @@ class FeatureOutput:
             text = json.render(result.report, self.look)
             write_output(text, self.json_to, force=self.files.force)
             return
-        with keep_stdout_clean(), shown_progress():
+        with running(None):
             pages = result.draw()
         stem = "-".join(re.sub(r"[^\w.-]+", "-", word).strip("-.")[:60] for word in name if word)
         written = write_pages(pages, self.files, stem)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gradscope.api.pictures import Picture, pixel_in_input
-from gradscope.api.viewing import about
+from gradscope.api.viewing import Picture, about, pixel_in_input
 from gradscope.errors import ConfigError, OptionError
 from gradscope.loading.classes import class_id
 from gradscope.loading.viewing import Viewer
