@@ -11,8 +11,7 @@ from torch import Tensor
 
 from gradscope.api.viewing import Picture, about, pixel_in_input
 from gradscope.errors import ConfigError, OptionError
-from gradscope.loading.classes import class_id
-from gradscope.loading.viewing import Viewer
+from gradscope.loading.viewing import Viewer, class_id
 from gradscope.records.saliency import ClassScore, ImageAttribution
 from gradscope.saliency import (
     AttributionPlan,

@@ -30,7 +30,7 @@ from gradscope.explain.shared.frames import (
     source,
 )
 from gradscope.loading import Workload
-from gradscope.loading.remedies import remedy
+from gradscope.loading.libraries import remedy
 from gradscope.records.answers import WhyReport
 from gradscope.records.errors import ErrorRecord
 from gradscope.records.graph import AutogradGraph

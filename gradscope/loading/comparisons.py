@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradscope.errors import ModelError
-from gradscope.loading.micro_batches import MicroBatch
+from gradscope.loading.batches import MicroBatch
 
 RANDOM = "random"
 

@@ -1,8 +1,10 @@
-"""``device``, ``dtype`` and ``autocast``: words to torch's objects, and what there is here."""
+"""``device``, ``dtype``, ``autocast``, ``seed``: words to torch's objects, and what there is here."""
 
 from __future__ import annotations
 
+import random
 import re
+import sys
 
 import torch
 
@@ -124,3 +126,15 @@ def check_pair(device: torch.device, dtype: torch.dtype, place: Place | None = N
     if device.type == "mps" and dtype == torch.float64:
         message = "mps has no float64"
         raise ConfigError(message, place=place, help="take `device: cpu`, or `dtype: float32`")
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch (CPU, CUDA, MPS), ``random`` and numpy's global generator.
+
+    Libraries take seeds of 64 (torch) and 32 (numpy) bits; a larger one is cut to that.
+    """
+    torch.manual_seed(seed % 2**64)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)

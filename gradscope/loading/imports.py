@@ -22,7 +22,7 @@ from types import ModuleType
 from gradscope.errors import GradscopeError, ModelError, Place, Problem, TargetError, message_of
 from gradscope.images import shown
 from gradscope.loading import libraries
-from gradscope.loading.remedies import remedy
+from gradscope.loading.libraries import remedy
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _ENVIRONMENT_PARTS = {"site-packages", "dist-packages"}

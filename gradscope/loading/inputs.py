@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
-from torch import nn
 
 from gradscope.config.inputs import is_keywords
 from gradscope.config.targets import is_target
-from gradscope.errors import Place
 from gradscope.loading.batches import Batch, as_it_is, raw_batches, to_batch
+from gradscope.loading.devices import seed_everything
 from gradscope.loading.inference import Inferred, infer
-from gradscope.loading.seeds import seed_everything
-from gradscope.loading.sources import Build, Context, plan_call, plan_target
+from gradscope.loading.sources import Build, Context
+from gradscope.loading.sources.grammar import plan_call, plan_target
 from gradscope.loading.sources.tensors import Modifiers
 
 if TYPE_CHECKING:
-    from gradscope.loading.kinds import ModelKind
+    pass
 
 __all__ = ["Batch", "given", "make_batches"]
 
@@ -29,15 +25,9 @@ Batches = Callable[[], Iterator[Batch]]
 def make_batches(
     config_input: Any,
     config_target: Any,
+    context: Context,
     *,
-    model: nn.Module,
-    model_kind: ModelKind,
-    directory: Path,
-    place: Callable[[str], Place | None],
-    device: torch.device,
-    dtype: torch.dtype,
     seed: int,
-    instantiate: Callable[[Mapping[str, Any], str], Any],
     as_one: bool = False,
     parts: int = 0,
     own: Batches | None = None,
@@ -55,7 +45,6 @@ def make_batches(
         ConfigError: a source that does not hold together, or an input that cannot be inferred.
         ModelError: the user's data function raised.
     """
-    context = Context(model, model_kind, directory, place, device, dtype, instantiate)
     if own is not None:
         drawn = config_target in (None, "random")
         return (
@@ -84,7 +73,7 @@ def make_batches(
             # Not the inputs' own seed: a drawn target must not repeat the numbers of the input.
             seed_everything(seed + 1)
         return batches, context.notices, make() if make else target
-    as_argument = model_kind.category == "detection" and _is_structured(target)
+    as_argument = context.kind.category == "detection" and _is_structured(target)
     batches = _from_sources(config_input, make, seed, context, as_argument=as_argument)
     first = next(batches())  # what is wrong with a source is reported now, before anything runs
     if as_argument:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
 from gradscope.loading.sources import Context
 from gradscope.loading.step_methods import check_given, step_method
+from gradscope.loading.surgery import compiled_of, unwrapped
 from gradscope.loading.targets import Targets
 from gradscope.loading.workload import Workload, tensor_of
-from gradscope.loading.wrappers import compiled_of, unwrapped
 from gradscope.nesting import replaced
 
 Settings = Mapping[str, Any]
@@ -68,16 +69,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
     check_given(method, inputs, target, None)
     if inputs is None:
         batches, notices, target = make_batches(
-            None,
-            target,
-            model=model,
-            model_kind=kind,
-            directory=Path.cwd(),
-            place=nowhere,
-            device=first.device,
-            dtype=first.dtype,
-            seed=seed,
-            instantiate=targets.instantiate,
+            None, target, replace(context, notices=[]), seed=seed
         )
     else:
         batches = given(inputs, as_one=method is not None and method.as_one)

@@ -18,8 +18,8 @@ from torch.nn.modules.loss import _Loss
 from gradscope.config import LOSSES
 from gradscope.errors import ConfigError, ModelError, Place, did_you_mean
 from gradscope.loading import comparisons, outputs, own_losses
+from gradscope.loading.batches import MicroBatch
 from gradscope.loading.comparisons import Draws
-from gradscope.loading.micro_batches import MicroBatch
 
 #: Losses of torch that compare with class ids.
 _CLASSES = {

@@ -1,13 +1,14 @@
-"""Finds the tensor for the loss in a model's output."""
+"""The tensors and the single numbers in what a model returned, and what is upstream of a number."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from gradscope.nesting import find
+from gradscope.nesting import find, is_a, walk
 
 
 def tensors(output: Any) -> Iterator[tuple[str, Tensor]]:
@@ -27,3 +28,95 @@ def describe(output: Any) -> str:
     if not found:
         return f"no tensor (a {type(output).__name__})"
     return ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
+
+
+def numbers_in(output: Any) -> Iterator[tuple[str, Any]]:
+    """Each floating number, and each mapping or list of nothing else, in order.
+
+    Of shape [1] it is one where a batch of more is beside it: else it may be a sample's own.
+    """
+    beside = walk(output, lambda item: is_a(item, Tensor))
+    batched = any(t.ndim > 1 and t.shape[0] > 1 for _, t in beside)
+
+    def wanted(item: Any) -> bool:
+        return is_a(item, Tensor) or (item is not output and bool(losses_in(item)))
+
+    for path, found in walk(output, wanted):
+        if not is_a(found, Tensor):
+            yield reached(path), losses_in(found)
+        elif found.is_floating_point() and (
+            found.ndim == 0 or (batched and tuple(found.shape) == (1,))
+        ):
+            yield reached(path), found
+
+
+def losses_in(item: Any) -> dict[Any, Tensor]:
+    """What a mapping or a list holds that holds nothing but numbers, as a detection model's losses.
+
+    The place in a list is the key. A tuple's places each mean something of their own.
+    """
+    if is_a(item, Mapping):
+        found = dict(item)
+        numbers = all(_is_number(t) and t.ndim < 2 for t in found.values())
+    elif is_a(item, list) and len(item) > 1:
+        found = dict(enumerate(item))
+        numbers = all(_is_number(t) and t.ndim == 0 for t in item)
+    else:
+        return {}
+    return found if numbers else {}
+
+
+def _is_number(item: Any) -> bool:
+    return is_a(item, Tensor) and item.is_floating_point() and item.numel() == 1
+
+
+def part_name(key: Any) -> str:
+    """How code reaches a part of a mapping or a list, as the end of its name."""
+    return f"[{key}]" if isinstance(key, int) else f".{key}"
+
+
+def tensors_of(found: Any) -> list[Tensor]:
+    """A tensor, or those in a mapping or a list of nothing else."""
+    if is_a(found, Tensor):
+        return [found]
+    return list(found.values() if isinstance(found, Mapping) else found)
+
+
+def graph_behind(found: Any) -> tuple[set[Any], set[Any]]:
+    """The nodes of the graph upstream of numbers, and the parameters that it ends at."""
+    stack = [t.grad_fn for t in tensors_of(found) if t.grad_fn is not None]
+    nodes, leaves = set(stack), set()
+    while stack:
+        node: Any = stack.pop()
+        if node.name().endswith("AccumulateGrad"):
+            leaves.add(id(node.variable))
+        following = {after for after, _ in node.next_functions if after is not None} - nodes
+        nodes |= following
+        stack += following
+    return nodes, leaves
+
+
+def has_graph(number: Tensor | Mapping[Any, Tensor]) -> bool:
+    """Whether a number, or one of several, is computed of what trains, and of more than numbers."""
+    if isinstance(number, Mapping):
+        return any(map(has_graph, number.values()))
+    return number.requires_grad and not _is_setting(number)
+
+
+def is_cut(number: Tensor) -> bool:
+    """Whether backward from it comes to nothing: a leaf made of a plain number does not help."""
+    leaf = number.grad_fn is None and not isinstance(number, nn.Parameter)
+    return not number.requires_grad or leaf
+
+
+def _is_setting(number: Tensor) -> bool:
+    """Whether it is computed of single numbers only, as a learned temperature is."""
+    nodes, _ = graph_behind(number)
+    sizes = [math.prod(int(n) for n in one.shape) for node in nodes for one in node._input_metadata]
+    return all(size <= 1 for size in sizes)
+
+
+def reached(path: str) -> str:
+    """A path as code would write it: ``output[1].loss``."""
+    parts = path.split(".") if path else []
+    return "output" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradscope.loading.output_numbers import (
+from gradscope.loading.outputs import (
     graph_behind,
     has_graph,
     is_cut,

@@ -16,9 +16,8 @@ from torch.nn.parameter import is_lazy
 from gradscope.config import LoadedConfig
 from gradscope.config.parallel import Fsdp
 from gradscope.errors import ConfigError, Place
-from gradscope.loading.batches import Batch
+from gradscope.loading.batches import Batch, MicroBatch, batch_size, cut
 from gradscope.loading.interventions import module_names
-from gradscope.loading.micro_batches import MicroBatch, batch_size, cut
 from gradscope.loading.processes import Processes, axes_of
 from gradscope.patterns import Named, matching, without_wrappers, wraps
 

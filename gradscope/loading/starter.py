@@ -15,7 +15,6 @@ from gradscope.loading import specs
 from gradscope.loading.inference import infer
 from gradscope.loading.inference.layers import required_arguments
 from gradscope.loading.signatures import Argument
-from gradscope.loading.sources import Context
 from gradscope.loading.targets import Targets
 from gradscope.loading.workload import build_model
 
@@ -48,17 +47,8 @@ def start_of(loaded: LoadedConfig, allow: Sequence[str]) -> Start:
         built = build_model(loaded, allow, torch.device("cpu"))
     except GradscopeError:  # the run says why, with all that the config has by then
         return Start(found)
-    context = Context(
-        model=built.model,
-        kind=built.kind,
-        directory=loaded.directory,
-        place=loaded.place,
-        device=built.device,
-        dtype=built.dtype,
-        instantiate=built.targets.instantiate,
-    )
     try:
-        inferred = infer(context)
+        inferred = infer(built.context(loaded))
     except ConfigError:
         names = required_arguments(built.model) or []
         shape = {"shape": MISSING}

@@ -17,12 +17,10 @@ from torch import nn
 from gradscope.config import LOSSES
 from gradscope.config.targets import Target, is_target, parse_target
 from gradscope.errors import ConfigError, GradscopeError, Where, message_of, nowhere
-from gradscope.loading.arguments import ignored
 from gradscope.loading.names import Names
 from gradscope.loading.policy import below, is_module, torchvision_name
-from gradscope.loading.refused_arguments import check_arguments, safe_arguments
-from gradscope.loading.signatures import arguments, check, unknown_argument
-from gradscope.loading.sizes import check_sizes
+from gradscope.loading.refused_arguments import check_arguments, check_sizes, safe_arguments
+from gradscope.loading.signatures import arguments, check, ignored, unknown_argument
 from gradscope.loading.wall import Wall, WalledPartial
 
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")

@@ -1,4 +1,4 @@
-"""A model for pictures that somebody names: its own transform, and its classes' names."""
+"""Which class a user means: by its number, or by its name among the weights' own."""
 
 from __future__ import annotations
 
@@ -12,17 +12,53 @@ from torch import Tensor, nn
 from gradscope import images
 from gradscope.config import LoadedConfig
 from gradscope.config.inputs import is_keywords
-from gradscope.errors import ConfigError, OptionError, Place
+from gradscope.errors import ConfigError, OptionError, Place, did_you_mean
 from gradscope.loading.inputs import make_batches
 from gradscope.loading.kinds import ModelKind
-from gradscope.loading.sources.context import Context
 from gradscope.loading.sources.pictures import choose_transform
-from gradscope.loading.workload import BuiltModel, build_model
+from gradscope.loading.workload import build_model
 from gradscope.nesting import find
 from gradscope.output_files import expanded
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+def class_id(word: str, classes: tuple[str, ...] | None, count: int) -> int:
+    """The id of a class that was named by number or by name.
+
+    Args:
+        word: what the user wrote.
+        classes: the names by id, where they are known.
+        count: how many classes the model has.
+
+    Raises:
+        OptionError: no such class; the closest names are offered.
+    """
+    if word.isdecimal() and len(word) < 18:
+        if int(word) < count:
+            return int(word)
+        raise OptionError(
+            f"there is no class {word}: the model has {count}",
+            help=f"a number from 0 to {count - 1}",
+        )
+    if classes is None or len(classes) != count:
+        raise OptionError(
+            f"`{word}` is not a class number, and the model's classes have no names here",
+            help=f"a number from 0 to {count - 1}",
+        )
+    wanted = word.casefold()
+    exact = [i for i, name in enumerate(classes) if name.casefold() == wanted]
+    hits = exact or [i for i, name in enumerate(classes) if wanted in name.casefold()]
+    if len(hits) == 1:
+        return hits[0]
+    if not hits:
+        close = did_you_mean(wanted, [name.casefold() for name in classes], count=3)
+        raise OptionError(
+            f"no class is called `{word}`", help=close or f"or a number from 0 to {count - 1}"
+        )
+    some = ", ".join(f"{i} ({classes[i]})" for i in hits[:5]) + (", …" if len(hits) > 5 else "")
+    raise OptionError(f"several classes are called `{word}`", help=f"give the number: {some}")
 
 
 @dataclass(frozen=True)
@@ -99,19 +135,13 @@ def load_viewer(
         GradscopeError: as ``load``; an input that is not there or is no picture.
     """
     built = build_model(loaded, allow)
-    context = Context(
-        built.model,
-        built.kind,
-        loaded.directory,
-        loaded.place,
-        built.device,
-        built.dtype,
-        built.targets.instantiate,
-    )
+    context = built.context(loaded)
     given: Any = loaded.config.input
     inputs, key = None, "input"
     if input is not None or isinstance(given, list) or is_keywords(given):
-        inputs = picture_input(*_call(loaded, built, context), input)
+        batches, _, _ = make_batches(loaded.config.input, None, context, seed=loaded.config.seed)
+        batch = next(batches())
+        inputs = picture_input(batch.args, batch.kwargs, input)
         key = f"input.{inputs.name}"
         for part in inputs.name.split("."):
             given = _part(given, part)
@@ -137,27 +167,6 @@ def load_viewer(
         config=loaded.config.model_dump(mode="json") | {"weights": built.weights},
         inputs=inputs,
     )
-
-
-def _call(
-    loaded: LoadedConfig, built: BuiltModel, context: Context
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of the config's first batch."""
-    batches, notices, _ = make_batches(
-        loaded.config.input,
-        None,
-        model=built.model,
-        model_kind=built.kind,
-        directory=loaded.directory,
-        place=loaded.place,
-        device=built.device,
-        dtype=built.dtype,
-        seed=loaded.config.seed,
-        instantiate=built.targets.instantiate,
-    )
-    context.notices.extend(notices)
-    batch = next(batches())
-    return batch.args, batch.kwargs
 
 
 def _part(given: Any, name: str) -> Any:

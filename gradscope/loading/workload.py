@@ -16,17 +16,18 @@ from gradscope.config import LoadedConfig
 from gradscope.errors import Problem, TargetError
 from gradscope.loading import checkpoints, devices, losses, optimizers, specs, surgery
 from gradscope.loading import interventions as experiments
+from gradscope.loading.devices import seed_everything
 from gradscope.loading.inputs import Batch, given, make_batches
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
 from gradscope.loading.parallel import ParallelModel, parallelized
 from gradscope.loading.processes import Processes
-from gradscope.loading.seeds import seed_everything
-from gradscope.loading.sources import Context, plan_target
+from gradscope.loading.sources import Context
+from gradscope.loading.sources.grammar import plan_target
 from gradscope.loading.sources.tensors import to_tensor
 from gradscope.loading.step_methods import StepMethod, check_given, step_method
+from gradscope.loading.surgery import compiled_of, unwrapped
 from gradscope.loading.targets import Targets
-from gradscope.loading.wrappers import compiled_of, unwrapped
 from gradscope.output_files import expanded
 from gradscope.patterns import matching
 
@@ -108,14 +109,8 @@ def load(
     batches, messages, target = make_batches(
         config.input,
         config.target,
-        model=model,
-        model_kind=kind,
-        directory=loaded.directory,
-        place=place,
-        device=device,
-        dtype=dtype,
+        built.context(loaded),
         seed=config.seed,
-        instantiate=targets.instantiate,
         as_one=as_one,
         parts=0 if method is None or method.own_target else method.takes,
         own=None if inputs is None else given(inputs, as_one=as_one),
@@ -123,7 +118,7 @@ def load(
     if method is not None:
         batches, target = method.batches(batches, target), target if method.own_target else None
     backward = config.backward
-    context = Context(model, kind, loaded.directory, place, device, dtype, targets.instantiate)
+    context = built.context(loaded)
     gradient = tensor_of(backward.gradient, context, "backward.gradient")
     interventions = experiments.resolve(
         config.interventions, model, lambda value, key: tensor_of(value, context, key), place
@@ -189,6 +184,11 @@ class BuiltModel:
     dtype: torch.dtype
     targets: Targets
     compiled: nn.Module | None
+
+    def context(self, loaded: LoadedConfig) -> Context:
+        """The surroundings of the config's sources, without notices so far."""
+        where, make = (loaded.directory, loaded.place), self.targets.instantiate
+        return Context(self.model, self.kind, *where, self.device, self.dtype, make)
 
 
 def build_model(

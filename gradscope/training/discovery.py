@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gradscope.loading.wrappers import unwrapped
+from gradscope.loading.surgery import unwrapped
 
 #: Frames around the script's own: their variables are not the script's.
 _LIBRARIES = ("torch", "gradscope", "runpy")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from gradscope.capture.shards import written_class
-from gradscope.loading.wrappers import unwrapped
+from gradscope.loading.surgery import unwrapped
 from gradscope.records.training import TrainedModel, without_calls
 from gradscope.training.discovery import compiled_inside, outermost_modules, variable_name
 from gradscope.training.pipeline_stages import stage_of

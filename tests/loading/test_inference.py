@@ -12,6 +12,7 @@ from gradscope import demo
 from gradscope.errors import ConfigError
 from gradscope.loading.inputs import make_batches
 from gradscope.loading.kinds import ModelKind
+from gradscope.loading.sources import Context
 
 
 @pytest.fixture(autouse=True)
@@ -22,18 +23,16 @@ def random_state_is_put_back():
 
 def infer(model, kind, config=None, target=None, **options):
     """The one batch that is inferred, the notices and the target."""
-    start, notices, target = make_batches(
-        config,
-        target,
+    context = Context(
         model=model,
-        model_kind=kind,
+        kind=kind,
         directory=Path(),
         place=lambda key: None,
         device=torch.device(options.get("device", "cpu")),
         dtype=torch.float32,
-        seed=0,
         instantiate=pytest.fail,
     )
+    start, notices, target = make_batches(config, target, context, seed=0)
     (batch,) = start()
     return batch, notices, target
 

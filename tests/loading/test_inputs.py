@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from gradscope.errors import ConfigError, GradscopeError, ModelError, Place
 from gradscope.loading.inputs import Batch, make_batches
 from gradscope.loading.kinds import ModelKind
+from gradscope.loading.sources import Context
 
 PYTHON = ModelKind("python", "./net.py:Net")
 DETECTION = ModelKind("torchvision", "fasterrcnn_resnet50_fpn", category="detection")
@@ -44,17 +45,17 @@ class Maker:
     target: Any = None
 
     def starter(self, config_input, config_target=None):
-        start, self.notices, self.target = make_batches(
-            config_input,
-            config_target,
+        context = Context(
             model=self.model,
-            model_kind=self.kind,
+            kind=self.kind,
             directory=self.directory,
             place=lambda key: Place("model.yaml", key=key),
             device=torch.device(self.device),
             dtype=self.dtype,
-            seed=self.seed,
             instantiate=lambda mapping, key: self.data(),
+        )
+        start, self.notices, self.target = make_batches(
+            config_input, config_target, context, seed=self.seed
         )
         return start
 

@@ -11,7 +11,7 @@ import torchvision
 
 from gradscope import config
 from gradscope.errors import ConfigError
-from gradscope.loading import memory
+from gradscope.loading import specs as memory
 from gradscope.loading.workload import load_model
 
 BERT = Path(__file__).parents[2] / "configs" / "bert-tiny" / "config.json"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradscope.loading.seeds import seed_everything
+from gradscope.loading.devices import seed_everything
 
 
 def draws() -> tuple[list[float], float, list[float]]:

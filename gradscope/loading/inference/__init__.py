@@ -10,7 +10,7 @@ from gradscope.loading.inference.inferred import Inferred
 from gradscope.loading.inference.language import infer_transformers
 from gradscope.loading.inference.layers import infer_layers
 from gradscope.loading.inference.vision import infer_demo, infer_timm, infer_torchvision
-from gradscope.loading.sources.context import Context
+from gradscope.loading.sources import Context
 
 __all__ = ["Inferred", "infer"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from gradscope.loading.inference.inferred import Inferred
-from gradscope.loading.sources.context import Context
+from gradscope.loading.sources import Context
 
 #: Tokens in a row, and samples of one second of speech.
 _TOKENS = 16

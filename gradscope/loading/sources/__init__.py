@@ -1,10 +1,58 @@
 """Where a model's inputs come from: one file per kind of source, one for their grammar.
 
 A source is planned once (everything wrong with it is reported then) and built as often as needed:
-each build gives fresh leaf tensors, so that no run sees what an earlier one did to its inputs.
+each build gives fresh leaf tensors, so that no run sees what an earlier one did to its inputs. What
+every source shares is here: the model, the base of paths, the device, the dtype.
 """
 
-from gradscope.loading.sources.context import Build, Context
-from gradscope.loading.sources.grammar import plan_call, plan_target
+from __future__ import annotations
 
-__all__ = ["Build", "Context", "plan_call", "plan_target"]
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from gradscope.errors import ConfigError, Place
+
+if TYPE_CHECKING:
+    from gradscope.loading.kinds import ModelKind
+
+#: A planned source: each call builds its value anew.
+Build = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Context:
+    """The surroundings of one config's sources."""
+
+    model: nn.Module
+    kind: ModelKind
+    directory: Path
+    place: Callable[[str], Place | None]
+    device: torch.device
+    dtype: torch.dtype
+    instantiate: Callable[[Mapping[str, Any], str], Any]
+    notices: list[str] = field(default_factory=list)
+
+    def error(self, key: str, message: str, help: str | None = None) -> ConfigError:
+        """A ConfigError that points at ``key``."""
+        return ConfigError(message, place=self.place(key), help=help)
+
+    def say(self, notice: str) -> None:
+        """Note what was inferred or mended, once."""
+        if notice not in self.notices:
+            self.notices.append(notice)
+
+
+def in_channels(model: nn.Module) -> int | None:
+    """How many channels the model's first convolution takes, or None where there is none.
+
+    Some stems rearrange space into channels first; what they take is not a picture's channels.
+    """
+    for module in model.modules():
+        if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+            return module.in_channels if module.in_channels <= 4 else None
+    return None

@@ -17,12 +17,18 @@ from gradscope.config.inputs import SOURCES, check_input, check_target, is_keywo
 from gradscope.config.targets import is_target
 from gradscope.config.words import Complaint, describe, dotted
 from gradscope.errors import ConfigError, Problem
-from gradscope.loading.sources.context import Build, Context
-from gradscope.loading.sources.moving import mover
+from gradscope.loading.sources import Build, Context
 from gradscope.loading.sources.pictures import plan_image
 from gradscope.loading.sources.tensor_files import plan_file
 from gradscope.loading.sources.tensor_files import read as read_file
-from gradscope.loading.sources.tensors import Modifiers, finish, plan_shape, plan_values, to_tensor
+from gradscope.loading.sources.tensors import (
+    Modifiers,
+    finish,
+    mover,
+    plan_shape,
+    plan_values,
+    to_tensor,
+)
 from gradscope.loading.sources.text import plan_text, plan_tokens
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]

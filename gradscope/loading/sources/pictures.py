@@ -16,7 +16,7 @@ from gradscope.config.targets import is_target
 from gradscope.config.words import shorten
 from gradscope.errors import ConfigError, GradscopeError, message_of
 from gradscope.loading.imports import OwnCode
-from gradscope.loading.sources.context import Build, Context, in_channels
+from gradscope.loading.sources import Build, Context, in_channels
 from gradscope.loading.sources.tensors import Modifiers, finish
 from gradscope.loading.sources.text import read_settings
 from gradscope.loading.wall import Wall

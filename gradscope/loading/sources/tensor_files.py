@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gradscope.errors import message_of
 from gradscope.images import existing_file, shown
-from gradscope.loading.sources.context import Build, Context
+from gradscope.loading.sources import Build, Context
 from gradscope.loading.sources.tensors import Modifiers, finish
 from gradscope.loading.weight_files import read_tensors, require_values
 from gradscope.nesting import find

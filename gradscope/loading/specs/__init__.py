@@ -1,26 +1,56 @@
 """Models by spec: one file for each library, named as the spec's first word.
 
 Each has ``build(request) -> Built``. To add a library, add its file here and its word to the
-forms in config/specs.py.
-"""
+forms in config/specs.py."""
 
 from __future__ import annotations
 
 import importlib
 import warnings
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gradscope.config.targets import parse_target
-from gradscope.errors import ConfigError, GradscopeError, ModelError, message_of
+from gradscope.errors import ConfigError, GradscopeError, ModelError, Place, message_of
 from gradscope.loading import signatures
 from gradscope.loading.kinds import Built, ModelKind, Request
-from gradscope.loading.memory import check_fits
 from gradscope.loading.policy import is_module, torchvision_name
 from gradscope.loading.signatures import Argument
 from gradscope.loading.targets import Targets
+from gradscope.machine import machine_memory
+from gradscope.typeset.numbers import size
+
+
+def check_fits(model: nn.Module, name: str, place: Place | None) -> None:
+    """Refuse a model whose parameters and buffers take more than this machine has.
+
+    Args:
+        model: on the meta device.
+        name: as the user wrote it.
+        place: where.
+
+    Raises:
+        ConfigError: says how much it takes, and how much there is.
+    """
+    there_is = machine_memory()
+    tensors = dict.fromkeys(t for t in chain(model.parameters(), model.buffers()) if not is_lazy(t))
+    needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    if there_is is None or needed <= there_is:
+        return
+    count = sum(tensor.numel() for tensor in tensors if tensor.requires_grad)
+    raise ConfigError(
+        f"`{name}` does not fit into this machine's memory: its {count:,} parameters take "
+        f"{size(needed)}, and there are {size(there_is)}",
+        place=place,
+        help="`--device meta` shows shapes, grad_fn and memory without building it; else ask for a "
+        "smaller one",
+    )
+
 
 __all__ = ["Built", "ModelKind", "Request", "arguments", "build", "check_memory", "faults"]
 

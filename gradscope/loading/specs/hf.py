@@ -15,8 +15,7 @@ from gradscope.errors import ConfigError, GradscopeError, Place, did_you_mean, m
 from gradscope.images import shown
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.libraries import hub, require
-from gradscope.loading.refused_arguments import check_settings
-from gradscope.loading.sizes import check_sizes
+from gradscope.loading.refused_arguments import check_settings, check_sizes
 from gradscope.loading.weight_files import refused
 from gradscope.nesting import is_deeper
 from gradscope.output_files import expanded, is_stream

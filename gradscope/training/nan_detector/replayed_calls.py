@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from gradscope.explain.non_finite.explain_non_finite import explain_call
-from gradscope.loading.wrappers import unwrapped
+from gradscope.loading.surgery import unwrapped
 from gradscope.nesting import find
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.running.state import (

@@ -13,7 +13,7 @@ from torch import nn
 from gradscope.errors import did_you_mean
 from gradscope.explain.errors.explanation import Case, Explanation, first_explanation
 from gradscope.explain.shared.frames import user_frames
-from gradscope.loading.remedies import missing_key
+from gradscope.loading.libraries import missing_key
 
 _INSTEAD = {"tuple", "list", "dict", "NoneType", "str"}
 
