@@ -20,7 +20,7 @@ import unicodedata
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from gradscope.references import as_written
 
@@ -33,18 +33,6 @@ _NO_MEMORY = re.compile(
 )
 #: Control and format characters, surrogates, separators of lines and paragraphs.
 _UNPRINTABLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-if TYPE_CHECKING:
-    from gradscope.records.answers import WhyReport
-    from gradscope.records.features import FeaturesReport
-    from gradscope.records.graph import AutogradGraph
-    from gradscope.records.leaks import LeaksReport
-    from gradscope.records.report import Report
-    from gradscope.records.saliency import SaliencyReport
-
-    AnyReport: TypeAlias = (
-        Report | AutogradGraph | SaliencyReport | FeaturesReport | WhyReport | LeaksReport
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +180,17 @@ class TargetError(GradscopeError):
 
 
 class ModelError(GradscopeError):
-    """The user's code raised (``__cause__``); ``report`` holds what was recorded until then."""
+    """The user's code raised (``__cause__``).
+
+    ``report`` is the record of the entry that ran it, with what was recorded until then.
+    """
 
     exit_code = 3
 
     def __init__(
         self,
         *problems: Problem | str,
-        report: AnyReport | None = None,
+        report: Any = None,
         help: str | None = None,
     ) -> None:
         super().__init__(*problems, help=help)
@@ -223,9 +214,7 @@ class Interrupted(GradscopeError):
 
     exit_code = 130
 
-    def __init__(
-        self, reason: str, consequence: str = "", *, report: AnyReport | None = None
-    ) -> None:
+    def __init__(self, reason: str, consequence: str = "", *, report: Any = None) -> None:
         super().__init__(f"{reason}: {consequence}" if consequence else reason)
         self.reason = reason
         self.report = report

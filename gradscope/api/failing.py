@@ -32,9 +32,9 @@ from gradscope.explain.shared.frames import (
 from gradscope.loading import Workload
 from gradscope.loading.libraries import remedy
 from gradscope.records.answers import WhyReport
-from gradscope.records.errors import ErrorRecord
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import Report
+from gradscope.records.run import ErrorRecord
 from gradscope.running.rerun import StepNames, rerun
 from gradscope.running.step import Observer, run_steps
 

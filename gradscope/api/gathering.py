@@ -16,8 +16,7 @@ from gradscope.errors import ModelError
 from gradscope.loading.parallel import ParallelModel
 from gradscope.loading.processes import BRIEFLY, Processes
 from gradscope.records import json as record_json
-from gradscope.records.parallel import ParallelRun
-from gradscope.records.placements import DeviceMesh, ParameterPlacement
+from gradscope.records.parallel import DeviceMesh, ParallelRun, ParameterPlacement
 from gradscope.records.report import Report
 from gradscope.runfile.one_step import combined_report
 from gradscope.running.observe import Observation

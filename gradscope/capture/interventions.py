@@ -25,7 +25,7 @@ from gradscope.capture.recompute import in_backward
 from gradscope.capture.stats import resolve
 from gradscope.errors import ConfigError
 from gradscope.nesting import find, replaced
-from gradscope.records.interventions import Change
+from gradscope.records.full_samples import Change
 from gradscope.records.tensors import TensorStats
 
 _NO_CALL = "the layer did not run"

@@ -10,7 +10,7 @@ from torch import nn
 
 from gradscope.capture.names import named_parameters
 from gradscope.capture.shards import is_spread, local, placements_of
-from gradscope.records.placements import DeviceMesh, ParameterPlacement
+from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 
 
 def placements(model: nn.Module) -> list[DeviceMesh | ParameterPlacement]:

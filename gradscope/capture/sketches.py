@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradscope.records.sketches import SKETCH_WIDTH
+from gradscope.records.full_samples import SKETCH_WIDTH
 
 _CHUNK = 1 << 18  # elements that are held in float64 at a time
 _LOW = 0xFFFFFFFF

@@ -24,9 +24,8 @@ from gradscope.errors import (
     Problem,
     interruption,
 )
-from gradscope.records.errors import ErrorRecord
 from gradscope.records.report import CheckedModel, CheckReport, Report
-from gradscope.records.run import RunInfo
+from gradscope.records.run import ErrorRecord, RunInfo
 from gradscope.rules import RuleSettings
 
 

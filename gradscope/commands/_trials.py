@@ -24,8 +24,8 @@ from gradscope.config.training_scripts import does_something, trains
 from gradscope.errors import ConfigError, OptionError, visible
 from gradscope.output_files import expanded, whole_file
 from gradscope.records.answers import WhyReport
-from gradscope.records.errors import ErrorRecord
 from gradscope.records.history import RunHistory
+from gradscope.records.run import ErrorRecord
 from gradscope.records.training import StepSample
 from gradscope.reporters.training.sentences.answers import answers
 from gradscope.reporters.training.sentences.summary import title

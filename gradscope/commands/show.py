@@ -34,7 +34,7 @@ from gradscope.errors import ConfigError, OptionError, did_you_mean, refuse_unkn
 from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport
 from gradscope.records.diff import TABLES_OF_DIFF, DiffReport
-from gradscope.records.report import CheckReport, Report
+from gradscope.records.report import Report
 from gradscope.records.training import TrainedModel, TrainingRun, TrainingStep
 from gradscope.reporters.markdown_text import escaped
 from gradscope.reporters.report import View
@@ -158,7 +158,7 @@ def _refuse_options_of_runs(
             )
 
 
-def _read(path: Path) -> Report | CheckReport | WhyReport | DiffReport:
+def _read(path: Path) -> record_json.Shown:
     if path != Path("-"):
         return record_json.load_shown(path)
     if sys.stdin is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gradscope.errors import ConfigError, Place
 from gradscope.records.diff import TensorDiff
-from gradscope.records.sketches import SKETCH_BITS, SKETCH_WIDTH, Sketch
+from gradscope.records.full_samples import SKETCH_BITS, SKETCH_WIDTH, Sketch
 from gradscope.records.tensors import TensorStats
 
 #: The distance of 1 to the next number.

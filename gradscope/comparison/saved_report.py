@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gradscope.comparison.alignment import CallKey
+from gradscope.records.full_samples import Sketch
 from gradscope.records.modules import ModuleCall
 from gradscope.records.report import Report
-from gradscope.records.sketches import Sketch
 from gradscope.records.tensors import TensorRecord, TensorStats
 
 

@@ -16,7 +16,7 @@ from gradscope.comparison.estimated_differences import (
 from gradscope.comparison.saved_report import SavedRun, TensorKey
 from gradscope.errors import OptionError
 from gradscope.records.diff import TensorDiff
-from gradscope.records.sketches import SKETCH_BITS
+from gradscope.records.full_samples import SKETCH_BITS
 
 #: Of the parameters of the smaller model the other has so many, as a share.
 _LEAST = 0.1

@@ -1,4 +1,4 @@
-"""``device``, ``dtype``, ``autocast``, ``seed``: words to torch's objects, and what there is here."""
+"""``device``, ``dtype``, ``autocast``, ``seed``: words to torch's objects, and what is here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Records ⇄ plain data: dicts, lists, strings, numbers and None. Reading checks every field.
-
-A field that was renamed is read under its old name too.
-"""
+"""Metadata of record fields."""
 
 from __future__ import annotations
 
@@ -17,6 +14,15 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError, Place
+
+#: Of a field that few records fill: JSON leaves it out where it has its default.
+SPARSE = {"sparse": True}
+
+
+def renamed(old: str, *, sparse: bool = False) -> dict[str, object]:
+    """Metadata of a field that had another name: readers take both."""
+    return {"old_name": old, **(SPARSE if sparse else {})}
+
 
 _Record = TypeVar("_Record")
 #: What is free to hold anything, such as a report's ``config``, nests no deeper.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradscope.records.errors import ErrorRecord
-from gradscope.records.fields import SPARSE, renamed
+from gradscope.records.data import SPARSE, renamed
 from gradscope.records.report import Finding
-from gradscope.records.run import RunInfo
+from gradscope.records.run import ErrorRecord, RunInfo
 from gradscope.records.showing import Shown
 
 #: Dtypes in which A can be run again.

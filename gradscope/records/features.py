@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradscope.records.errors import ErrorRecord
-from gradscope.records.fields import SPARSE
-from gradscope.records.run import RunInfo
+from gradscope.records.data import SPARSE
+from gradscope.records.run import ErrorRecord, RunInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from gradscope.records.judgement import Judgement
+from gradscope.records.answers import Judgement
 from gradscope.records.norms import NormSeries, merged, steps_lost
 from gradscope.records.report import Report
 from gradscope.records.showing import Plotted, report_of_step

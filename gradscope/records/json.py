@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,11 +17,10 @@ from gradscope.records.answers import WhyReport
 from gradscope.records.data import excerpt, from_data, to_data
 from gradscope.records.diff import DiffReport
 from gradscope.records.features import FeaturesReport
-from gradscope.records.graph import AutogradGraph
+from gradscope.records.graph import AutogradGraph, faults
 from gradscope.records.leaks import LeaksReport
 from gradscope.records.report import CheckReport, Report
 from gradscope.records.saliency import SaliencyReport
-from gradscope.records.soundness import faults
 from gradscope.references import data_as_written
 from gradscope.typeset.text import printable_json
 
@@ -35,6 +34,9 @@ _WORDS: dict[type, tuple[str, str, str]] = {
 }
 #: A record names its schema first.
 _SCHEMA = r'\s*\{\s*"schema"\s*:\s*"([^"]*)"'
+#: What ``show`` shows of a file.
+Shown = Report | CheckReport | WhyReport | DiffReport
+_SHOWN = (Report, CheckReport, WhyReport, DiffReport)
 _Record = TypeVar("_Record", Report, CheckReport, AutogradGraph, WhyReport, DiffReport)
 
 
@@ -94,37 +96,20 @@ def loads(text: str, kind: type[_Record], *, file: str = "report") -> _Record:
     return record
 
 
-def loads_any(
-    text: str, *, file: str = "report"
-) -> Report | CheckReport | WhyReport | DiffReport | AutogradGraph:
-    """The record that ``dumps`` wrote, as its schema says.
+def loads_shown(text: str, *, file: str = "report") -> Shown:
+    """The record that ``dumps`` wrote, of the kind that its schema says, which ``show`` takes.
 
     Raises:
         ConfigError: as ``loads``.
     """
+    found: Shown = loads(text, _kind(text, _SHOWN), file=file)
+    return found
+
+
+def _kind(text: str, kinds: Iterable[type]) -> Any:
+    """The kind that a text's schema says; a report where it says none of them."""
     schema = re.match(_SCHEMA, text)
-    if schema is not None and _is_of(schema[1], AutogradGraph):
-        return loads(text, AutogradGraph, file=file)
-    return loads_shown(text, file=file)
-
-
-def loads_shown(
-    text: str, *, file: str = "report"
-) -> Report | CheckReport | WhyReport | DiffReport:
-    """The same of the kinds that ``show`` takes.
-
-    Raises:
-        ConfigError: as ``loads``.
-    """
-    schema = re.match(_SCHEMA, text)
-    named = None if schema is None else schema[1]
-    if _is_of(named, CheckReport):
-        return loads(text, CheckReport, file=file)
-    if _is_of(named, WhyReport):
-        return loads(text, WhyReport, file=file)
-    if _is_of(named, DiffReport):
-        return loads(text, DiffReport, file=file)
-    return loads(text, Report, file=file)
+    return next((kind for kind in kinds if schema and _is_of(schema[1], kind)), Report)
 
 
 def _schema(kind: type) -> Any:
@@ -175,17 +160,19 @@ def load(path: Path, kind: type[_Record]) -> _Record:
         return loads(_text(path, _WORDS[kind][1]), kind, file=str(path))
 
 
-def load_any(path: Path) -> Report | CheckReport | WhyReport | DiffReport | AutogradGraph:
+def load_any(path: Path) -> Shown | AutogradGraph:
     """Read a saved record of any kind.
 
     Raises:
         ConfigError: the file is missing, unreadable or none.
     """
     with collector_paused():
-        return loads_any(_text(path, _WORDS[Report][1]), file=str(path))
+        text = _text(path, _WORDS[Report][1])
+        found: Shown | AutogradGraph = loads(text, _kind(text, _WORDS), file=str(path))
+        return found
 
 
-def load_shown(path: Path) -> Report | CheckReport | WhyReport | DiffReport:
+def load_shown(path: Path) -> Shown:
     """Read what ``gradscope show`` shows of a file.
 
     Raises:

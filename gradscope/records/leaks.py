@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradscope.records.errors import ErrorRecord
-from gradscope.records.fields import SPARSE
-from gradscope.records.run import RunInfo
+from gradscope.records.data import SPARSE
+from gradscope.records.run import ErrorRecord, RunInfo
 from gradscope.records.showing import Shown
 
 #: In the order in which they are judged and shown. ``order`` is judged on demand only.

@@ -10,8 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradscope.records.answers import Answer
-from gradscope.records.loop_gradients import LoopClipping, LoopDepth
-from gradscope.records.loop_losses import Course, Draw, LossOperation, LossTargets
+from gradscope.records.loop_figures import (
+    Course,
+    Draw,
+    LoopClipping,
+    LoopDepth,
+    LossOperation,
+    LossTargets,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradscope.records.fields import SPARSE
+from gradscope.records.data import SPARSE
 from gradscope.records.tensors import TensorRecord, TensorStats
 
 

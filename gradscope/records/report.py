@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradscope.errors import did_you_mean
-from gradscope.records.accumulation import Accumulation
 from gradscope.records.answers import Answer, NonFiniteOrigin
-from gradscope.records.errors import ErrorRecord
-from gradscope.records.fields import SPARSE
-from gradscope.records.gradcheck import GradientCheck
+from gradscope.records.data import SPARSE
+from gradscope.records.full_samples import (
+    Accumulation,
+    Change,
+    GradientCheck,
+    Histogram,
+    Sketch,
+    TaskGradients,
+)
 from gradscope.records.graph import Chain
-from gradscope.records.histograms import Histogram
-from gradscope.records.interventions import Change
 from gradscope.records.leaks import AxisResult
 from gradscope.records.modules import (
     Link,
@@ -25,10 +28,8 @@ from gradscope.records.modules import (
     Unregistered,
 )
 from gradscope.records.parallel import ParallelRun
-from gradscope.records.run import LossPart, RunInfo, StepRecord, Totals
+from gradscope.records.run import ErrorRecord, LossPart, RunInfo, StepRecord, Totals
 from gradscope.records.showing import Plotted, Shown
-from gradscope.records.sketches import Sketch
-from gradscope.records.tasks import TaskGradients
 from gradscope.typeset.numbers import plural
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradscope.records.errors import ErrorRecord
-from gradscope.records.run import RunInfo
+from gradscope.records.run import ErrorRecord, RunInfo
 from gradscope.records.showing import Shown
 
 

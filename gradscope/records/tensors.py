@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradscope.records.fields import SPARSE
+from gradscope.records.data import SPARSE
 
 #: A number as a record keeps it. Non-finite entries of ``TensorStats.values`` are the strings
 #: "nan", "inf" and "-inf", complex ones are ``(real, imaginary)``: JSON has no token for them.

@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from gradscope.records.answers import NonFiniteOrigin
-from gradscope.records.fields import SPARSE, renamed
+from gradscope.records.data import SPARSE, renamed
 from gradscope.records.norms import NormNames, ParameterNorms
-from gradscope.records.placements import DeviceMesh, GroupNorm, ParameterPlacement
+from gradscope.records.parallel import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.records.report import Finding, Report
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,17 @@ class TrainingEvent:
 RUN = "(run)"
 
 
+class _OfFinding(Generic[_Value]):
+    """A field of the finding that a ``TrainingFinding`` has."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, record: TrainingFinding, owner: type | None = None) -> _Value:
+        value: _Value = getattr(record.finding, self.name)
+        return value
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingFinding:
     """What a rule found in a run, and in which steps: ranges of step numbers, both ends included.
@@ -231,70 +244,19 @@ class TrainingFinding:
         """What makes two findings the same one at different steps."""
         return self.finding.code, self.finding.name, self.model, self.finding.cause
 
-    @property
-    def code(self) -> str:
-        """The finding's."""
-        return self.finding.code
-
-    @property
-    def rule(self) -> str:
-        """The finding's."""
-        return self.finding.rule
-
-    @property
-    def severity(self) -> str:
-        """The finding's."""
-        return self.finding.severity
-
-    @property
-    def name(self) -> str:
-        """The finding's."""
-        return self.finding.name
-
-    @property
-    def call(self) -> int | None:
-        """The finding's."""
-        return self.finding.call
-
-    @property
-    def message(self) -> str:
-        """The finding's."""
-        return self.finding.message
-
-    @property
-    def advice(self) -> str:
-        """The finding's."""
-        return self.finding.advice
-
-    @property
-    def value(self) -> float | None:
-        """The finding's."""
-        return self.finding.value
-
-    @property
-    def threshold(self) -> float | None:
-        """The finding's."""
-        return self.finding.threshold
-
-    @property
-    def source(self) -> str | None:
-        """The finding's."""
-        return self.finding.source
-
-    @property
-    def cause(self) -> str | None:
-        """The finding's."""
-        return self.finding.cause
-
-    @property
-    def location(self) -> str | None:
-        """The finding's."""
-        return self.finding.location
-
-    @property
-    def made(self) -> str | None:
-        """The finding's."""
-        return self.finding.made
+    code = _OfFinding[str]()
+    rule = _OfFinding[str]()
+    severity = _OfFinding[str]()
+    name = _OfFinding[str]()
+    message = _OfFinding[str]()
+    advice = _OfFinding[str]()
+    call = _OfFinding[int | None]()
+    value = _OfFinding[float | None]()
+    threshold = _OfFinding[float | None]()
+    source = _OfFinding[str | None]()
+    cause = _OfFinding[str | None]()
+    location = _OfFinding[str | None]()
+    made = _OfFinding[str | None]()
 
 
 def sum_of(losses: Sequence[float | None]) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.records.errors import ErrorRecord, RelatedLine
+from gradscope.records.run import ErrorRecord, RelatedLine
 from gradscope.records.tensors import TensorStats
 from gradscope.reporters.labels import label
 from gradscope.typeset.console import Line

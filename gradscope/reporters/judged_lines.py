@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gradscope.records.judgement import Judgement, NotJudged
+from gradscope.records.answers import Judgement, NotJudged
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, plural
 from gradscope.typeset.text import plain

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradscope.pages import Excerpt, Item, Part, items
-from gradscope.records.errors import ErrorRecord
 from gradscope.records.report import Finding
+from gradscope.records.run import ErrorRecord
 from gradscope.reporters import finding_lines
 from gradscope.reporters.errors import error_lines
 from gradscope.reporters.finding_lines import Known, nothing

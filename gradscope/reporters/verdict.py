@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gradscope.records.judgement import Judgement
+from gradscope.records.answers import Judgement
 from gradscope.records.leaks import RULES
 from gradscope.records.training import TrainedModel, TrainingFinding, TrainingRun
 from gradscope.reporters.finding_lines import places

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gradscope.records.loop_losses import Course
+from gradscope.records.loop_figures import Course
 
 #: Steps in a block at first; blocks, of which two become one when there are more; and how many
 #: there must be to speak of a course.

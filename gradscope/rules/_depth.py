@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gradscope.records.loop_gradients import LayerGradient, LoopDepth
+from gradscope.records.loop_figures import LayerGradient, LoopDepth
 from gradscope.rules._history import SampleHistory
 from gradscope.rules._optimizers import is_scale_free
 from gradscope.rules._reading import layers

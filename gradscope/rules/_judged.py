@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from gradscope.records.judgement import Judgement, NotJudged
+from gradscope.records.answers import Judgement, NotJudged
 from gradscope.records.training import TrainedModel, TrainingStep
 from gradscope.rules._book import Entry
 from gradscope.rules._rule import Limits

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gradscope.records.answers import Answer
 from gradscope.records.loop import LoopOptimizer, LoopParameter, LoopRecord
-from gradscope.records.loop_losses import LossOperation, LossTargets
+from gradscope.records.loop_figures import LossOperation, LossTargets
 from gradscope.records.report import Finding
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._words import listed, plural

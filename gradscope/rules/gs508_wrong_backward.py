@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records.gradcheck import GradientCheck
+from gradscope.records.full_samples import GradientCheck
 from gradscope.records.report import Finding, Report
 from gradscope.rules._rule import Limits, Rule
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records.loop_losses import Course
+from gradscope.records.loop_figures import Course
 from gradscope.records.report import Finding
 from gradscope.rules._course import until_course
 from gradscope.rules._history import StepHistory

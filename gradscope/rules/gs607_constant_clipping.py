@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
-from gradscope.records.loop_gradients import LoopClipping
+from gradscope.records.loop_figures import LoopClipping
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at
 from gradscope.rules._optimizers import is_scale_free

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
-from gradscope.records.loop_gradients import LayerGradient, LoopDepth
-from gradscope.records.loop_losses import Course
+from gradscope.records.loop_figures import Course, LayerGradient, LoopDepth
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold

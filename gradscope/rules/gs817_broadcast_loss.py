@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gradscope.records.loop import LoopRecord
-from gradscope.records.loop_losses import LossOperation
+from gradscope.records.loop_figures import LossOperation
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold

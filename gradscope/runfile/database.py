@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gradscope.errors import OptionError
 from gradscope.records.norms import NormNames, ParameterNorms
-from gradscope.records.placements import DeviceMesh, ParameterPlacement
+from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 from gradscope.records.training import (
     Fingerprints,
     StepSample,

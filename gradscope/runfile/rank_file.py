@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError
 from gradscope.records.norms import NormNames, NormSeries
-from gradscope.records.placements import DeviceMesh, ParameterPlacement
+from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 from gradscope.records.ranks import Pace
 from gradscope.records.training import (
     Fingerprints,

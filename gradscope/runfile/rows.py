@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from gradscope.errors import ConfigError
 from gradscope.records.data import from_data, to_line
 from gradscope.records.norms import NormNames, ParameterNorms
-from gradscope.records.placements import DeviceMesh, GroupNorm, ParameterPlacement
+from gradscope.records.parallel import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.records.report import Finding
 from gradscope.records.training import (
     Fingerprints,

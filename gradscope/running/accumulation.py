@@ -20,7 +20,7 @@ from gradscope.capture.hooks import hooked, watchable
 from gradscope.capture.names import named_modules
 from gradscope.loading import Workload
 from gradscope.loading.float64 import in_float64
-from gradscope.records.accumulation import AccumulatedLayer, Accumulation, AccumulationCause
+from gradscope.records.full_samples import AccumulatedLayer, Accumulation, AccumulationCause
 from gradscope.running.rerun import rerun
 from gradscope.running.step import Step, repeated, zero_gradients
 

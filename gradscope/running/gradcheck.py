@@ -22,7 +22,7 @@ from gradscope.capture.recompute import in_backward
 from gradscope.loading.float64 import widened
 from gradscope.nesting import find, replaced
 from gradscope.patterns import Named
-from gradscope.records.gradcheck import GradientCheck
+from gradscope.records.full_samples import GradientCheck
 from gradscope.running.step import Step
 
 #: Up to so many elements every one of them is moved alone, above that all in one direction.

@@ -14,7 +14,7 @@ from gradscope.capture.hooks import hook_tensor, hooked
 from gradscope.capture.recompute import in_backward
 from gradscope.nesting import find
 from gradscope.patterns import Named
-from gradscope.records.histograms import Histogram
+from gradscope.records.full_samples import Histogram
 from gradscope.running.step import Step
 
 

@@ -27,9 +27,9 @@ from gradscope.capture.saved_memory import keeps_scores
 from gradscope.capture.shards import is_spread, local
 from gradscope.loading import Workload
 from gradscope.patterns import Named
-from gradscope.records.interventions import Change
+from gradscope.records.full_samples import Change
 from gradscope.records.modules import ModuleCall, ModuleFacts, ParameterStats
-from gradscope.records.placements import DeviceMesh, ParameterPlacement
+from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 from gradscope.records.run import LossPart, Seconds, StepParameter, StepRecord, Verification
 from gradscope.records.tensors import TensorRecord
 from gradscope.running.losses import Losses, measured_loss, read_losses

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from gradscope.capture.names import named_modules
-from gradscope.records.tasks import SharedLayer, TaskGradients
+from gradscope.records.full_samples import SharedLayer, TaskGradients
 from gradscope.running.step import Step
 
 #: Of one parameter the gradient of each loss; None where the loss does not reach it.

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from gradscope.capture.norms import gradient_norms
 from gradscope.capture.shards import is_plain_or_spread, is_spread, local, placements_of
 from gradscope.nesting import find
-from gradscope.records.placements import GroupNorm
+from gradscope.records.parallel import GroupNorm
 from gradscope.records.training import TrainingStep, sum_of
 from gradscope.training.gradients import Gradients, read
 from gradscope.training.optimizers import ObservedOptimizer

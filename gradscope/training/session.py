@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import GradscopeError, message_of
-from gradscope.records.answers import NonFiniteOrigin
-from gradscope.records.judgement import Judgement
+from gradscope.records.answers import Judgement, NonFiniteOrigin
 from gradscope.records.leaks import AxisResult
 from gradscope.records.loop import LoopRecord
 from gradscope.records.norms import NormNames, ParameterNorms

@@ -22,7 +22,7 @@ from pathlib import Path
 from gradscope.api.reading import read_history
 from gradscope.capture.fingerprints import combined
 from gradscope.records.modules import ModuleCall, ParameterStats
-from gradscope.records.placements import DeviceMesh, ParameterPlacement
+from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
 from gradscope.records.tensors import TensorRecord, TensorStats

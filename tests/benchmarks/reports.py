@@ -19,10 +19,10 @@ from array import array
 from pathlib import Path
 
 from gradscope.records import json as record_json
+from gradscope.records.full_samples import SKETCH_WIDTH, Sketch
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
-from gradscope.records.sketches import SKETCH_WIDTH, Sketch
 from gradscope.records.tensors import TensorRecord, TensorStats
 
 ROWS = 10_000

@@ -18,8 +18,8 @@ from gradscope.comparison.reports import compare_reports
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records import json as record_json
 from gradscope.records.diff import CallDiff, DiffReport
+from gradscope.records.full_samples import SKETCH_WIDTH
 from gradscope.records.report import Report
-from gradscope.records.sketches import SKETCH_WIDTH
 
 #: Five times the documented deviation of an error, which is half of its square's.
 CLOSE = 5 * math.sqrt(2 / SKETCH_WIDTH) / 2

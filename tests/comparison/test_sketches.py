@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gradscope.capture.sketches import projected
-from gradscope.records.sketches import SKETCH_WIDTH
+from gradscope.records.full_samples import SKETCH_WIDTH
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -17,8 +17,8 @@ from rich.cells import cell_len
 
 from gradscope.diagrams import GraphView, terminal
 from gradscope.errors import OptionError
-from gradscope.records.errors import ErrorRecord
 from gradscope.records.graph import AutogradGraph
+from gradscope.records.run import ErrorRecord
 from gradscope.typeset.bars import log_bars
 
 GOLDEN = Path(__file__).parent / "golden"

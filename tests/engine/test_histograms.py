@@ -11,7 +11,7 @@ from torch import nn
 import gradscope
 from gradscope.capture.histograms import counted
 from gradscope.errors import LayerError
-from gradscope.records.histograms import Histogram
+from gradscope.records.full_samples import Histogram
 
 
 def by_hand(values: list[float]) -> dict[tuple[int, int], int]:

@@ -12,14 +12,20 @@ import pytest
 
 from gradscope.errors import ConfigError
 from gradscope.records import json as record_json
-from gradscope.records.accumulation import AccumulatedLayer, Accumulation, AccumulationCause
 from gradscope.records.answers import Answer, Explanation, NonFiniteOrigin
 from gradscope.records.diff import CallDiff, DiffReport, TensorDiff
-from gradscope.records.errors import ErrorRecord, Frame, RelatedLine
-from gradscope.records.gradcheck import GradientCheck
+from gradscope.records.full_samples import (
+    AccumulatedLayer,
+    Accumulation,
+    AccumulationCause,
+    Change,
+    GradientCheck,
+    Histogram,
+    SharedLayer,
+    Sketch,
+    TaskGradients,
+)
 from gradscope.records.graph import Chain, GraphNode, SavedTensor
-from gradscope.records.histograms import Histogram
-from gradscope.records.interventions import Change
 from gradscope.records.leaks import AxisResult, SourceLine
 from gradscope.records.modules import (
     Link,
@@ -29,11 +35,13 @@ from gradscope.records.modules import (
     UnitActivity,
     Unregistered,
 )
-from gradscope.records.parallel import ParallelRun
-from gradscope.records.placements import DeviceMesh, ParameterPlacement
+from gradscope.records.parallel import DeviceMesh, ParallelRun, ParameterPlacement
 from gradscope.records.report import Finding, PrecisionForecast, Report
 from gradscope.records.run import (
+    ErrorRecord,
+    Frame,
     LossPart,
+    RelatedLine,
     RunInfo,
     Seconds,
     StepParameter,
@@ -41,8 +49,6 @@ from gradscope.records.run import (
     Totals,
     Verification,
 )
-from gradscope.records.sketches import Sketch
-from gradscope.records.tasks import SharedLayer, TaskGradients
 from gradscope.records.tensors import TensorRecord, TensorStats
 
 STATS = TensorStats((2, 3), "float32", 6, 1.5, -0.1, 0.3, -1.0, 1.0, 1, 0, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gradscope.records.errors import ErrorRecord, Frame
 from gradscope.records.report import (
     BaselineEntry,
     CheckedModel,
@@ -11,7 +10,7 @@ from gradscope.records.report import (
     PrecisionForecast,
     RuleText,
 )
-from gradscope.records.run import RunInfo
+from gradscope.records.run import ErrorRecord, Frame, RunInfo
 from gradscope.records.tensors import TensorStats
 
 RULES = (

@@ -6,11 +6,19 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from gradscope.records.errors import ErrorRecord, Frame
 from gradscope.records.graph import Chain, GraphNode
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.report import Finding, Report
-from gradscope.records.run import RunInfo, Seconds, StepParameter, StepRecord, Totals, Verification
+from gradscope.records.run import (
+    ErrorRecord,
+    Frame,
+    RunInfo,
+    Seconds,
+    StepParameter,
+    StepRecord,
+    Totals,
+    Verification,
+)
 from gradscope.records.tensors import TensorRecord, TensorStats
 
 

@@ -8,9 +8,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gradscope.records.answers import NonFiniteOrigin
+from gradscope.records.answers import Judgement, NonFiniteOrigin, NotJudged
 from gradscope.records.history import LayerSeries, RunHistory
-from gradscope.records.judgement import Judgement, NotJudged
 from gradscope.records.norms import NormSeries
 from gradscope.records.report import Finding
 from gradscope.records.tensors import TensorStats

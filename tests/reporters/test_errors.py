@@ -8,10 +8,9 @@ from gradscope.diagrams import GraphView, html
 from gradscope.diagrams import terminal as graph_terminal
 from gradscope.diagrams.page.static import escaped
 from gradscope.records.answers import WhyReport
-from gradscope.records.errors import ErrorRecord, Frame, RelatedLine
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import CheckedModel, CheckReport, Report
-from gradscope.records.run import RunInfo
+from gradscope.records.run import ErrorRecord, Frame, RelatedLine, RunInfo
 from gradscope.records.tensors import TensorStats
 from gradscope.reporters.answers import markdown as why_markdown
 from gradscope.reporters.answers import terminal as why_terminal

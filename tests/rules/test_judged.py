@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from gradscope.records.judgement import NotJudged
+from gradscope.records.answers import NotJudged
 from gradscope.records.training import StepSample, TrainedModel, TrainingStep
 from gradscope.rules import RuleSettings, Seen, judgement
 from gradscope.rules._book import Entry, entries

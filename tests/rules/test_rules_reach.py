@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from gradscope.records.answers import Answer, NonFiniteOrigin
-from gradscope.records.errors import ErrorRecord
 from gradscope.records.report import PrecisionForecast, Report
+from gradscope.records.run import ErrorRecord
 from gradscope.rules import RuleSettings, diagnose, wanted
 from rules.made import call, facts, link, parameter, report, stack, stats, steps
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gradscope.records.loop import LoopOptimizer, LoopRecord
-from gradscope.records.loop_gradients import LayerGradient, LoopDepth
-from gradscope.records.loop_losses import Course
+from gradscope.records.loop_figures import Course, LayerGradient, LoopDepth
 from gradscope.rules._book import entries
 
 (ENTRY,) = [entry for entry in entries() if entry.rule.code == "GS610"]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.records.gradcheck import GradientCheck
+from gradscope.records.full_samples import GradientCheck
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
 from gradscope.rules import diagnose

@@ -10,7 +10,7 @@ from dataclasses import replace
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.norms import NONE, NormNames, ParameterNorms, packed
-from gradscope.records.placements import DeviceMesh, ParameterPlacement
+from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 from gradscope.records.report import Finding, Report
 from gradscope.records.run import RunInfo
 from gradscope.records.tensors import TensorRecord, TensorStats

@@ -22,7 +22,7 @@ from gradscope.records.norms import (
     packed,
     unpacked,
 )
-from gradscope.records.placements import DeviceMesh, ParameterPlacement
+from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 from gradscope.records.training import TrainedModel
 from gradscope.runfile import thinning, writer
 from gradscope.runfile.norm_series import combined_later

@@ -10,7 +10,7 @@ from torch.autograd import Function
 
 import gradscope
 from gradscope.errors import LayerError
-from gradscope.records.gradcheck import GradientCheck
+from gradscope.records.full_samples import GradientCheck
 from gradscope.reporters.report import View, markdown, terminal
 
 pytestmark = pytest.mark.numbers

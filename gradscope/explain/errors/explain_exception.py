@@ -27,7 +27,7 @@ from gradscope.explain.errors.step_tracer import ErrorTracer
 from gradscope.explain.shared.frames import PACKAGE, raised_at, user_frames
 from gradscope.explain.shared.tracing_modes import FunctionTracer
 from gradscope.loading.libraries import remedy
-from gradscope.records.errors import ErrorRecord
+from gradscope.records.run import ErrorRecord
 from gradscope.references import as_written
 
 _SHOWN = 8

@@ -13,7 +13,7 @@ from torch import nn
 from gradscope.explain.errors.failed_operation import NOTHING, FailedOperation, Operand
 from gradscope.explain.shared.call_site import CallSite
 from gradscope.explain.shared.frames import shown, source
-from gradscope.records.errors import RelatedLine
+from gradscope.records.run import RelatedLine
 
 if TYPE_CHECKING:
     from gradscope.explain.errors.step_tracer import ErrorTracer

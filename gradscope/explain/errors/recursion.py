@@ -10,7 +10,7 @@ from types import FrameType, TracebackType
 from torch import nn
 
 from gradscope.explain.shared.frames import in_library, is_hidden, shown
-from gradscope.records.errors import Frame
+from gradscope.records.run import Frame
 
 _OFTEN = 20  # as often a function is nested in itself only by calling itself
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
-from gradscope.records.errors import Frame
+from gradscope.records.run import Frame
 
 PACKAGE = str(Path(__file__).parents[2])
 _ABOVE = str(Path(PACKAGE).parent)

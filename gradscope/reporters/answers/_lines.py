@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gradscope.records.answers import Answer, Explanation, WhyReport
-from gradscope.records.judgement import Judgement
+from gradscope.records.answers import Answer, Explanation, Judgement, WhyReport
 from gradscope.reporters.finding_identity import without_figures
 from gradscope.reporters.header import loss_facts, precision, run_facts
 from gradscope.reporters.judged_lines import NOTHING_RECORDED, no_problem, not_enough

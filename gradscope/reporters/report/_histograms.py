@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gradscope.records.histograms import Histogram
+from gradscope.records.full_samples import Histogram
 from gradscope.reporters.labels import label
 from gradscope.typeset.bars import bar
 from gradscope.typeset.numbers import count, number, plural, share

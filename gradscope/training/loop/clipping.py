@@ -14,7 +14,7 @@ from statistics import median
 import torch
 
 from gradscope.capture.shards import is_spread
-from gradscope.records.loop_gradients import LoopClipping
+from gradscope.records.loop_figures import LoopClipping
 
 #: The last so many factors are known, and so many norms wait to be read.
 _KEPT, _WAITING = 128, 32

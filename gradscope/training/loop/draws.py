@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gradscope.records.loop_losses import Draw
+from gradscope.records.loop_figures import Draw
 from gradscope.training.loop.script_lines import script_line
 
 #: Class of the distribution, and the size of the last axis of what it gives.

@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.explain.shared.frames import locate, shown, user_line
-from gradscope.records.loop_losses import LossOperation, LossTargets
+from gradscope.records.loop_figures import LossOperation, LossTargets
 from gradscope.training.loop.broadcasting import broadcast
 from gradscope.training.loop.loss_walk import (
     CLASSES,

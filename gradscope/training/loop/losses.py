@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gradscope.records.loop_losses import Course
+from gradscope.records.loop_figures import Course
 from gradscope.rules import Blocks
 from gradscope.training.loop.loss_walk import operations
 

@@ -8,7 +8,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.shards import is_spread
-from gradscope.records.loop_losses import LossTargets
+from gradscope.records.loop_figures import LossTargets
 from gradscope.training.loop.loss_walk import (
     BINARY,
     CLASSES,

@@ -28,8 +28,8 @@ from gradscope.explain.errors import explain_exception as errors
 from gradscope.explain.errors.explanation import Again
 from gradscope.explain.shared.expressions import Expression
 from gradscope.records import json as record_json
-from gradscope.records.errors import ErrorRecord, RelatedLine
 from gradscope.records.report import Report
+from gradscope.records.run import ErrorRecord, RelatedLine
 from gradscope.reporters.report import View, terminal
 
 # Importing them fills the table.

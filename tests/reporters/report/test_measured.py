@@ -9,7 +9,7 @@ import pytest
 
 from gradscope.errors import OptionError
 from gradscope.records import json as record_json
-from gradscope.records.histograms import Histogram
+from gradscope.records.full_samples import Histogram
 from gradscope.records.report import Report
 from gradscope.records.tensors import TensorStats
 from gradscope.reporters.report import View, csv, markdown, terminal

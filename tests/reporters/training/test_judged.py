@@ -9,8 +9,8 @@ import pytest
 from reporters.run_samples import CALLS, empty, many, one_step, small
 
 from gradscope import plugins
+from gradscope.records.answers import Judgement, NotJudged
 from gradscope.records.history import RunHistory
-from gradscope.records.judgement import Judgement, NotJudged
 from gradscope.records.training import TrainingRun
 from gradscope.reporters.judged_lines import codes, in_short, no_problem, not_enough
 from gradscope.reporters.report import View

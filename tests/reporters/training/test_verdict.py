@@ -10,9 +10,8 @@ from reporters.golden import WIDTHS, check
 from reporters.run_samples import SAMPLES, causes, small
 
 from gradscope import plugins
-from gradscope.records.answers import NonFiniteOrigin
+from gradscope.records.answers import Judgement, NonFiniteOrigin, NotJudged
 from gradscope.records.history import RunHistory
-from gradscope.records.judgement import Judgement, NotJudged
 from gradscope.records.training import TrainingFinding, TrainingRun
 from gradscope.reporters.run_summary import summary
 from gradscope.reporters.text_view import TextView

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from gradscope.charts.panels import Curve, Panel, Point, point
-from gradscope.records.histograms import Histogram
+from gradscope.records.full_samples import Histogram
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.report import Report
 from gradscope.records.tensors import TensorStats

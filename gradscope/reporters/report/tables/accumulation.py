@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records.accumulation import Accumulation, AccumulationCause
+from gradscope.records.full_samples import Accumulation, AccumulationCause
 from gradscope.records.report import Report
 from gradscope.reporters.labels import label, some_names
 from gradscope.reporters.report._view import View

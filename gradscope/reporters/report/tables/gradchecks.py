@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gradscope.records.gradcheck import GradientCheck
+from gradscope.records.full_samples import GradientCheck
 from gradscope.records.report import Report
 from gradscope.reporters.labels import label
 from gradscope.reporters.report._view import View

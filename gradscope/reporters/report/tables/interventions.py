@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradscope.records.interventions import Change
+from gradscope.records.full_samples import Change
 from gradscope.records.report import Report
 from gradscope.reporters.labels import label
 from gradscope.reporters.report._view import View

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradscope.records.full_samples import SharedLayer, TaskGradients
 from gradscope.records.report import Report
-from gradscope.records.tasks import SharedLayer, TaskGradients
 from gradscope.reporters.labels import label, some_names
 from gradscope.reporters.report._view import View
 from gradscope.typeset.numbers import NOT_THERE, count, number

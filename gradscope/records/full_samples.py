@@ -1,0 +1,184 @@
+"""What a full sample adds to a report, by the question that it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradscope.records.tensors import TensorStats
+
+
+@dataclass(frozen=True, slots=True)
+class GradientCheck:
+    """One input, or one parameter, of one call of a layer.
+
+    ``input`` is a path in the arguments, or the parameter's name in the layer. ``verdict`` is
+    right, wrong, kink (right beside these inputs only), non-deterministic, or unchecked.
+    ``backward`` and ``differences`` are the derivative in one random direction, as the layer's
+    backward gives it and as finite differences do; None where they could not be had.
+    """
+
+    name: str
+    type: str
+    call: int
+    input: str
+    verdict: str
+    backward: float | None = None
+    differences: float | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts of elements by sign and power of two.
+
+    Bin ``i`` holds the elements with ``2**(first + i) <= |x| < 2**(first + i + 1)``; ``negative``
+    and ``positive`` have one count a bin, from the lowest bin with an element to the highest.
+    Zeros, NaN and Inf lie in no bin.
+
+    ``kind`` is "activation" or "gradient", of a call's output at ``path``; or "value" or "gradient"
+    of the parameter ``path``, where ``call`` is None.
+    """
+
+    name: str
+    kind: str
+    path: str
+    numel: int
+    call: int | None = None
+    first: int = 0
+    negative: tuple[int, ...] = ()
+    positive: tuple[int, ...] = ()
+    zeros: int = 0
+    nan: int = 0
+    inf: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One tensor that an intervention changed, or should have changed.
+
+    ``name`` is a module with its ``call``, or a parameter, which has none. ``at`` is activation,
+    grad_output, grad_input or parameter_grad; ``do`` is the action and ``value`` its number.
+    ``before`` and ``after`` are None where nothing came by, and ``note`` says why. Gradients of
+    several backwards are added up, as ``.grad`` is.
+    """
+
+    name: str
+    at: str
+    do: str
+    value: float | None = None
+    call: int | None = None
+    path: str = ""
+    before: TensorStats | None = None
+    after: TensorStats | None = None
+    #: The norm after, divided by the norm before; None where that was 0 or is unknown.
+    factor: float | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLayer:
+    """The parameters of one module that several losses reach, all of them taken as one vector.
+
+    ``name`` None is all shared parameters of the model. ``parameters`` counts their elements.
+    ``norms`` are those of the gradient by loss, ``cosines`` those between two, by pair; None where
+    a loss does not reach the layer, or its gradient has no direction (zero, or not finite).
+    """
+
+    name: str | None
+    parameters: int
+    norms: tuple[float | None, ...]
+    cosines: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGradients:
+    """``pairs`` are the places of two losses in ``tasks``, in the order of a layer's cosines.
+
+    ``alone`` are the modules that one loss only reaches, each with its name.
+    """
+
+    tasks: tuple[str, ...]
+    pairs: tuple[tuple[int, int], ...]
+    total: SharedLayer
+    layers: tuple[SharedLayer, ...] = ()
+    alone: tuple[tuple[str, str], ...] = ()
+
+
+#: How many numbers a sketch has.
+SKETCH_WIDTH = 128
+#: By how many last bits each number of a run is moved for the noise. More than one: a ReLU or a max
+#: pool that is on the brink falls to one side or the other with another order of sums, too.
+SKETCH_BITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """A random projection: the distance of two sketches is about that of the tensors.
+
+    Each element is added, or subtracted, to one of ``SKETCH_WIDTH`` numbers; which one, and with
+    which sign, a hash of its place in the tensor says, so that it is the same everywhere. NaN and
+    Inf count as 0. The square of the distance has the right mean and a standard deviation of at
+    most √(2 / SKETCH_WIDTH) of itself (Charikar, Chen and Farach-Colton 2002).
+
+    ``kind`` is "input", "output", "grad_input" or "grad_output" of a call, at ``path``; or "value"
+    or "gradient" of the parameter ``path``, where ``call`` is None. ``numbers`` are little-endian
+    float32 or float64 in base64. ``norm`` is the tensor's, and ``noise`` the share of it by which
+    the tensor moves where each number of the run is moved by ``SKETCH_BITS`` last bits; None:
+    unknown.
+    """
+
+    name: str
+    kind: str
+    path: str
+    norm: float
+    numbers: str
+    call: int | None = None
+    noise: float | None = None
+    nonfinite: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulatedLayer:
+    """The parameters of one module, taken as one vector.
+
+    ``error`` is the norm of the difference divided by the norm of the full batch's gradient.
+    ``causes`` are the kinds of those without which it would not differ.
+    """
+
+    name: str
+    parameters: int
+    error: float
+    causes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulationCause:
+    """One reason why micro-batches do not equal the batch.
+
+    ``kind`` is batch-statistics, random-numbers, loss or unknown, ``names`` are modules.
+    ``weights`` are, for a loss, what each micro-batch counts in the full batch.
+    """
+
+    kind: str
+    message: str
+    advice: str
+    names: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """The verdict, and every layer with its error, in the order of the model.
+
+    ``sizes`` are the samples of the micro-batches. ``dtype`` is in which it was computed: float64
+    on a copy of the model where that runs, else the run's own. An error above ``tolerance`` is no
+    rounding.
+    """
+
+    equal: bool
+    sizes: tuple[int, ...]
+    dtype: str
+    tolerance: float
+    error: float
+    layers: tuple[AccumulatedLayer, ...] = ()
+    causes: tuple[AccumulationCause, ...] = ()
