@@ -20,8 +20,7 @@ from typer.main import get_command
 
 from gradscope import plugins
 from gradscope.cli import completion
-from gradscope.cli.help import Command, Example, Group
-from gradscope.cli.usage import problem_of
+from gradscope.cli.help import Command, Example, Group, problem_of
 from gradscope.click import ClickException, Context, NoArgsIsHelpError
 from gradscope.click import Command as AnyCommand
 from gradscope.errors import GradscopeError, Terminated, is_out_of_memory, message_of, visible

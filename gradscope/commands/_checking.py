@@ -15,7 +15,7 @@ from gradscope import progress
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._model import given_options, importing_torch, split_words
 from gradscope.commands._running import keep_stdout_clean
-from gradscope.config.config_file import is_file
+from gradscope.config.yaml12 import is_file
 from gradscope.errors import (
     ConfigError,
     GradscopeError,

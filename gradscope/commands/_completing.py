@@ -42,8 +42,7 @@ def files_of(package: str, *others: str) -> Complete:
 
 def models(ctx: typer.Context, incomplete: str) -> list[str]:
     """A MODEL, or ``key=value``: a source and its names, the classes of a file, keys, values."""
-    from gradscope.config.installed import names_of
-    from gradscope.config.python_files import classes_of
+    from gradscope.config.python_files import classes_of, names_of
     from gradscope.config.specs import DEMOS, SOURCES
 
     if "=" in incomplete:

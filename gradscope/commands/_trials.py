@@ -19,8 +19,7 @@ from gradscope.api.reading import read_history
 from gradscope.commands._running import shown_progress
 from gradscope.commands._views import Destination
 from gradscope.commands._write import check_output, say
-from gradscope.config.python_files import parsed
-from gradscope.config.training_scripts import does_something, trains
+from gradscope.config.python_files import does_something, parsed, trains
 from gradscope.errors import ConfigError, OptionError, visible
 from gradscope.output_files import expanded, whole_file
 from gradscope.records.answers import WhyReport

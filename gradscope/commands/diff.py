@@ -40,8 +40,7 @@ from gradscope.config import LoadedConfig
 from gradscope.errors import OptionError, refuse_unknown
 from gradscope.records.diff import REFERENCES, TABLES_OF_DIFF
 from gradscope.rules import FAIL_ON, reaches
-from gradscope.runfile.folder import FOLDER, recorded, run_named
-from gradscope.runfile.opening import file_of
+from gradscope.runfile.folder import FOLDER, file_of, recorded, run_named
 
 ROOM = "gradscope.reporters.diff"
 EXAMPLES = (

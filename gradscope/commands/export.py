@@ -14,11 +14,10 @@ import typer
 from gradscope import plugins
 from gradscope.commands import _completing as completing
 from gradscope.commands._options import Debug, Force, Rank
-from gradscope.commands._runs import chosen_run
 from gradscope.commands._write import STDOUT, output_file, say
 from gradscope.errors import OptionError, visible
 from gradscope.output_files import whole_folder
-from gradscope.runfile.opening import file_of
+from gradscope.runfile.folder import chosen_run, file_of
 from gradscope.runfile.reader import RunFile
 
 ROOM = "gradscope.runfile.exports"

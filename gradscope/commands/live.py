@@ -19,7 +19,6 @@ from rich.text import Text
 from gradscope.api.reading import age, read_history
 from gradscope.commands import _completing as completing
 from gradscope.commands._options import DisplayOptions, Rank, takes_groups
-from gradscope.commands._runs import ChosenRun, chosen_run, newest_run
 from gradscope.commands._views import check_look, terminal_width, use_color
 from gradscope.commands._write import check_output, say, write_output
 from gradscope.errors import ConfigError, visible
@@ -27,8 +26,7 @@ from gradscope.records.history import RunHistory
 from gradscope.reporters.report import View
 from gradscope.reporters.training import terminal
 from gradscope.reporters.training.sentences.news import news
-from gradscope.runfile.folder import FOLDER
-from gradscope.runfile.opening import file_of
+from gradscope.runfile.folder import FOLDER, ChosenRun, chosen_run, file_of, newest_run
 from gradscope.runfile.reader import RunFile
 from gradscope.typeset.console import printed
 from gradscope.typeset.numbers import plural

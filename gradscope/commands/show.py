@@ -22,7 +22,6 @@ from gradscope.commands._options import (
     TableOptions,
     takes_groups,
 )
-from gradscope.commands._runs import RECORD, ChosenRun, chosen_run
 from gradscope.commands._views import (
     PlotOptions,
     ReportOutput,
@@ -45,8 +44,7 @@ from gradscope.reporters.training.tables.naming import (
     selected,
     selected_reports,
 )
-from gradscope.runfile.folder import recorded, run_named
-from gradscope.runfile.opening import file_of
+from gradscope.runfile.folder import RECORD, ChosenRun, chosen_run, file_of, recorded, run_named
 from gradscope.runfile.reader import RunFile
 from gradscope.typeset.console import printed
 from gradscope.typeset.numbers import count

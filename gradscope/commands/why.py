@@ -31,7 +31,6 @@ from gradscope.commands._options import (
     takes_groups,
 )
 from gradscope.commands._running import running
-from gradscope.commands._runs import ChosenRun, chosen_run, newest_run
 from gradscope.commands._trials import (
     ScriptOptions,
     is_script,
@@ -50,8 +49,15 @@ from gradscope.errors import (
 from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport
 from gradscope.rules import FAIL_ON, reaches
-from gradscope.runfile.folder import SUFFIX, run_named
-from gradscope.runfile.opening import file_of, is_run
+from gradscope.runfile.folder import (
+    SUFFIX,
+    ChosenRun,
+    chosen_run,
+    file_of,
+    is_run,
+    newest_run,
+    run_named,
+)
 from gradscope.training.launch import Script
 
 if TYPE_CHECKING:

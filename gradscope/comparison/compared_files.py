@@ -14,7 +14,7 @@ from gradscope.records.diff import DiffReport
 from gradscope.records.history import RunHistory
 from gradscope.records.report import Report
 from gradscope.records.showing import Shown
-from gradscope.runfile.opening import is_run
+from gradscope.runfile.folder import is_run
 from gradscope.runfile.reader import RunFile
 
 

@@ -5,10 +5,9 @@ A new key is a field in schema.py; a check that needs no import is a function th
 
 from gradscope.config.checks import checked_interventions
 from gradscope.config.inputs import SOURCES, is_keywords, is_source
-from gradscope.config.keys import KeyText, keys
+from gradscope.config.keys import KeyText, json_schema, keys
 from gradscope.config.reading import LoadedConfig, check_spec, read
 from gradscope.config.schema import Backward, Config, InterventionConfig
-from gradscope.config.schema_file import json_schema
 from gradscope.config.specs import LOSSES
 from gradscope.config.targets import REFUSED, Target, is_target, parse_target
 

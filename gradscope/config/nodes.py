@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from gradscope.config.texts import Text
-from gradscope.config.words import describe, shorten
+from gradscope.config.words import Text, describe, shorten
 from gradscope.errors import ConfigError, Place, Problem
 
 TAG: Final = "tag:yaml.org,2002:"

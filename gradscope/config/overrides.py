@@ -1,18 +1,100 @@
-"""``key=value`` arguments: a dotted key, a value in YAML, put into the config's data."""
+"""What goes on top of a config's file: arguments, the environment; and where each value is from."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from gradscope.config.origins import Argument
+from gradscope import references
+from gradscope.config.nodes import Document
 from gradscope.config.targets import SPELLINGS
-from gradscope.config.texts import Text
-from gradscope.config.words import Complaint, Path, describe, dotted, shorten
-from gradscope.config.yaml12 import DEEPEST, parse
-from gradscope.errors import ConfigError, Problem
+from gradscope.config.words import Complaint, Path, Text, describe, dotted, shorten, visible
+from gradscope.config.yaml12 import DEEPEST, parse, scalar
+from gradscope.errors import ConfigError, Place, Problem, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One ``key=value`` (or, with ``document`` None, the MODEL that the command line named)."""
+
+    key: str
+    text: Text
+    document: Document | None = None
+    path: Path = ()
+
+    def place(self, key: str, *, of_key: bool) -> Place | None:
+        """The place of ``key`` in this argument, if the argument gave it, or one of its parents."""
+        mine = dotted(self.path) if self.path else self.key
+        if mine != key and not key.startswith(f"{mine}."):
+            return None
+        inner = key[len(mine) + 1 :].split(".") if key != mine else []
+        if self.document is not None and (inner or not of_key):
+            node, _ = self.document.find(inner, key=of_key)
+            if node is not None:
+                return _named(self.document.place(node), key)
+        return self.integer(key, of_key=of_key)
+
+    def integer(self, key: str, *, of_key: bool = True) -> Place:
+        """The place of the argument's key, or of that part of it which ``key`` ends with."""
+        if self.document is None:
+            return self.text.place(0, 0, len(self.text.lines[0]), key)
+        start, length = 0, len(self.key)
+        if of_key and (self.key == key or self.key.startswith(f"{key}.")):
+            start = key.rfind(".") + 1
+            length = len(key) - start
+        return self.text.place(0, start - self.text.indent, length, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """The layers of a config, the last said winning: file, arguments, flags."""
+
+    file: Document | None = None
+    arguments: list[Argument] = field(default_factory=list)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def typed(self, key: str) -> bool:
+        """Whether the value of the dotted ``key`` is on the command line, and in no file."""
+        return any(
+            key == given or key.startswith(f"{given}.")
+            for argument in self.arguments
+            for given in [dotted(argument.path) if argument.path else argument.key]
+        )
+
+    def place(self, key: str, *, of_key: bool = False) -> Place | None:
+        """Where the dotted ``key`` or its nearest parent was given; None for a default."""
+        for name in self.options:
+            if name == "interventions":
+                continue  # flags add to the file's list: what is wrong with one it says itself
+            if key == name or key.startswith(f"{name}."):
+                return Place(
+                    f"--{name.replace('_', '-')} {_flag(self.options[name])}", key=visible(key)
+                )
+        for argument in reversed(self.arguments):
+            place = argument.place(key, of_key=of_key)
+            if place is not None:
+                return place
+        if self.file is not None and self.file.root is not None:
+            node, used = self.file.find(key.split("."), key=of_key)
+            added = key.startswith("interventions.") and used < 2
+            if used and node is not None and not added:
+                return _named(self.file.place(node), key)
+        for argument in reversed(self.arguments):
+            if argument.key.startswith(f"{key}."):
+                return argument.integer(key)
+        return None
+
+
+def _named(place: Place, key: str) -> Place:
+    return replace(place, key=visible(key))
+
+
+def _flag(value: Any) -> str:
+    return shorten(" ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
+
 
 _FORM: Final = re.compile(r"([a-z_][\w.]*)=", re.ASCII)
 
@@ -131,3 +213,66 @@ def _container(child: Any, path: Path, parts: Sequence[str]) -> dict[str, Any] |
 def _keyed(problem: Problem, key: str) -> Problem:
     place = problem.place and replace(problem.place, key=key)
     return replace(problem, place=place)
+
+
+#: ``$${`` is a literal ``${``; then a full interpolation; then one that never ends.
+_TOKEN: Final = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
+_NAME: Final = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)(?:,(.*))?\Z", re.DOTALL)
+_USAGE: Final = "write `${env:NAME}` or `${env:NAME,default}`; `$${` is a literal `${`"
+
+
+def interpolate(value: Any, path: Path = ()) -> tuple[Any, list[Complaint]]:
+    """``value`` with the environment's values in its texts, and what could not be found.
+
+    A text that is one interpolation and nothing else becomes what YAML reads in it: a number, a
+    truth value, null. What was put in is not read for further interpolations.
+    """
+    complaints: list[Complaint] = []
+    return _walk(value, path, complaints), complaints
+
+
+def _walk(value: Any, path: Path, complaints: list[Complaint]) -> Any:
+    if isinstance(value, dict):
+        return {key: _walk(item, (*path, key), complaints) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_walk(item, (*path, index), complaints) for index, item in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    count = len(complaints)
+
+    def put(match: re.Match[str]) -> str:
+        if match[0] == "$${":
+            return "${"
+        found = _look_up(match[1], match[0], path)
+        if isinstance(found, Complaint):
+            complaints.append(found)
+            return match[0]
+        return found
+
+    text = _TOKEN.sub(put, value)
+    integer = _TOKEN.fullmatch(value)
+    if integer and integer[1] is not None and len(complaints) == count:
+        return scalar(text)
+    return text
+
+
+def _look_up(inner: str | None, integer: str, path: Path) -> str | Complaint:
+    match = _NAME.match(inner) if inner is not None else None
+    if match is None:
+        fault = "an interpolation that never ends" if inner is None else "not an interpolation"
+        return Complaint(path, f"`{shorten(integer)}` is {fault}", _USAGE)
+    name, default = match[1], match[2]
+    text = os.environ.get(name, default)
+    if text is None:
+        help = did_you_mean(name, os.environ)
+        return Complaint(
+            path,
+            f"the environment variable `{name}` is not set",
+            help or f"set it, or give a default: `${{env:{name},default}}`",
+        )
+    if name in os.environ:
+        references.note(text, integer)
+    if re.search("[\0\ud800-\udfff]", text):
+        help = f"set it anew: export {name}=…"
+        return Complaint(path, f"the environment variable `{name}` is not UTF-8 text", help)
+    return text

@@ -1,9 +1,11 @@
-"""The definitions in a Python file, read from its text: it is parsed and never run."""
+"""The definitions in a Python file, and whether it trains: it is parsed and never run."""
 
 from __future__ import annotations
 
 import ast
 import builtins
+import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -117,3 +119,77 @@ def _bound(tree: ast.Module) -> Iterator[str]:
 
 def _words(tree: ast.Module) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+#: Methods by which a training goes on, or all of it runs.
+_METHODS = {"backward", "manual_backward", "fit", "fit_one_cycle"}
+#: How the classes of others' training loops end: `Trainer`, `SFTTrainer`, `L.Trainer`.
+_TRAINER = "Trainer"
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+#: What does nothing but give names.
+_QUIET = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Pass, *_Definition.__args__)
+
+
+def trains(file: PythonFile) -> bool:
+    """Whether the file calls ``backward`` or a trainer when it is run.
+
+    What a function or a class does counts where the code that runs names it.
+    """
+    return any(map(_is_training, _running(file.tree)))
+
+
+def does_something(file: PythonFile) -> bool:
+    """Whether the file, when it is run, does more than to define names."""
+    return any(not isinstance(one, _QUIET) and not _is_text(one) for one in file.tree.body)
+
+
+def _running(tree: ast.Module) -> Iterator[ast.AST]:
+    """The code that runs when the file does, as far as names tell."""
+    defined: dict[str, list[_Definition]] = {}
+    left: list[ast.AST] = []
+    for statement in tree.body:
+        if isinstance(statement, _Definition):
+            defined.setdefault(statement.name, []).append(statement)
+            # A decorator may be what runs it: `@app.command()`.
+            left += [statement] if statement.decorator_list else []
+        else:
+            left.append(statement)
+    while left:
+        for node in ast.walk(left.pop()):
+            yield node
+            if isinstance(node, ast.Name):
+                left += defined.pop(node.id, [])
+
+
+def _is_training(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
+        return True
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    return bool(name.endswith(_TRAINER))
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+#: ``@register_model()``, perhaps with its own name, above a function.
+_REGISTERED: Final = re.compile(
+    r"^@register_model(?:\((?:name=\"(?P<given>\w+)\")?\))?\n(?:(?!def ).*\n)*?def (?P<made>\w+)\(",
+    re.MULTILINE,
+)
+
+
+def names_of(source: str) -> list[str]:
+    """The models that a source of specs has; none where it is not installed, or has no list."""
+    if source not in ("torchvision", "timm"):
+        return []
+    spec = importlib.util.find_spec(source)
+    if spec is None or spec.origin is None:
+        return []
+    names: set[str] = set()
+    for path in (Path(spec.origin).parent / "models").rglob("*.py"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        names.update(match["given"] or match["made"] for match in _REGISTERED.finditer(text))
+    return sorted(names)

@@ -11,17 +11,13 @@ from typing import Any
 
 from gradscope.config import words
 from gradscope.config.checks import check
-from gradscope.config.config_file import is_file, read_text
-from gradscope.config.environment import interpolate
 from gradscope.config.nodes import Document
-from gradscope.config.origins import Argument, Origins
-from gradscope.config.overrides import assign, parse_override
+from gradscope.config.overrides import Argument, Origins, assign, interpolate, parse_override
 from gradscope.config.schema import Config
 from gradscope.config.specs import LOSSES, spec_fault
 from gradscope.config.targets import SPELLINGS, normalise
-from gradscope.config.texts import Text, visible
-from gradscope.config.words import Complaint, describe
-from gradscope.config.yaml12 import parse
+from gradscope.config.words import Complaint, Text, describe, visible
+from gradscope.config.yaml12 import is_file, parse, read_text
 from gradscope.errors import ConfigError, Place, Problem
 
 

@@ -10,15 +10,16 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from gradscope.actions import PLACES, action_names
-from gradscope.config.parallel import Ddp, Fsdp, Parallel
-from gradscope.config.specs import LOSSES, OPTIMIZERS
-from gradscope.config.values import (
+from gradscope.config.parallel import (
     CALL,
     INPUT,
     LOSS,
     OPTIMIZER,
     TEXTS,
+    Ddp,
     Expected,
+    Fsdp,
+    Parallel,
     Patterns,
     Strict,
     called,
@@ -28,6 +29,7 @@ from gradscope.config.values import (
     loss_call,
     named,
 )
+from gradscope.config.specs import LOSSES, OPTIMIZERS
 
 DEVICE: Final = r"^(auto|cpu|cuda(:[0-9]+)?|mps|meta)$"
 

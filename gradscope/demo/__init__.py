@@ -6,6 +6,10 @@ No torch here: these are paths and labels. networks.py holds the networks, train
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _HERE = Path(__file__).parent
 
@@ -24,3 +28,19 @@ WEIGHTS: dict[str, Path] = {
     "demo:scouter": _HERE / "scouter.safetensors",
     "demo:scouter-negative": _HERE / "scouter-negative.safetensors",
 }
+
+
+def all_digits() -> tuple[list[Image], list[int]]:
+    """scikit-learn's 1,797 digits, 8×8 in 0…16, scaled to 28×28 greys, and their labels.
+
+    The scaled pixels are rounded to 8 bits, so that a digit written as PNG is the very image that
+    the networks know. Every fifth one, from the first on, is held out of training.
+    """
+    import numpy as np
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    small = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+    scaled = [Image.fromarray(s).resize((28, 28), Image.Resampling.BILINEAR) for s in small]
+    return scaled, [int(label) for label in digits.target]

@@ -21,8 +21,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from gradscope.demo import DIGITS, WEIGHTS
-from gradscope.demo.all_digits import all_digits
+from gradscope.demo import DIGITS, WEIGHTS, all_digits
 from gradscope.demo.networks import LectureNet, SimpleNet
 from gradscope.demo.scouter import NegativeScouterNet, ScouterNet
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gradscope import images, progress
-from gradscope.demo.all_digits import all_digits
+from gradscope.demo import all_digits
 from gradscope.errors import ConfigError, OptionError
 from gradscope.loading.viewing import Viewer
 from gradscope.output_files import expanded

@@ -15,8 +15,7 @@ from torch.optim import Optimizer
 
 from gradscope.config import LOSSES, checked_interventions
 from gradscope.errors import OptionError, did_you_mean, nowhere
-from gradscope.loading import devices, losses, optimizers
-from gradscope.loading import interventions as experiments
+from gradscope.loading import devices, losses, optimizers, surgery
 from gradscope.loading.inputs import given, make_batches
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
@@ -81,7 +80,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
     spec = wish if callable(wish) else losses.resolve(wish, targets.instantiate)
     mode = settings.get("mode") or ("train" if model.training else "eval")
     steps = settings.get("steps", 1)
-    interventions = experiments.resolve(
+    interventions = surgery.resolve(
         checked_interventions(settings.get("interventions", ())),
         model,
         lambda value, key: tensor_of(value, context, key),
@@ -107,7 +106,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
             *wrappers,
             *(method.notices if method else []),
             *notices,
-            *experiments.notices(interventions),
+            *surgery.notices(interventions),
         ],
         config={"model": type(model).__qualname__, "mode": mode, "steps": steps, "seed": seed},
         method=method,

@@ -17,8 +17,8 @@ from gradscope.config import LoadedConfig
 from gradscope.config.parallel import Fsdp
 from gradscope.errors import ConfigError, Place
 from gradscope.loading.batches import Batch, MicroBatch, batch_size, cut
-from gradscope.loading.interventions import module_names
 from gradscope.loading.processes import Processes, axes_of
+from gradscope.loading.surgery import module_names
 from gradscope.patterns import Named, matching, without_wrappers, wraps
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from gradscope.actions import Intervention
 from gradscope.config import LoadedConfig
 from gradscope.errors import Problem, TargetError
 from gradscope.loading import checkpoints, devices, losses, optimizers, specs, surgery
-from gradscope.loading import interventions as experiments
 from gradscope.loading.devices import seed_everything
 from gradscope.loading.inputs import Batch, given, make_batches
 from gradscope.loading.kinds import ModelKind
@@ -120,7 +119,7 @@ def load(
     backward = config.backward
     context = built.context(loaded)
     gradient = tensor_of(backward.gradient, context, "backward.gradient")
-    interventions = experiments.resolve(
+    interventions = surgery.resolve(
         config.interventions, model, lambda value, key: tensor_of(value, context, key), place
     )
     parallel = None
@@ -153,7 +152,7 @@ def load(
             *(method.notices if method else []),
             *messages,
             *targets.notices,
-            *experiments.notices(interventions),
+            *surgery.notices(interventions),
         ],
         config=effective,
         kind=kind,
@@ -216,7 +215,7 @@ def build_model(
     dtype = _settle(loaded, targets, model, kind, device, dtype, notices)
     notices += surgery.freeze(model, config.freeze, place)
     if "layers" in loaded.given:  # the run selects them: here a mistake has its place
-        matching(config.layers, experiments.module_names(model), key="layers", place=place)
+        matching(config.layers, surgery.module_names(model), key="layers", place=place)
     try:
         model.train(config.mode == "train")
     except Exception as error:  # a method of the user's in the place of torch's

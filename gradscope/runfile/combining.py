@@ -12,7 +12,7 @@ from gradscope.records.tensors import TensorStats
 from gradscope.records.training import StepSample, TrainingStep
 from gradscope.runfile.layout import Key, Layout, NormGroup, ShardLayout
 from gradscope.runfile.rank_file import Series
-from gradscope.runfile.statistics import joined
+from gradscope.runfile.schema import joined
 
 _Number = float | None
 #: Of these there is a number for each rank's part.

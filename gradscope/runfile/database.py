@@ -21,7 +21,7 @@ from gradscope.records.training import (
     TrainingRun,
     TrainingStep,
 )
-from gradscope.runfile import rows, schema, statistics, thinning
+from gradscope.runfile import rows, schema, thinning
 
 #: How long a lock is waited for that another program holds on the file.
 _BUSY_SECONDS = 10
@@ -127,8 +127,8 @@ class Batch:
                 self._append("norm", rows.NORM, rows.plain_row(record))
             case StepSample():
                 self._append("sample", rows.SAMPLE, rows.sample_row(record))
-                self._extend("call", _CALL, statistics.call_rows(record))
-                self._extend("parameter", _PARAMETER, statistics.parameter_rows(record))
+                self._extend("call", _CALL, schema.call_rows(record))
+                self._extend("parameter", _PARAMETER, schema.parameter_rows(record))
             case TrainedModel():
                 self._append("model", rows.MODEL, rows.plain_row(record))
             case Fingerprints():

@@ -18,15 +18,15 @@ from gradscope.records.training import (
     TrainingRun,
     TrainingStep,
 )
-from gradscope.runfile.combined_norms import combined_norms
 from gradscope.runfile.combining import (
     combined_parameters,
     combined_sample,
     combined_steps,
     with_spread,
 )
+from gradscope.runfile.folder import allow_open_files, files_of
 from gradscope.runfile.layout import Key, Layout
-from gradscope.runfile.opening import allow_open_files, files_of
+from gradscope.runfile.norm_series import combined_norms
 from gradscope.runfile.rank_file import RankFile, Series
 
 __all__ = ["RunFile", "Series"]

@@ -26,7 +26,7 @@ from sklearn.neighbors import NearestNeighbors
 import gradscope
 from gradscope.api.feature_space import neighbors
 from gradscope.api.viewing import view
-from gradscope.demo.all_digits import all_digits
+from gradscope.demo import all_digits
 from gradscope.features.embedding import knn_accuracy, laid_out, trust
 from gradscope.features.pictures import digits
 from gradscope.features.search import METRICS

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.config import SOURCES, keys
-from gradscope.config.installed import names_of
-from gradscope.config.python_files import attributes_of, classes_of
+from gradscope.config.python_files import attributes_of, classes_of, names_of
 from gradscope.config.schema import GROUPS, LISTS, Config, expected
 
 

@@ -10,7 +10,7 @@ from hostile.commands import gradscope
 
 from gradscope.commands import init, schema
 from gradscope.config import Config, json_schema, read
-from gradscope.config.texts import Text
+from gradscope.config.words import Text
 from gradscope.config.yaml12 import parse
 from gradscope.errors import ConfigError, OptionError
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.config.python_files import PythonFile, parsed
-from gradscope.config.training_scripts import does_something, trains
+from gradscope.config.python_files import PythonFile, does_something, parsed, trains
 
 MODEL = "class Net(torch.nn.Module):\n    def forward(self, x): return x\n"
 TRAINS = {

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gradscope.config.texts import Text
+from gradscope.config.words import Text
 from gradscope.config.yaml12 import parse, scalar
 from gradscope.errors import ConfigError
 
