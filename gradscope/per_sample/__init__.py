@@ -1,0 +1,5 @@
+"""The gradient of each sample of a batch: norms, shares, and what they say of the batch's size.
+
+``contributions.py`` takes the gradients apart, ``layers.py`` knows how for each class of module; to
+add a class, add a function there. ``noise_scale.py`` estimates the noise of the gradient.
+"""

@@ -1,0 +1,88 @@
+"""The noise of a gradient against its size: how much a larger batch would still gain.
+
+B_simple = tr(Σ) / |G|² of McCandlish et al. (https://arxiv.org/abs/1812.06162), where Σ is the
+covariance of one sample's gradient and G the true gradient. Below a batch of that size, twice the
+samples halve the steps; far above it they gain little.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+#: Half the width of the interval, in standard errors: about 95 %.
+_ERRORS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseScale:
+    """An estimate, in samples.
+
+    Attributes:
+        value: the estimate; None where the gradient cannot be told from noise.
+        low, high: its 95 % interval; ``high`` is infinite where |G|² may be 0.
+        samples: it was made from so many.
+    """
+
+    value: float | None
+    low: float
+    high: float
+    samples: int
+
+
+def noise_scale(squares: torch.Tensor, products: torch.Tensor, batch: float) -> NoiseScale | None:
+    """From the parts of one batch; None for fewer than three samples.
+
+    Both numbers are unbiased. Their errors are those of the jackknife, which leaves out one sample
+    after another, and the interval of their ratio is Fieller's.
+
+    Args:
+        squares: squared norm of each sample's part of the batch's mean gradient, [samples].
+        products: scalar product of each part with the batch's gradient, [samples].
+        batch: squared norm of the batch's gradient.
+    """
+    count = squares.numel()
+    if count < 3:
+        return None
+    # The parts are gradients of samples, divided by their number.
+    own, along = squares.double() * count**2, products.double() * count
+    noise, signal = _estimates(own.mean(), torch.as_tensor(batch, dtype=torch.float64), count)
+    left = count - 1
+    means = (own.sum() - own) / left
+    batches = (count**2 * batch - 2 * count * along + own) / left**2
+    noises, signals = _estimates(means, batches, left)
+    # Pseudo-values, whose spread is that of the estimates.
+    pseudo = torch.stack([count * noise - left * noises, count * signal - left * signals])
+    covariance = torch.cov(pseudo) / count
+    low, high = _fieller(noise.item(), signal.item(), covariance)
+    value = noise.item() / signal.item() if signal > 0 else None
+    return NoiseScale(value, low, high, count)
+
+
+def _estimates(
+    mean: torch.Tensor, batch: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """tr(Σ) and |G|² from the mean of |g|² and from |mean g|², of ``count`` samples."""
+    return (mean - batch) * count / (count - 1), (count * batch - mean) / (count - 1)
+
+
+def _fieller(noise: float, signal: float, covariance: torch.Tensor) -> tuple[float, float]:
+    """Between which ratios ``noise - ratio * signal`` may be 0; no less than 0."""
+    variance, shared, of_signal = (
+        covariance[0, 0].item(),
+        covariance[0, 1].item(),
+        covariance[1, 1].item(),
+    )
+    limit = _ERRORS**2
+    a = signal**2 - limit * of_signal
+    b = noise * signal - limit * shared
+    c = noise**2 - limit * variance
+    root = b * b - a * c
+    if a <= 0 or root < 0:  # the signal may be 0: no ratio is too large
+        if root < 0 or a == 0:
+            return 0.0, math.inf
+        ends = sorted([(b - math.sqrt(root)) / a, (b + math.sqrt(root)) / a])
+        return max(0.0, ends[1]) if signal > 0 or ends[1] > 0 else 0.0, math.inf
+    return max(0.0, (b - math.sqrt(root)) / a), max(0.0, (b + math.sqrt(root)) / a)
