@@ -22,7 +22,7 @@ FLOORS = {
     "config": 1, "rules": 1, "images": 1, "demo": 1, "runfile": 1, "pages": 1,
     "comparison": 2, "reporters": 2, "loading": 2, "capture": 2,
     "diagrams": 3, "running": 3, "explain": 3, "saliency": 3, "features": 3,
-    "leaks": 4,
+    "leaks": 4, "per_sample": 4,
     "training": 5,
     "api": 6,
     "commands": 7,

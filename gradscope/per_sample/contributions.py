@@ -231,7 +231,7 @@ class _Calls:
             if not _has_rows(tensor, axis, self._count):
                 self._refused.add(module)
                 return
-        if output.requires_grad:
+        if output.requires_grad and given is not None:
             edge = get_gradient_edge(output)
             self.found.append(_Pending(module, given.detach(), given._version, edge))
 
@@ -267,9 +267,7 @@ class _Calls:
 
 
 def _has_rows(tensor: Any, axis: int, count: int) -> bool:
-    return (
-        isinstance(tensor, torch.Tensor) and tensor.dim() > axis and tensor.shape[axis] == count
-    )
+    return isinstance(tensor, torch.Tensor) and tensor.dim() > axis and tensor.shape[axis] == count
 
 
 def _rows(output: Any, loss: torch.Tensor, count: int) -> list[torch.Tensor]:
