@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import typer
-
 from gradscope.commands import _completing as completing
-from gradscope.commands._options import RULES
+from gradscope.commands._options import RULES, option
 from gradscope.records.report import RuleText
 from gradscope.rules import FAIL_ON, PRESETS, Rule, RuleSettings, documented
 
@@ -22,10 +20,10 @@ if TYPE_CHECKING:
 def fail_on_option(what: str) -> Any:
     """``--fail-on``, of a command that fails only where it is reported to: ``what`` has a
     severity."""
-    return typer.Option(
-        metavar="SEVERITY",
-        help=f"Exit with 1 if {what} has this severity or worse: error, warning, info or never.",
-        autocompletion=completing.one_of(FAIL_ON),
+    return option(
+        "SEVERITY",
+        f"Exit with 1 if {what} has this severity or worse: error, warning, info or never.",
+        complete=completing.one_of(FAIL_ON),
     )
 
 
@@ -37,36 +35,31 @@ class RuleOptions:
 
     select: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="RULE",
-            help="Only these rules: a code, a prefix of codes (`GS4`), or a name. Repeatable, "
-            "and with commas.",
-            autocompletion=completing.rules,
+        option(
+            "RULE",
+            "Only these rules: a code, a prefix of codes (`GS4`), or a name. Repeatable, and with "
+            "commas.",
+            complete=completing.rules,
         ),
     ] = None
     ignore: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="RULE",
-            help="Not these rules; same form as --select.",
-            autocompletion=completing.rules,
-        ),
+        option("RULE", "Not these rules; same form as --select.", complete=completing.rules),
     ] = None
     preset: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Thresholds of another tool: {', '.join(PRESETS)}.",
-            autocompletion=completing.one_of(PRESETS),
+        option(
+            "NAME",
+            f"Thresholds of another tool: {', '.join(PRESETS)}.",
+            complete=completing.one_of(PRESETS),
         ),
     ] = None
     fail_on: Annotated[
         str | None,
-        typer.Option(
-            metavar="SEVERITY",
-            help="Exit with 1 if a finding has this severity or worse: error, warning, info, "
-            "never.",
-            autocompletion=completing.one_of(FAIL_ON),
+        option(
+            "SEVERITY",
+            "Exit with 1 if a finding has this severity or worse: error, warning, info, never.",
+            complete=completing.one_of(FAIL_ON),
         ),
     ] = None
 

@@ -27,15 +27,34 @@ HELP = "Help"
 COLORS = ("auto", "always", "never")
 
 
+def option(
+    metavar: str,
+    help: str,
+    *flags: str,
+    complete: Callable[..., list[str]] | None = None,
+    panel: str | None = None,
+    **more: Any,
+) -> Any:
+    """An option with a value, called as its parameter is unless ``flags`` say otherwise."""
+    return typer.Option(
+        *flags,
+        metavar=metavar,
+        help=help,
+        autocompletion=complete,
+        rich_help_panel=panel,
+        **more,
+    )
+
+
+def flag(name: str, help: str, *, panel: str | None = None, **more: Any) -> Any:
+    """An option without a value."""
+    return typer.Option(name, help=help, rich_help_panel=panel, **more)
+
+
 def format_option(words: str, room: str, *others: str) -> Any:
     """``-f``: ``words`` name the formats, which are the files of ``room``, and ``others``."""
-    return typer.Option(
-        "-f",
-        "--format",
-        metavar="FORMAT",
-        help=words,
-        rich_help_panel=OUTPUT,
-        autocompletion=completing.files_of(room, *others),
+    return option(
+        "FORMAT", words, "-f", "--format", panel=OUTPUT, complete=completing.files_of(room, *others)
     )
 
 
@@ -59,34 +78,32 @@ Pictures = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "KEY=VALUE",
+        "Override a config key. Repeatable.",
         "--set",
-        metavar="KEY=VALUE",
-        help="Override a config key. Repeatable.",
-        rich_help_panel=MODEL,
-        autocompletion=completing.settings,
+        panel=MODEL,
+        complete=completing.settings,
     ),
 ]
 Device = Annotated[
     str | None,
-    typer.Option(
-        metavar="DEVICE",
-        help="auto, cpu, cuda, cuda:N, mps or meta.",
-        rich_help_panel=MODEL,
-        autocompletion=completing.one_of(("auto", "cpu", "cuda", "mps", "meta")),
+    option(
+        "DEVICE",
+        "auto, cpu, cuda, cuda:N, mps or meta.",
+        panel=MODEL,
+        complete=completing.one_of(("auto", "cpu", "cuda", "mps", "meta")),
     ),
 ]
 DType = Annotated[
     str | None,
-    typer.Option(
-        metavar="DTYPE",
-        help="The dtype of parameters and inputs: float32, bfloat16, …",
-        autocompletion=completing.one_of(("float32", "float64", "float16", "bfloat16")),
+    option(
+        "DTYPE",
+        "The dtype of parameters and inputs: float32, bfloat16, …",
+        complete=completing.one_of(("float32", "float64", "float16", "bfloat16")),
     ),
 ]
-Seed = Annotated[
-    int | None, typer.Option(metavar="N", help="Seed, set before construction, inputs and forward.")
-]
+Seed = Annotated[int | None, option("N", "Seed, set before construction, inputs and forward.")]
 Format = Annotated[
     str | None,
     format_option(
@@ -95,33 +112,31 @@ Format = Annotated[
         "gradscope.reporters.report",
     ),
 ]
-Force = Annotated[
-    bool, typer.Option("--force", help="Overwrite the output file.", rich_help_panel=OUTPUT)
-]
+Force = Annotated[bool, flag("--force", "Overwrite the output file.", panel=OUTPUT)]
 Allow = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="PATTERN",
-        help="Let the config import this too: `pkg.*`. Repeatable. The environment variable "
+    option(
+        "PATTERN",
+        "Let the config import this too: `pkg.*`. Repeatable. The environment variable "
         "`GRADSCOPE_ALLOW` takes a list with commas.",
-        rich_help_panel=MODEL,
+        panel=MODEL,
     ),
 ]
 Rank = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Of a run of several processes: only the records of this rank."),
+    option("N", "Of a run of several processes: only the records of this rank."),
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option(
-        metavar="SECONDS",
-        help="Stop building and running after this time, and report where it stopped.",
-        rich_help_panel=MODEL,
+    option(
+        "SECONDS",
+        "Stop building and running after this time, and report where it stopped.",
+        panel=MODEL,
     ),
 ]
 Debug = Annotated[
     bool,
-    typer.Option("--debug", help="Show Python's traceback of an error.", rich_help_panel=HELP),
+    flag("--debug", "Show Python's traceback of an error.", panel=HELP),
 ]
 
 
@@ -133,21 +148,17 @@ class LayerOptions:
 
     layers: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "PATTERN",
+            "Only these layers: `conv*`, `layer4.**`, `type:Conv2d`, `re:.*bn`. Repeatable.",
             "-l",
             "--layers",
-            metavar="PATTERN",
-            help="Only these layers: `conv*`, `layer4.**`, `type:Conv2d`, `re:.*bn`. Repeatable.",
-            autocompletion=completing.layers,
+            complete=completing.layers,
         ),
     ] = None
     exclude: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Not these layers. Repeatable.",
-            autocompletion=completing.layers,
-        ),
+        option("PATTERN", "Not these layers. Repeatable.", complete=completing.layers),
     ] = None
 
 
@@ -179,11 +190,11 @@ class FileOptions:
 
     output: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FILE",
+            "Write to this file; its suffix picks the format. `-` is standard output.",
             "-o",
             "--output",
-            metavar="FILE",
-            help="Write to this file; its suffix picks the format. `-` is standard output.",
         ),
     ] = None
     force: Force = False
@@ -202,15 +213,11 @@ class DisplayOptions:
 
     color: Annotated[
         str,
-        typer.Option(
-            metavar="WHEN",
-            help="auto, always or never.",
-            autocompletion=completing.one_of(COLORS),
-        ),
+        option("WHEN", "auto, always or never.", complete=completing.one_of(COLORS)),
     ] = "auto"
     width: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Fit the tables into N characters, not the terminal's."),
+        option("N", "Fit the tables into N characters, not the terminal's."),
     ] = None
     debug: Debug = False
 
@@ -275,52 +282,44 @@ class TableOptions:
 
     sort: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Sort by a column: numbers descend, names ascend, empty cells come last. "
-            "`norm:asc` and `name:desc` reverse it.",
-            autocompletion=completing.sort,
+        option(
+            "COLUMN",
+            "Sort by a column: numbers descend, names ascend, empty cells come last. `norm:asc` "
+            "and `name:desc` reverse it.",
+            complete=completing.sort,
         ),
     ] = None
-    top: Annotated[
-        int | None, typer.Option(metavar="N", help="Only the first N calls, and N parameters.")
-    ] = None
+    top: Annotated[int | None, option("N", "Only the first N calls, and N parameters.")] = None
     columns: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMNS",
-            help="Columns of the calls: `norm,grad_out`, `+min,+max` besides the usual ones, "
-            "`all`. With `--table parameters`: of the parameters.",
-            autocompletion=completing.columns,
+        option(
+            "COLUMNS",
+            "Columns of the calls: `norm,grad_out`, `+min,+max` besides the usual ones, `all`. "
+            "With `--table parameters`: of the parameters.",
+            complete=completing.columns,
         ),
     ] = None
     table: Annotated[
         str | None,
-        typer.Option(
-            metavar="TABLE",
-            help="Only this table: `calls`, `parameters` or `findings`.",
-            autocompletion=completing.tables,
+        option(
+            "TABLE",
+            "Only this table: `calls`, `parameters` or `findings`.",
+            complete=completing.tables,
         ),
     ] = None
     depth: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Only modules down to this depth: 1 is the model and its direct parts.",
-        ),
+        option("N", "Only modules down to this depth: 1 is the model and its direct parts."),
     ] = None
     bar: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Bars beside a column, on a log scale: `grad_out`.",
-            autocompletion=completing.column,
+        option(
+            "COLUMN",
+            "Bars beside a column, on a log scale: `grad_out`.",
+            complete=completing.column,
         ),
     ] = None
     fold: Annotated[
         bool,
-        typer.Option(
-            "--fold",
-            help="Merge equal blocks in a row: `h.0…11.mlp ×12`.",
-        ),
+        flag("--fold", "Merge equal blocks in a row: `h.0…11.mlp ×12`."),
     ] = False

@@ -10,11 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import typer
-
 from gradscope import images
 from gradscope.commands._completing import one_of
 from gradscope.commands._model import split_files
+from gradscope.commands._options import flag, option
 from gradscope.commands._write import STDOUT, check_output, write_output
 from gradscope.errors import OptionError
 
@@ -38,22 +37,19 @@ class PictureOptions:
 
     alpha: Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Opacity of the strongest colour over the photograph: above 0, up to 1.",
-        ),
+        option("SHARE", "Opacity of the strongest colour over the photograph: above 0, up to 1."),
     ] = None
     colormap: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help=f"Colours of unsigned maps: {', '.join(images.COLORMAPS)}. Signed ones go from "
+        option(
+            "NAME",
+            f"Colours of unsigned maps: {', '.join(images.COLORMAPS)}. Signed ones go from "
             "blue to red.",
-            autocompletion=one_of(images.COLORMAPS),
+            complete=one_of(images.COLORMAPS),
         ),
     ] = images.USUAL
     crop: Annotated[
-        bool, typer.Option("--crop", help="Draw only the part that the model's transform keeps.")
+        bool, flag("--crop", "Draw only the part that the model's transform keeps.")
     ] = False
 
     def check(self) -> None:

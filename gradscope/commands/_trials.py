@@ -16,6 +16,7 @@ import typer
 
 from gradscope import progress
 from gradscope.api.reading import read_history
+from gradscope.commands._options import flag, option
 from gradscope.commands._running import shown_progress
 from gradscope.commands._views import Destination
 from gradscope.commands._write import check_output, say
@@ -51,23 +52,22 @@ class ScriptOptions:
 
     steps: Annotated[
         int | None,
-        typer.Option(metavar="N", help="End the script after N steps (default: 50).", min=1),
+        option("N", "End the script after N steps (default: 50).", min=1),
     ] = None
     seconds: Annotated[
         float | None,
-        typer.Option(metavar="T", help="End it after T seconds (default: 60)."),
+        option("T", "End it after T seconds (default: 60)."),
     ] = None
     every: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Sample every Nth step (default: every 3rd).", min=1),
+        option("N", "Sample every Nth step (default: every 3rd).", min=1),
     ] = None
     show_output: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--show-output",
-            metavar="",
-            help="Show the script's output on standard error. Without it, only the standard error "
-            "of a script that fails is shown.",
+            "Show the script's output on standard error. Without it, only the standard error of a "
+            "script that fails is shown.",
         ),
     ] = False
 

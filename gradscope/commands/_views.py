@@ -8,14 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-import typer
-
 from gradscope import plugins
 from gradscope.api.showing import check_picture, plotted
 from gradscope.charts.maps import Map
 from gradscope.charts.panels import Panel
 from gradscope.commands._findings import path_root, rule_texts
-from gradscope.commands._options import COLORS, OUTPUT, DisplayOptions, FileOptions, TableOptions
+from gradscope.commands._options import (
+    COLORS,
+    OUTPUT,
+    DisplayOptions,
+    FileOptions,
+    TableOptions,
+    option,
+)
 from gradscope.commands._write import check_output, say, write_output
 from gradscope.errors import OptionError, refuse_unknown, visible
 from gradscope.records.history import RunHistory
@@ -226,10 +231,10 @@ class PlotOptions:
 
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also draw the result to this .png, .svg or .pdf: gradients, activations, updates "
-            "and memory over depth; of a run over its steps.",
+        option(
+            "FILE",
+            "Also draw the result to this .png, .svg or .pdf: gradients, activations, updates and "
+            "memory over depth; of a run over its steps.",
         ),
     ] = None
 

@@ -26,6 +26,8 @@ from gradscope.commands._options import (
     Format,
     LayerOptions,
     ModelOptions,
+    flag,
+    option,
     takes_groups,
 )
 from gradscope.commands._running import running
@@ -225,31 +227,27 @@ def run(
     rules: RuleOptions,
     baseline: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Do not count the findings in this file.",
-            rich_help_panel=RULES,
-        ),
+        option("FILE", "Do not count the findings in this file.", panel=RULES),
     ] = None,
     write_to: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FILE",
+            "Write all findings to this file, as known ones.",
             "--write-baseline",
-            metavar="FILE",
-            help="Write all findings to this file, as known ones.",
-            rich_help_panel=RULES,
+            panel=RULES,
         ),
     ] = None,
     precision: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--precision",
-            help="Also forecast what float16, bfloat16 and float8 would lose, layer by layer.",
+            "Also forecast what float16, bfloat16 and float8 would lose, layer by layer.",
         ),
     ] = False,
     layers: LayerOptions,
     steps: Annotated[
-        int | None, typer.Option(metavar="N", help="Optimizer steps; the rules judge the last one.")
+        int | None, option("N", "Optimizer steps; the rules judge the last one.")
     ] = None,
     format: Format = None,
     file: FileOptions,

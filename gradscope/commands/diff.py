@@ -30,6 +30,7 @@ from gradscope.commands._options import (
     ModelOptions,
     Rank,
     format_option,
+    option,
     takes_groups,
 )
 from gradscope.commands._running import running
@@ -81,19 +82,17 @@ def run(
     model: ModelOptions,
     match: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="A=B",
-            help="Modules with other names in B: `encoder.*=layers.*`. Repeatable.",
-            rich_help_panel=LAYERS,
+        option(
+            "A=B", "Modules with other names in B: `encoder.*=layers.*`. Repeatable.", panel=LAYERS
         ),
     ] = None,
     reference: Annotated[
         str | None,
-        typer.Option(
-            metavar="float64",
-            help="Run A in float64 too, and report the error of A and of B from it.",
-            rich_help_panel=MODEL,
-            autocompletion=completing.one_of(REFERENCES),
+        option(
+            "float64",
+            "Run A in float64 too, and report the error of A and of B from it.",
+            panel=MODEL,
+            complete=completing.one_of(REFERENCES),
         ),
     ] = None,
     rank: Rank = None,
@@ -104,20 +103,15 @@ def run(
     ] = "never",
     top: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Only the N rows of each table with the largest errors.",
-            min=0,
-            rich_help_panel=TABLES,
-        ),
+        option("N", "Only the N rows of each table with the largest errors.", min=0, panel=TABLES),
     ] = None,
     table: Annotated[
         str | None,
-        typer.Option(
-            metavar="TABLE",
-            help="Only this table: `calls`, `parameters` or `findings`.",
-            autocompletion=completing.one_of(TABLES_OF_DIFF),
-            rich_help_panel=TABLES,
+        option(
+            "TABLE",
+            "Only this table: `calls`, `parameters` or `findings`.",
+            complete=completing.one_of(TABLES_OF_DIFF),
+            panel=TABLES,
         ),
     ] = None,
     format: Annotated[

@@ -13,7 +13,7 @@ import typer
 
 from gradscope import plugins
 from gradscope.commands import _completing as completing
-from gradscope.commands._options import Debug, Force, Rank
+from gradscope.commands._options import Debug, Force, Rank, option
 from gradscope.commands._write import STDOUT, output_file, say
 from gradscope.errors import OptionError, visible
 from gradscope.output_files import whole_folder
@@ -42,9 +42,8 @@ def run(
     *,
     to: Annotated[
         tuple[str, Path],
-        typer.Option(
-            metavar="FORMAT PATH",
-            help="csv FILE, parquet FILE or tensorboard DIR. `csv -` is standard output.",
+        option(
+            "FORMAT PATH", "csv FILE, parquet FILE or tensorboard DIR. `csv -` is standard output."
         ),
     ],
     rank: Rank = None,

@@ -9,8 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
-import typer
-
 from gradscope import plugins
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch, read_model, refuse_to_run, split_words
@@ -20,7 +18,9 @@ from gradscope.commands._options import (
     LayerOptions,
     ModelOptions,
     Words,
+    flag,
     format_option,
+    option,
     takes_groups,
 )
 from gradscope.commands._running import running
@@ -58,74 +58,72 @@ def run(
     model: ModelOptions,
     depth: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Open modules down to this depth; 0 shows the model alone."),
+        option("N", "Open modules down to this depth; 0 shows the model alone."),
     ] = None,
     expand: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Open these modules down to their operations. Repeatable.",
-            autocompletion=completing.layers,
+        option(
+            "PATTERN",
+            "Open these modules down to their operations. Repeatable.",
+            complete=completing.layers,
         ),
     ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Every operation; nothing is folded.")
-    ] = False,
+    full: Annotated[bool, flag("--full", "Every operation; nothing is folded.")] = False,
     source: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "NAME",
+            "Show paths from here: `loss` (a layer of that name is `loss#0`), a layer, a parameter "
+            "or a pattern.",
             "--from",
-            metavar="NAME",
-            help="Show paths from here: `loss` (a layer of that name is `loss#0`), a layer, a "
-            "parameter or a pattern.",
         ),
     ] = None,
     target: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "NAME",
+            "Show the path to this parameter, input or layer, or where it is cut. Repeatable.",
             "--to",
-            metavar="NAME",
-            help="Show the path to this parameter, input or layer, or where it is cut. Repeatable.",
-            autocompletion=completing.layers,
+            complete=completing.layers,
         ),
     ] = None,
     root: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Start from an output instead of the loss: `fc`, `cell#2`, `encoder:0`, `output`.",
+        option(
+            "PATH",
+            "Start from an output instead of the loss: `fc`, `cell#2`, `encoder:0`, `output`.",
         ),
     ] = None,
     by: Annotated[
         str,
-        typer.Option(
-            metavar="MEASURE",
-            help="What bars and colours show: gradient or saved.",
-            autocompletion=completing.one_of(MEASURES),
+        option(
+            "MEASURE",
+            "What bars and colours show: gradient or saved.",
+            complete=completing.one_of(MEASURES),
         ),
     ] = "gradient",
     direction: Annotated[
         str,
-        typer.Option(
-            metavar="WAY",
-            help="Where the arrows of a picture lead: TB (down) or LR (to the right).",
-            autocompletion=completing.one_of(DIRECTIONS),
+        option(
+            "WAY",
+            "Where the arrows of a picture lead: TB (down) or LR (to the right).",
+            complete=completing.one_of(DIRECTIONS),
         ),
     ] = "TB",
     hide_views: Annotated[
         bool,
-        typer.Option("--hide-views", help="Leave out operations that only change a shape."),
+        flag("--hide-views", "Leave out operations that only change a shape."),
     ] = False,
     lines: Annotated[
         bool | None,
-        typer.Option(
+        flag(
             "--lines/--no-lines",
-            help="Note the source line of each operation (slower). On for --to, html and json.",
+            "Note the source line of each operation (slower). On for --to, html and json.",
             show_default=False,
         ),
     ] = None,
     layout_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long laying out a picture may take.")
+        float, option("SECONDS", "How long laying out a picture may take.")
     ] = 30.0,
     layers: LayerOptions,
     format: Annotated[

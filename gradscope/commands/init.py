@@ -16,7 +16,7 @@ import yaml
 
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch
-from gradscope.commands._options import Allow, Debug
+from gradscope.commands._options import Allow, Debug, flag, option
 from gradscope.commands._running import keep_stdout_clean
 from gradscope.commands._write import STDOUT, write_output
 from gradscope.config import check_spec, read
@@ -83,17 +83,17 @@ def run(
     ] = Path("model.yaml"),
     model: Annotated[
         str,
-        typer.Option(
+        option(
+            "SPEC",
+            "The model of the config. For a class of your own, its file is imported, and each "
+            "argument gets a line.",
             "-m",
             "--model",
-            metavar="SPEC",
-            help="The model of the config. For a class of your own, its file is imported, and each "
-            "argument gets a line.",
-            autocompletion=completing.models,
+            complete=completing.models,
         ),
     ] = "demo",
     allow: Allow = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Annotated[bool, flag("--force", "Overwrite an existing file.")] = False,
     debug: Debug = False,
 ) -> None:
     """Write a starter config: commented, and ready to run.

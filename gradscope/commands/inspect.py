@@ -21,6 +21,8 @@ from gradscope.commands._options import (
     ModelOptions,
     TableOptions,
     Words,
+    flag,
+    option,
     takes_groups,
 )
 from gradscope.commands._running import running
@@ -95,11 +97,11 @@ def _value(do: str, word: str, said: str) -> Any:
 
 def _option(do: str) -> Any:
     known = action(do)
-    return typer.Option(
+    return option(
+        "LAYER[@PLACE]" + "=VALUE" * bool(known.takes),
+        summary(do),
         f"--{do.replace('_', '-')}",
-        metavar="LAYER[@PLACE]" + "=VALUE" * bool(known.takes),
-        help=summary(do),
-        autocompletion=completing.layers,
+        complete=completing.layers,
     )
 
 
@@ -135,58 +137,50 @@ def run(
     *,
     model: ModelOptions,
     layers: LayerOptions,
-    steps: Annotated[
-        int | None, typer.Option(metavar="N", help="Optimizer steps; the tables show the last.")
-    ] = None,
+    steps: Annotated[int | None, option("N", "Optimizer steps; the tables show the last.")] = None,
     chain: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="LAYER",
-            help="Also show the grad_fn chain from this layer's output to the leaves. Repeatable.",
-            autocompletion=completing.layers,
+        option(
+            "LAYER",
+            "Also show the grad_fn chain from this layer's output to the leaves. Repeatable.",
+            complete=completing.layers,
         ),
     ] = None,
     verify: Annotated[
         bool,
-        typer.Option(
-            "--verify",
-            help="Run the step without hooks too, and compare the gradients bit for bit.",
-        ),
+        flag("--verify", "Run the step without hooks too, and compare the gradients bit for bit."),
     ] = False,
     tasks: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--tasks",
-            help=(
-                "With several losses: the gradient norm of each at the layers that they share, "
-                "and the cosines between them."
-            ),
+            "With several losses: the gradient norm of each at the layers that they share, and the "
+            "cosines between them.",
         ),
     ] = False,
     histogram: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="LAYER",
-            help="Also show histograms of this layer's outputs, parameters and gradients. "
-            "Repeatable.",
-            autocompletion=completing.layers,
+        option(
+            "LAYER",
+            "Also show histograms of this layer's outputs, parameters and gradients. Repeatable.",
+            complete=completing.layers,
         ),
     ] = None,
     gradcheck: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="LAYER",
-            help="Also compare this layer's backward with finite differences, in float64, on its "
-            "inputs of this step. Repeatable.",
-            autocompletion=completing.layers,
+        option(
+            "LAYER",
+            "Also compare this layer's backward with finite differences, in float64, on its inputs "
+            "of this step. Repeatable.",
+            complete=completing.layers,
         ),
     ] = None,
     sketch: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--sketch",
-            help="Also keep a sketch of every tensor in the report, so that `diff` can compare it "
-            "with a report made elsewhere.",
+            "Also keep a sketch of every tensor in the report, so that `diff` can compare it with "
+            "a report made elsewhere.",
         ),
     ] = False,
     interventions: InterventionOptions,

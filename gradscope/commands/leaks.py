@@ -19,7 +19,9 @@ from gradscope.commands._options import (
     FileOptions,
     ModelOptions,
     Words,
+    flag,
     format_option,
+    option,
     takes_groups,
 )
 from gradscope.commands._running import running
@@ -50,39 +52,39 @@ def run(
     model: ModelOptions,
     causal: Annotated[
         bool | None,
-        typer.Option(
+        flag(
             "--causal/--no-causal",
-            help="Whether output t may depend on inputs up to t only (default: as the model says).",
+            "Whether output t may depend on inputs up to t only (default: as the model says).",
             show_default=False,
         ),
     ] = None,
     axis: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=DIM",
-            help="Which dimension of the inputs is time, batch, or the elements of a set (order). "
+        option(
+            "NAME=DIM",
+            "Which dimension of the inputs is time, batch, or the elements of a set (order). "
             "Repeatable.",
         ),
     ] = None,
     padding: Annotated[
         float | None,
-        typer.Option(metavar="VALUE", help="The token, or the number, that stands for padding."),
+        option("VALUE", "The token, or the number, that stands for padding."),
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="AXIS",
-            help=f"Judge these axes only: {', '.join(AXES)}. Repeatable.",
-            autocompletion=completing.one_of(AXES),
+        option(
+            "AXIS",
+            f"Judge these axes only: {', '.join(AXES)}. Repeatable.",
+            complete=completing.one_of(AXES),
         ),
     ] = None,
     picture: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FILE",
+            "Also draw which input each output depends on, to a .png, .svg, .pdf or .html; `-` "
+            "shows it in the terminal.",
             "--map",
-            metavar="FILE",
-            help="Also draw which input each output depends on, to a .png, .svg, .pdf or .html; "
-            "`-` shows it in the terminal.",
         ),
     ] = None,
     fail_on: Annotated[str, fail_on_option("a finding")] = "error",

@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 
 from gradscope.click import Context
 from gradscope.commands._findings import RuleOptions
-from gradscope.commands._options import Debug, LayerOptions, takes_groups
+from gradscope.commands._options import Debug, LayerOptions, flag, option, takes_groups
 from gradscope.errors import OptionError
 from gradscope.rules import reaches
 from gradscope.runfile.folder import check_run_path
@@ -180,90 +180,75 @@ def run(
     *,
     out: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "RUN",
+            "The run's file; it must not exist. Default: in `gradscope-runs/`, named after the "
+            "script and the time.",
             "-o",
             "--output",
-            metavar="RUN",
-            help=(
-                "The run's file; it must not exist. Default: in `gradscope-runs/`, named after "
-                "the script and the time."
-            ),
         ),
     ] = None,
     every: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Sample every Nth step, at any cost.", min=1),
+        option("N", "Sample every Nth step, at any cost.", min=1),
     ] = None,
     budget: Annotated[
         str,
-        typer.Option(metavar="SHARE", help="The share of the time that gradscope may take."),
+        option("SHARE", "The share of the time that gradscope may take."),
     ] = "2%",
-    first: Annotated[
-        int, typer.Option(metavar="N", help="Always sample the first N steps.", min=0)
-    ] = 3,
+    first: Annotated[int, option("N", "Always sample the first N steps.", min=0)] = 3,
     deep: Annotated[
         str | None,
-        typer.Option(
-            metavar="FROM:TO",
-            help="Trace each operation of these steps, with its line: slow, for a second run.",
+        option(
+            "FROM:TO", "Trace each operation of these steps, with its line: slow, for a second run."
         ),
     ] = None,
     layers: LayerOptions,
     rules: RuleOptions,
     stop_on: Annotated[
         str,
-        typer.Option(
-            metavar="WHEN",
-            help="End the script at the first NaN or Inf (nan), at the first finding with severity "
+        option(
+            "WHEN",
+            "End the script at the first NaN or Inf (nan), at the first finding with severity "
             "error (error), or never.",
         ),
     ] = "never",
-    steps: Annotated[
-        int | None, typer.Option(metavar="N", help="End the script after N steps.", min=1)
-    ] = None,
+    steps: Annotated[int | None, option("N", "End the script after N steps.", min=1)] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(metavar="T", help="End the script at its first step after T seconds."),
+        option("T", "End the script at its first step after T seconds."),
     ] = None,
     leaks: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--leaks",
-            metavar="",
-            help="After step 2, judge once what the model's outputs depend on and must not, as "
+            "After step 2, judge once what the model's outputs depend on and must not, as "
             "`gradscope leaks` does, on the script's first batch.",
         ),
     ] = False,
     no_nan_detector: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--no-nan-detector",
-            metavar="",
-            help="Do not find the origin of a NaN or Inf in the step that produces it.",
+            "Do not find the origin of a NaN or Inf in the step that produces it.",
         ),
     ] = False,
     no_sentinel: Annotated[bool, typer.Option("--no-sentinel", hidden=True)] = False,
     keep: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            help="Keep N sampled steps; thin older ones out.",
-            min=LEAST_KEEP,
-        ),
+        option("N", "Keep N sampled steps; thin older ones out.", min=LEAST_KEEP),
     ] = KEEP,
     ranks: Annotated[
         str,
-        typer.Option(
-            metavar="0,1,…",
-            help="Under `torchrun`: record these ranks only. Norms of sharded parameters need all "
+        option(
+            "0,1,…",
+            "Under `torchrun`: record these ranks only. Norms of sharded parameters need all "
             "ranks.",
         ),
     ] = "all",
     quiet: Annotated[
         bool,
-        typer.Option(
-            "--quiet", metavar="", help="Print nothing at the end, unless gradscope fails."
-        ),
+        flag("--quiet", "Print nothing at the end, unless gradscope fails."),
     ] = False,
     debug: Debug = False,
 ) -> ScriptRun | Restart:

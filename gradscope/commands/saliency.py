@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from gradscope import images, plugins
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch
@@ -18,6 +16,8 @@ from gradscope.commands._options import (
     Force,
     ModelOptions,
     Pictures,
+    flag,
+    option,
     takes_groups,
 )
 from gradscope.commands._pictures import (
@@ -61,102 +61,87 @@ def run(
     *,
     model: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "MODEL",
+            "A YAML config or a spec. Without one: torchvision's ResNet-18 with its weights.",
             "-m",
             "--model",
-            metavar="MODEL",
-            autocompletion=completing.models,
-            help="A YAML config or a spec. Without one: torchvision's ResNet-18 with its weights.",
+            complete=completing.models,
         ),
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="How to explain; `all` for every method. Repeatable.",
-            autocompletion=completing.files_of("gradscope.saliency", "all"),
+        option(
+            "NAME",
+            "How to explain; `all` for every method. Repeatable.",
+            complete=completing.files_of("gradscope.saliency", "all"),
         ),
     ] = None,
-    methods: Annotated[
-        bool, typer.Option("--methods", help="List the methods and their options.")
-    ] = False,
+    methods: Annotated[bool, flag("--methods", "List the methods and their options.")] = False,
     target: Annotated[
         str | None,
-        typer.Option(metavar="CLASS", help="Number or name; each picture's best class without it."),
+        option("CLASS", "Number or name; each picture's best class without it."),
     ] = None,
     versus: Annotated[
         str | None,
-        typer.Option(metavar="CLASS", help="Also explain why the target and not this class."),
+        option("CLASS", "Also explain why the target and not this class."),
     ] = None,
     why_not: Annotated[
-        str | None, typer.Option(metavar="CLASS", help="Also show the evidence against this class.")
+        str | None, option("CLASS", "Also show the evidence against this class.")
     ] = None,
     layer: Annotated[
         str | None,
-        typer.Option(
-            metavar="LAYER",
-            help="The layer of the CAM kinds.",
-            autocompletion=completing.layers,
-        ),
+        option("LAYER", "The layer of the CAM kinds.", complete=completing.layers),
     ] = None,
     input: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help=(
-                "With several inputs: the one to explain, by name or number. The others stay as "
-                "in the config."
-            ),
+        option(
+            "NAME",
+            "With several inputs: the one to explain, by name or number. The others stay as in the "
+            "config.",
         ),
     ] = None,
     pixels: Annotated[
         str | None,
-        typer.Option(
-            metavar="WHICH",
-            help="With segmentation: the pixels `predicted` as the class (default), `all`, or "
+        option(
+            "WHICH",
+            "With segmentation: the pixels `predicted` as the class (default), `all`, or "
             "ROW,COLUMN.",
-            autocompletion=completing.one_of(("predicted", "all")),
+            complete=completing.one_of(("predicted", "all")),
         ),
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="For the methods: `n_steps=100`. Repeatable."),
+        option("NAME=VALUE", "For the methods: `n_steps=100`. Repeatable."),
     ] = None,
     check: Annotated[
         bool,
-        typer.Option(
-            "--check",
-            help="Check each map: deletion and insertion, randomised weights, spread.",
-        ),
+        flag("--check", "Check each map: deletion and insertion, randomised weights, spread."),
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FILE",
+            "One picture for everything, an `.html` page, a `.json` report, or a folder for a "
+            "picture each.",
             "-o",
             "--output",
-            metavar="FILE",
-            help="One picture for everything, an `.html` page, a `.json` report, or a folder for a "
-            "picture each.",
-            rich_help_panel=OUTPUT,
+            panel=OUTPUT,
         ),
     ] = None,
     save_maps: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Save each raw map, H×W float32, as `.npy`.",
-            rich_help_panel=OUTPUT,
-        ),
+        option("FOLDER", "Save each raw map, H×W float32, as `.npy`.", panel=OUTPUT),
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "FORMAT",
+            "terminal, html or json.",
             "-f",
             "--format",
-            metavar="FORMAT",
-            help="terminal, html or json.",
-            rich_help_panel=OUTPUT,
-            autocompletion=completing.files_of(ROOM),
+            panel=OUTPUT,
+            complete=completing.files_of(ROOM),
         ),
     ] = None,
     picture: PictureOptions,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-import typer
-
-from gradscope.commands._options import DisplayOptions, FileOptions, takes_groups
+from gradscope.commands._options import DisplayOptions, FileOptions, flag, takes_groups
 from gradscope.commands._write import write_output
 from gradscope.config import json_schema
 from gradscope.config import keys as config_keys
@@ -21,9 +19,7 @@ EXAMPLES = (
 @takes_groups
 def run(
     *,
-    keys: Annotated[
-        bool, typer.Option("--keys", help="List the keys with their values, for people.")
-    ] = False,
+    keys: Annotated[bool, flag("--keys", "List the keys with their values, for people.")] = False,
     file: FileOptions,
     display: DisplayOptions,
 ) -> None:

@@ -20,6 +20,7 @@ from gradscope.commands._options import (
     LayerOptions,
     Rank,
     TableOptions,
+    option,
     takes_groups,
 )
 from gradscope.commands._views import (
@@ -83,7 +84,7 @@ def run(
     *,
     step: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Of a run: this step's calls and parameters."),
+        option("N", "Of a run: this step's calls and parameters."),
     ] = None,
     rank: Rank = None,
     layers: LayerOptions,
@@ -145,10 +146,10 @@ def _refuse_options_of_runs(
     path: Path, step: int | None, rank: int | None, layers: LayerOptions
 ) -> None:
     given = {"--step": step, "--rank": rank, "-l": layers.layers, "--exclude": layers.exclude}
-    for option, value in given.items():
+    for name, value in given.items():
         if value is not None and value != []:
             raise OptionError(
-                f"`{option}` is for a run, and `{path}` is not a run",
+                f"`{name}` is for a run, and `{path}` is not a run",
                 help=(
                     "`gradscope run SCRIPT.py` records a run; `inspect -l` selects the layers of "
                     "a report"

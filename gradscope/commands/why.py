@@ -28,6 +28,7 @@ from gradscope.commands._options import (
     ModelOptions,
     Rank,
     format_option,
+    option,
     takes_groups,
 )
 from gradscope.commands._running import running
@@ -99,9 +100,7 @@ def run(
     ] = None,
     *,
     model: ModelOptions,
-    step: Annotated[
-        int | None, typer.Option(metavar="N", help="Of a run: only the findings at this step.")
-    ] = None,
+    step: Annotated[int | None, option("N", "Of a run: only the findings at this step.")] = None,
     rank: Rank = None,
     script: ScriptOptions,
     layers: LayerOptions,

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import typer
-
 from gradscope import images, plugins
 from gradscope.commands import _completing as completing
 from gradscope.commands._options import (
@@ -25,6 +23,7 @@ from gradscope.commands._options import (
     Seed,
     Set,
     Timeout,
+    option,
 )
 from gradscope.commands._pictures import OutputFiles, output_files, write_pages
 from gradscope.commands._running import running
@@ -52,13 +51,13 @@ class ViewerOptions:
 
     model: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "MODEL",
+            "A YAML config or a spec. Without one: `demo` for its own digits; for other pictures "
+            "torchvision's ResNet-18 with its weights.",
             "-m",
             "--model",
-            metavar="MODEL",
-            autocompletion=completing.models,
-            help="A YAML config or a spec. Without one: `demo` for its own digits; for other "
-            "pictures torchvision's ResNet-18 with its weights.",
+            complete=completing.models,
         ),
     ] = None
     settings: Set = None
@@ -89,33 +88,33 @@ class SpaceOptions:
 
     layer: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "LAYER",
+            "Whose output is the features. Without one: what the last linear layer reads.",
             "-l",
             "--layer",
-            metavar="LAYER",
-            help="Whose output is the features. Without one: what the last linear layer reads.",
-            autocompletion=completing.layers,
+            complete=completing.layers,
         ),
     ] = None
     pool: Annotated[
         str,
-        typer.Option(
-            metavar="HOW",
-            help="mean or max over the places of a map or the steps of a sequence; none keeps all.",
-            autocompletion=completing.one_of(("mean", "max", "none")),
+        option(
+            "HOW",
+            "mean or max over the places of a map or the steps of a sequence; none keeps all.",
+            complete=completing.one_of(("mean", "max", "none")),
         ),
     ] = "mean"
     cache: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.safetensors",
-            help="Keep features in this file and take from it what is there for the same weights, "
+        option(
+            "FILE.safetensors",
+            "Keep features in this file and take from it what is there for the same weights, "
             "transform and pictures.",
         ),
     ] = None
     save_features: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Save the features: .npz, .csv or .safetensors."),
+        option("FILE", "Save the features: .npz, .csv or .safetensors."),
     ] = None
 
     def check(self, *, force: bool) -> None:
@@ -159,21 +158,21 @@ class SheetOptions:
 
     output: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FILE",
+            "A picture (.png, .jpg, .webp, .pdf), a `.json` report, or a folder.",
             "-o",
             "--output",
-            metavar="FILE",
-            help="A picture (.png, .jpg, .webp, .pdf), a `.json` report, or a folder.",
         ),
     ] = None
     format: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "FORMAT",
+            "terminal or json; json writes no picture.",
             "-f",
             "--format",
-            metavar="FORMAT",
-            help="terminal or json; json writes no picture.",
-            autocompletion=completing.files_of(ROOM),
+            complete=completing.files_of(ROOM),
         ),
     ] = None
     force: Force = False

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from gradscope.commands._model import importing_torch
 from gradscope.commands._options import (
     DisplayOptions,
     LayerOptions,
     Pictures,
+    option,
     takes_groups,
 )
 from gradscope.commands._pictures import split_pictures
@@ -39,9 +38,7 @@ def run(
     words: Pictures = None,
     *,
     layers: LayerOptions,
-    top: Annotated[
-        int, typer.Option(metavar="N", help="Draw the N strongest channels of each layer.")
-    ] = 24,
+    top: Annotated[int, option("N", "Draw the N strongest channels of each layer.")] = 24,
     viewer: ViewerOptions,
     sheet: SheetOptions,
     display: DisplayOptions,

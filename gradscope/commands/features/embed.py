@@ -8,7 +8,7 @@ import typer
 
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch
-from gradscope.commands._options import DisplayOptions, takes_groups
+from gradscope.commands._options import DisplayOptions, option, takes_groups
 from gradscope.commands._pictures import split_pictures
 from gradscope.commands.features._shared import (
     FeatureOutput,
@@ -44,10 +44,10 @@ def run(
     *,
     method: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="tsne, umap (where umap-learn is installed) or pca.",
-            autocompletion=completing.one_of(("tsne", "umap", "pca")),
+        option(
+            "NAME",
+            "tsne, umap (where umap-learn is installed) or pca.",
+            complete=completing.one_of(("tsne", "umap", "pca")),
         ),
     ] = "tsne",
     space: SpaceOptions,

@@ -8,7 +8,7 @@ import typer
 
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch, split_words
-from gradscope.commands._options import DisplayOptions, takes_groups
+from gradscope.commands._options import DisplayOptions, option, takes_groups
 from gradscope.commands.features._shared import (
     FeatureOutput,
     SheetOptions,
@@ -38,9 +38,7 @@ def run(
         ),
     ] = None,
     *,
-    top: Annotated[
-        int, typer.Option(metavar="N", help="Draw the N filters of the largest norm.")
-    ] = 64,
+    top: Annotated[int, option("N", "Draw the N filters of the largest norm.")] = 64,
     viewer: ViewerOptions,
     sheet: SheetOptions,
     display: DisplayOptions,

@@ -8,7 +8,7 @@ import typer
 
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch, split_words
-from gradscope.commands._options import DisplayOptions, takes_groups
+from gradscope.commands._options import DisplayOptions, option, takes_groups
 from gradscope.commands.features._shared import (
     FeatureOutput,
     SheetOptions,
@@ -40,13 +40,11 @@ def run(
         ),
     ] = None,
     *,
-    steps: Annotated[int, typer.Option(metavar="N", help="Steps of the climb.")] = 128,
-    top: Annotated[
-        int, typer.Option(metavar="N", help="Without CHANNEL: the first N of the layer.")
-    ] = 12,
+    steps: Annotated[int, option("N", "Steps of the climb.")] = 128,
+    top: Annotated[int, option("N", "Without CHANNEL: the first N of the layer.")] = 12,
     size: Annotated[
         int | None,
-        typer.Option(metavar="PIXELS", help="The picture's side, where the transform takes any."),
+        option("PIXELS", "The picture's side, where the transform takes any."),
     ] = None,
     viewer: ViewerOptions,
     sheet: SheetOptions,

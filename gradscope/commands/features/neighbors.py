@@ -8,7 +8,7 @@ import typer
 
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch
-from gradscope.commands._options import DisplayOptions, takes_groups
+from gradscope.commands._options import DisplayOptions, option, takes_groups
 from gradscope.commands._pictures import split_pictures
 from gradscope.commands.features._shared import (
     FeatureOutput,
@@ -44,14 +44,10 @@ def run(
         ),
     ] = None,
     *,
-    k: Annotated[int, typer.Option("-k", metavar="N", help="So many neighbours.")] = 8,
+    k: Annotated[int, option("N", "So many neighbours.", "-k")] = 8,
     metric: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="cosine or l2.",
-            autocompletion=completing.one_of(("cosine", "l2")),
-        ),
+        option("NAME", "cosine or l2.", complete=completing.one_of(("cosine", "l2"))),
     ] = "cosine",
     space: SpaceOptions,
     viewer: ViewerOptions,
