@@ -9,12 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gradscope.errors import OptionError
-from gradscope.records.norms import NormNames, ParameterNorms
-from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 from gradscope.records.training import (
-    Fingerprints,
     StepSample,
-    TrainedModel,
     TrainingEvent,
     TrainingFinding,
     TrainingRecord,
@@ -76,7 +72,7 @@ def _prepared(path: Path, run: TrainingRun) -> sqlite3.Connection:
         with transaction(connection):
             for statement in schema.TABLES:
                 connection.execute(statement)
-            _insert(connection, "run", rows.RUN, [rows.plain_row(run)])
+            _insert(connection, "run", rows.columns(TrainingRun), [rows.plain_row(run)])
             connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
             connection.execute(f"PRAGMA user_version = {schema.VERSION}")
     except BaseException:
@@ -121,30 +117,19 @@ class Batch:
         match record:
             case TrainingStep():
                 self._append("step", rows.STEP, rows.step_row(record))
-            case NormNames():
-                self._append("norm_names", rows.NORM_NAMES, rows.plain_row(record))
-            case ParameterNorms():
-                self._append("norm", rows.NORM, rows.plain_row(record))
             case StepSample():
                 self._append("sample", rows.SAMPLE, rows.sample_row(record))
                 self._extend("call", _CALL, schema.call_rows(record))
                 self._extend("parameter", _PARAMETER, schema.parameter_rows(record))
-            case TrainedModel():
-                self._append("model", rows.MODEL, rows.plain_row(record))
-            case Fingerprints():
-                self._append("fingerprint", rows.FINGERPRINT, rows.plain_row(record))
-            case TrainingEvent():
-                self._append("event", rows.EVENT, rows.plain_row(record))
-            case DeviceMesh():
-                self._append("mesh", rows.MESH, rows.plain_row(record))
-            case ParameterPlacement():
-                self._append("placement", rows.PLACEMENT, rows.plain_row(record))
             case TrainingFinding(steps=()):
                 self._withdraw(rows.finding_row(record)[0])
             case TrainingFinding():
                 self._append("finding", rows.FINDING, rows.finding_row(record))
             case TrainingRun():
                 self._run = rows.plain_row(record)
+            case _:
+                kind = type(record)
+                self._append(rows.PLAIN[kind], rows.columns(kind), rows.plain_row(record))
 
     def _withdraw(self, key: rows.Value) -> None:
         """A finding no longer holds, whether it was written before or waits to be."""
@@ -167,7 +152,7 @@ class Batch:
         connection.executemany("UPDATE step SET sampled = 1 WHERE step = ?", sampled)
         if self._run is not None:
             connection.execute("DELETE FROM run")
-            _insert(connection, "run", rows.RUN, [self._run])
+            _insert(connection, "run", rows.columns(TrainingRun), [self._run])
 
 
 def _insert(
@@ -193,7 +178,7 @@ def write_dropped(
     details = {"samples": count, "first": first, "last": last}
     event = TrainingEvent(last, seconds, SAMPLES_LEFT_OUT, message, details)
     connection.execute("DELETE FROM event WHERE kind = ?", (SAMPLES_LEFT_OUT,))
-    _insert(connection, "event", rows.EVENT, [rows.plain_row(event)])
+    _insert(connection, "event", rows.columns(TrainingEvent), [rows.plain_row(event)])
 
 
 def thin(connection: sqlite3.Connection, kept: thinning.Kept) -> None:

@@ -15,7 +15,7 @@ from gradscope.output_files import check_readable, is_stream
 from gradscope.runfile import schema
 
 _MAGIC = b"SQLite format 3\x00"
-_MADE = "`gradscope run SCRIPT.py` records one"
+RECORD = "`gradscope run SCRIPT.py` records one"
 #: Where a run could not be written and read at once: for how long the writer is waited for.
 _BUSY_SECONDS = 10
 #: What SQLite opens of one run while it is written, and what the process has open besides.
@@ -46,7 +46,7 @@ def files_of(path: Path) -> tuple[Path, ...]:
     """
     if not path.is_dir():
         if not path.exists():
-            raise ConfigError(f"there is no run `{path}`", help=_MADE)
+            raise ConfigError(f"there is no run `{path}`", help=RECORD)
         return (path,)
     ranked = {
         int(found[1]): file for file in path.iterdir() if (found := _RANK.fullmatch(file.name))
@@ -57,7 +57,7 @@ def files_of(path: Path) -> tuple[Path, ...]:
     if runs:
         fault = f"`{path}` is a folder of {len(runs)} runs"
         raise ConfigError(fault, help=f"name one of them; the latest is `{runs[-1]}`")
-    raise ConfigError(f"there is no run in the folder `{path}`", help=_MADE)
+    raise ConfigError(f"there is no run in the folder `{path}`", help=RECORD)
 
 
 def file_of(path: Path, rank: int | None) -> Path:
@@ -106,9 +106,9 @@ def connect(path: Path) -> sqlite3.Connection:
     except OSError as error:
         raise ConfigError(f"cannot read `{path}`: {error.strerror or error}") from None
     if not head:
-        raise ConfigError(f"`{path}` is empty: the run was killed at its start", help=_MADE)
+        raise ConfigError(f"`{path}` is empty: the run was killed at its start", help=RECORD)
     if head != _MAGIC:
-        raise ConfigError(f"`{path}` is not a run: it is not a SQLite file", help=_MADE)
+        raise ConfigError(f"`{path}` is not a run: it is not a SQLite file", help=RECORD)
     with reading(path):
         connection = _opened(path)
         try:
@@ -162,8 +162,8 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     if application != schema.APPLICATION:
         ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_schema")
         if not tables:
-            raise ConfigError(f"`{path}` is empty: the run was killed at its start", help=_MADE)
-        raise ConfigError(f"`{path}` is a SQLite file, but not a run of gradscope", help=_MADE)
+            raise ConfigError(f"`{path}` is empty: the run was killed at its start", help=RECORD)
+        raise ConfigError(f"`{path}` is a SQLite file, but not a run of gradscope", help=RECORD)
     if version > schema.VERSION:
         raise ConfigError(
             f"`{path}` was recorded by a newer gradscope: its schema is {version}, "
@@ -251,9 +251,6 @@ def _written(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-RECORD = "`gradscope run SCRIPT.py` records one"
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,31 +153,31 @@ class RankFile:
     @property
     def run(self) -> TrainingRun:
         """How the script was run. While it goes on, its ``steps`` are those that are written."""
-        found = self._rows(f"SELECT {self._columns('run', rows.RUN)} FROM run")
+        found = self._rows(f"SELECT {self._columns('run', rows.columns(TrainingRun))} FROM run")
         if not found:
             raise ConfigError(f"`{self.path}` is damaged: the header of the run is missing")
-        run = rows.plain_record(TrainingRun, rows.RUN, found[0], str(self.path))
+        run = rows.plain_record(TrainingRun, found[0], str(self.path))
         return replace(run, steps=max(run.steps, self.last_step))
 
     @property
     def models(self) -> tuple[TrainedModel, ...]:
         """The models, by id."""
-        return self._records(TrainedModel, "model", rows.MODEL, "id")
+        return self._records(TrainedModel, "id")
 
     @property
     def events(self) -> tuple[TrainingEvent, ...]:
         """What happened, in its order."""
-        return self._records(TrainingEvent, "event", rows.EVENT, "id")
+        return self._records(TrainingEvent, "id")
 
     @property
     def meshes(self) -> tuple[DeviceMesh, ...]:
         """The meshes over which parameters are placed, by id."""
-        return self._records(DeviceMesh, "mesh", rows.MESH, "id")
+        return self._records(DeviceMesh, "id")
 
     @property
     def placements(self) -> tuple[ParameterPlacement, ...]:
         """Where the parameters are; none in a run of one process."""
-        return self._records(ParameterPlacement, "placement", rows.PLACEMENT, "model, name")
+        return self._records(ParameterPlacement, "model, name")
 
     @property
     def findings(self) -> tuple[TrainingFinding, ...]:
@@ -208,13 +208,11 @@ class RankFile:
     def fingerprints(self, step: int, copies: Copies) -> dict[str, str]:
         """Those of each tensor; none where they were thinned out."""
         query = (
-            f"SELECT {', '.join(rows.FINGERPRINT)} FROM fingerprint "
+            f"SELECT {', '.join(rows.columns(Fingerprints))} FROM fingerprint "
             "WHERE step = ? AND model = ? AND kind = ? AND part = ?"
         )
         found = self._rows(query, step, *copies)
-        records = [
-            rows.plain_record(Fingerprints, rows.FINGERPRINT, row, str(self.path)) for row in found
-        ]
+        records = [rows.plain_record(Fingerprints, row, str(self.path)) for row in found]
         return records[0].tensors if records else {}
 
     @property
@@ -289,7 +287,7 @@ class RankFile:
 
     def norm_series(self, after: int = 0) -> dict[Key, NormSeries]:
         """By model id and parameter name: its norms at every step after one that has them."""
-        names = self._records(NormNames, "norm_names", rows.NORM_NAMES, "id")
+        names = self._records(NormNames, "id")
         if not names:
             return {}
         query = f"SELECT {', '.join(NORM_COLUMNS)} FROM norm WHERE step > ? ORDER BY id"
@@ -317,15 +315,14 @@ class RankFile:
             series[name] = Series(steps, dict(zip(columns, values, strict=True)))
         return series
 
-    def _records(
-        self, kind: type[_Record], table: str, names: tuple[str, ...], order: str
-    ) -> tuple[_Record, ...]:
-        """The rows of a table whose columns are a record's fields; none where it is not there."""
-        columns = self._columns(table, names)
+    def _records(self, kind: type[_Record], order: str) -> tuple[_Record, ...]:
+        """The rows of a kind's own table; none where it is not there."""
+        table = rows.PLAIN[kind]
+        columns = self._columns(table, rows.columns(kind))
         if not columns:
             return ()
         found = self._rows(f"SELECT {columns} FROM {table} ORDER BY {order}")
-        return tuple(rows.plain_record(kind, names, row, str(self.path)) for row in found)
+        return tuple(rows.plain_record(kind, row, str(self.path)) for row in found)
 
     def _columns(self, table: str, wanted: Sequence[str]) -> str:
         """Columns for a query, under their old names in older files; NULL for those that a file

@@ -28,11 +28,17 @@ _Record = TypeVar("_Record")
 Value = Any  # what SQLite takes and gives: int, float, str, bytes or None
 Row = tuple[Value, ...]
 
-RUN = tuple(f.name for f in fields(TrainingRun))
-MODEL = tuple(f.name for f in fields(TrainedModel))
-EVENT = tuple(f.name for f in fields(TrainingEvent))
-MESH = tuple(f.name for f in fields(DeviceMesh))
-PLACEMENT = tuple(f.name for f in fields(ParameterPlacement))
+#: The tables whose columns are the fields of a record.
+PLAIN: dict[type, str] = {
+    TrainingRun: "run",
+    TrainedModel: "model",
+    TrainingEvent: "event",
+    Fingerprints: "fingerprint",
+    NormNames: "norm_names",
+    ParameterNorms: "norm",
+    DeviceMesh: "mesh",
+    ParameterPlacement: "placement",
+}
 STEP = (
     *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "losses", "nonfinite"),
     *("gradient_norm", "clipped_norm", "learning_rate", "learning_rates", "loss_scale", "sampled"),
@@ -44,10 +50,7 @@ _STEP_TYPES: tuple[set[Any], ...] = (
     *(_NUMBER, _NUMBER, _NUMBER, _WORDS, _NUMBER, {int}, _WORDS),
     *(_NUMBER, {int, type(None)}, _WORDS),
 )
-NORM_NAMES = tuple(f.name for f in fields(NormNames))
-NORM = tuple(f.name for f in fields(ParameterNorms))
 SAMPLE = ("step", "model", "record")
-FINGERPRINT = tuple(f.name for f in fields(Fingerprints))
 _OF_FINDING = tuple(f.name for f in fields(Finding))
 FINDING = (
     *("key", *_OF_FINDING, "model", "first_step", "last_step", "steps", "origin"),
@@ -64,17 +67,13 @@ _JSON = {
 _LEVEL = 6
 
 
-def plain_row(
-    record: TrainingRun
-    | TrainedModel
-    | TrainingEvent
-    | Fingerprints
-    | NormNames
-    | ParameterNorms
-    | DeviceMesh
-    | ParameterPlacement,
-) -> Row:
-    """A record whose fields are the columns."""
+def columns(kind: Any) -> tuple[str, ...]:
+    """Of a table in ``PLAIN``."""
+    return tuple(f.name for f in fields(kind))
+
+
+def plain_row(record: Any) -> Row:
+    """A record of a kind in ``PLAIN``."""
     return tuple(_cell(getattr(record, f.name)) for f in fields(record))
 
 
@@ -144,13 +143,13 @@ def _text(value: str) -> str:
     return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def plain_record(kind: type[_Record], names: Sequence[str], row: Row, file: str) -> _Record:
+def plain_record(kind: type[_Record], row: Row, file: str) -> _Record:
     """The record that ``plain_row`` made the row of.
 
     Raises:
         ConfigError: the row is no such record; so do the others.
     """
-    pairs = zip(names, row, strict=True)
+    pairs = zip(columns(kind), row, strict=True)
     data = {name: _loads(cell, file) if name in _JSON else cell for name, cell in pairs}
     return _record(kind, data, file)
 
@@ -167,17 +166,17 @@ def step_records(rows: Sequence[Row], file: str) -> tuple[TrainingStep, ...]:
         elif many in rates:
             given = rates[many]
         else:  # the same few texts over thousands of steps
-            given = rates[many] = _numbers(many, file)
-        all_losses = (loss,) if losses is None else _numbers(losses, file)
+            given = rates[many] = _read(_NUMBERS, many, file)
+        all_losses = (loss,) if losses is None else _read(_NUMBERS, losses, file)
         found.append(
             TrainingStep(
                 *(number, name, count, time, seconds, all_losses, bad, norm, clipped, given),
                 loss_scale=row[12],
                 sampled=bool(row[13]),
-                norms=() if row[14] is None else _group_norms(row[14], file),
+                norms=() if row[14] is None else _read(tuple[GroupNorm, ...], row[14], file),
                 own_seconds=row[15],
                 batch=row[16],
-                summed=None if row[17] is None else _slice(row[17], file),
+                summed=None if row[17] is None else _read(tuple[int, int], row[17], file),
             )
         )
     return tuple(found)
@@ -197,16 +196,11 @@ def check_columns(
             raise ConfigError(f"`{file}` is damaged: `{name}` holds {wrong.pop().__name__}")
 
 
-def _numbers(text: str, file: str) -> tuple[Any, ...]:
-    return _record(tuple[float | None, ...], _loads(text, file), file)
+_NUMBERS = tuple[float | None, ...]
 
 
-def _slice(text: str, file: str) -> tuple[int, int]:
-    return _record(tuple[int, int], _loads(text, file), file)
-
-
-def _group_norms(text: str, file: str) -> tuple[GroupNorm, ...]:
-    return _record(tuple[GroupNorm, ...], _loads(text, file), file)
+def _read(kind: type[_Record], text: str, file: str) -> _Record:
+    return _record(kind, _loads(text, file), file)
 
 
 def sample_record(packed: Value, file: str) -> StepSample:
@@ -215,7 +209,7 @@ def sample_record(packed: Value, file: str) -> StepSample:
         text = zlib.decompress(packed).decode("ascii")
     except (TypeError, zlib.error, UnicodeDecodeError) as error:
         raise ConfigError(f"`{file}` is damaged: a sample cannot be unpacked ({error})") from None
-    return _record(StepSample, _loads(text, file), file)
+    return _read(StepSample, text, file)
 
 
 def finding_record(row: Row, file: str) -> TrainingFinding:
