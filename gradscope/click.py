@@ -6,16 +6,18 @@ Typer carries its own copy of click, below a private name.
 from __future__ import annotations
 
 try:
-    from typer._click import Command, Context, HelpFormatter
-    from typer._click.exceptions import (
-        ClickException,
-        MissingParameter,
-        NoArgsIsHelpError,
-        NoSuchOption,
-    )
-    from typer._click.shell_completion import CompletionItem, add_completion_class
-    from typer._completion_classes import BashComplete
-    from typer._completion_shared import COMPLETION_SCRIPT_BASH, _completion_scripts
+    from typer._click import Command as Command
+    from typer._click import Context as Context
+    from typer._click import HelpFormatter as HelpFormatter
+    from typer._click.exceptions import ClickException as ClickException
+    from typer._click.exceptions import MissingParameter as MissingParameter
+    from typer._click.exceptions import NoArgsIsHelpError as NoArgsIsHelpError
+    from typer._click.exceptions import NoSuchOption as NoSuchOption
+    from typer._click.shell_completion import CompletionItem as CompletionItem
+    from typer._click.shell_completion import add_completion_class as add_completion_class
+    from typer._completion_classes import BashComplete as BashComplete
+    from typer._completion_shared import COMPLETION_SCRIPT_BASH as COMPLETION_SCRIPT_BASH
+    from typer._completion_shared import _completion_scripts
 except ImportError as error:
     import typer
 
@@ -26,18 +28,3 @@ except ImportError as error:
 
 #: The scripts that typer writes for shells, by the shell's name.
 COMPLETION_SCRIPTS: dict[str, str] = _completion_scripts
-
-__all__ = [
-    "COMPLETION_SCRIPTS",
-    "COMPLETION_SCRIPT_BASH",
-    "BashComplete",
-    "ClickException",
-    "Command",
-    "CompletionItem",
-    "Context",
-    "HelpFormatter",
-    "MissingParameter",
-    "NoArgsIsHelpError",
-    "NoSuchOption",
-    "add_completion_class",
-]

@@ -26,7 +26,8 @@ from console import same
 from pages import all_pages, blocks, broken_links, broken_rows, scripts, sessions, write_files
 
 import gradscope
-from gradscope import config, plugins
+from gradscope import plugins
+from gradscope.config import reading as config
 
 ROOT = Path(__file__).parents[1]
 WRITES = os.environ.get("GRADSCOPE_GOLDEN") == "write"

@@ -12,7 +12,7 @@ from gradscope.capture.differences import Difference, difference
 from gradscope.capture.names import named_parameters
 from gradscope.capture.probes import ProbeKey
 from gradscope.comparison.alignment import CallKey
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDiff
 from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo

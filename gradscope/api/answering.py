@@ -23,9 +23,9 @@ from gradscope.api.explaining import (
 from gradscope.api.failing import explained_failure, fail
 from gradscope.api.opened import Options, opened, read, run_info, versions
 from gradscope.capture.hooks import select_layers
-from gradscope.config import LoadedConfig
+from gradscope.config.reading import LoadedConfig
 from gradscope.errors import Interrupted, interruption
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.records.answers import Answer, WhyReport
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.rules import severity

@@ -11,7 +11,7 @@ from gradscope import progress
 from gradscope.explain.missing.explain_missing import explain_missing
 from gradscope.explain.non_finite.explain_non_finite import explain_non_finite
 from gradscope.explain.zero.explain_zero import explain_zeros
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.records.answers import Answer, NonFiniteOrigin
 from gradscope.records.modules import ParameterStats
 from gradscope.running.rerun import StepsUntilGradient, rerun

@@ -29,8 +29,8 @@ from gradscope.explain.shared.frames import (
     shown,
     source,
 )
-from gradscope.loading import Workload
 from gradscope.loading.libraries import remedy
+from gradscope.loading.workload import Workload
 from gradscope.records.answers import WhyReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import Report

@@ -18,7 +18,7 @@ from gradscope.errors import Interrupted, interruption, message_of
 from gradscope.explain.precision.forecast import forecast
 from gradscope.explain.shared.frames import locate
 from gradscope.explain.units.activity import unit_activity
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.records.report import Finding, Report
 from gradscope.rules import RuleSettings, diagnose, wanted
 from gradscope.running import costs

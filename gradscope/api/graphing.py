@@ -17,11 +17,11 @@ from gradscope.capture.graph import free_nodes
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.names import named_parameters
 from gradscope.capture.trace import Trace, TraceContext
-from gradscope.config import LoadedConfig
+from gradscope.config.reading import LoadedConfig
 from gradscope.errors import OptionError
 from gradscope.explain.missing.explain_missing import explain_missing
 from gradscope.explain.shared.frames import locate
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.records.answers import Answer
 from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.records.run import RunInfo

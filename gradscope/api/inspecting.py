@@ -12,7 +12,7 @@ from torch import nn
 from gradscope.api.full_samples import Extras
 from gradscope.api.opened import Options, opened, read, without
 from gradscope.api.reporting import report_of
-from gradscope.config import LoadedConfig
+from gradscope.config.reading import LoadedConfig
 from gradscope.records.report import Report
 from gradscope.rules import RuleSettings
 

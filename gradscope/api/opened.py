@@ -16,19 +16,19 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from gradscope import config as configs
 from gradscope import progress
 from gradscope.api.failing import users_problem
 from gradscope.capture.hooks import select_layers, watchable
 from gradscope.capture.names import named_modules
 from gradscope.capture.parameters import parameter_count
-from gradscope.config import LoadedConfig
+from gradscope.config import reading as configs
+from gradscope.config.reading import LoadedConfig
 from gradscope.errors import ModelError, OptionError
 from gradscope.explain.errors.explain_exception import explain_error
-from gradscope.loading import Workload, load, load_model
 from gradscope.loading.kinds import require_constructed
 from gradscope.loading.live import adopt
 from gradscope.loading.processes import processes_of
+from gradscope.loading.workload import Workload, load, load_model
 from gradscope.records.answers import WhyReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.leaks import LeaksReport

@@ -21,9 +21,9 @@ from gradscope.capture.facts import unregistered
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.names import named_modules, named_parameters
 from gradscope.errors import ModelError, OptionError
-from gradscope.loading import Workload
 from gradscope.loading.parallel import ParallelModel
 from gradscope.loading.processes import BRIEFLY, Processes
+from gradscope.loading.workload import Workload
 from gradscope.records import json as record_json
 from gradscope.records.modules import Unregistered
 from gradscope.records.parallel import DeviceMesh, ParallelRun, ParameterPlacement

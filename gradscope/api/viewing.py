@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gradscope import config as configs
 from gradscope import images, pages
+from gradscope.config import reading as configs
 from gradscope.errors import ConfigError, OptionError
 from gradscope.loading.viewing import Viewer, load_viewer
 from gradscope.output_files import check_file, expanded, write_file

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gradscope import config as configs
 from gradscope import progress
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._model import given_options, importing_torch, split_words
 from gradscope.commands._running import keep_stdout_clean
+from gradscope.config import reading as configs
+from gradscope.config.schema import Config
 from gradscope.config.yaml12 import is_file
 from gradscope.errors import (
     ConfigError,
@@ -160,7 +161,7 @@ def _unread(one: Candidate, checked: Checked) -> None:
     assert one.error is not None
     checked.wrong += [p for p in one.error.problems if p not in checked.wrong]
     file = os.path.normpath(one.name) if is_file(one.name) else None
-    run = _run_of(configs.Config(model=one.name), Path(one.name).name if file else one.name, file)
+    run = _run_of(Config(model=one.name), Path(one.name).name if file else one.name, file)
     checked.models.append(CheckedModel("failed", run, error=_record(one.error, "config")))
 
 
@@ -241,7 +242,7 @@ def _unloaded(loaded: configs.LoadedConfig, error: GradscopeError) -> CheckedMod
     return CheckedModel("failed", run, data, error=_record(error, "construction"))
 
 
-def _run_of(config: configs.Config, name: str, file: str | None) -> RunInfo:
+def _run_of(config: Config, name: str, file: str | None) -> RunInfo:
     """How a model would have been run."""
     return RunInfo(
         model=name,

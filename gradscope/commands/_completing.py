@@ -43,7 +43,7 @@ def files_of(package: str, *others: str) -> Complete:
 def models(ctx: typer.Context, incomplete: str) -> list[str]:
     """A MODEL, or ``key=value``: a source and its names, the classes of a file, keys, values."""
     from gradscope.config.python_files import classes_of, names_of
-    from gradscope.config.specs import DEMOS, SOURCES
+    from gradscope.config.targets import DEMOS, SOURCES
 
     if "=" in incomplete:
         return settings(incomplete)
@@ -182,7 +182,7 @@ def _keys(incomplete: str) -> list[str]:
 def _values(key: str) -> Sequence[str]:
     """The words that a key takes, where these are few."""
     from gradscope.config.schema import expected
-    from gradscope.config.specs import OPTIMIZERS
+    from gradscope.config.targets import OPTIMIZERS
 
     if key == "optimizer":
         return list(OPTIMIZERS)

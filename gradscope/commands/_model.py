@@ -23,7 +23,7 @@ from gradscope.errors import OptionError, is_out_of_memory, message_of
 from gradscope.typeset.numbers import size
 
 if TYPE_CHECKING:
-    from gradscope.config import LoadedConfig
+    from gradscope.config.reading import LoadedConfig
 
 #: What `--` becomes among the words; no argument of a process can hold it.
 DASHES = "\0"
@@ -66,7 +66,7 @@ def read_model(
         OptionError: more than one MODEL.
         ConfigError: what the config says does not hold together.
     """
-    from gradscope import config
+    from gradscope.config import reading as config
 
     models, overrides = split_words(words)
     if len(models) > 1:

@@ -62,7 +62,7 @@ from gradscope.runfile.folder import (
 from gradscope.training.launch import Script
 
 if TYPE_CHECKING:
-    from gradscope.config import LoadedConfig
+    from gradscope.config.reading import LoadedConfig
 
 ROOM = "gradscope.reporters.answers"
 EXAMPLES = (
@@ -260,7 +260,7 @@ def _unknown(error: LayerError, word: str | None) -> LayerError:
     """The error, with what to write if the first word was meant for a MODEL."""
     if word is None or not any(f"`{word}`" in problem.message for problem in error.problems):
         return error
-    from gradscope.config.specs import spec_fault
+    from gradscope.config.targets import spec_fault
 
     fault = spec_fault(word, Path.cwd(), argument=True)
     notes = (

@@ -13,8 +13,13 @@ from gradscope.actions import action, action_names
 from gradscope.config.inputs import SOURCES, check_input, check_target
 from gradscope.config.parallel import Expected, check_parallel
 from gradscope.config.schema import GROUPS, LISTS, Config, InterventionConfig
-from gradscope.config.specs import WITHOUT_ARGUMENTS, definition_fault, spec_fault
-from gradscope.config.targets import SPELLINGS, is_target
+from gradscope.config.targets import (
+    SPELLINGS,
+    WITHOUT_ARGUMENTS,
+    definition_fault,
+    is_target,
+    spec_fault,
+)
 from gradscope.config.words import Complaint, Path, describe, dotted, shorten, unknown_key
 from gradscope.errors import GradscopeError, OptionError, Problem, did_you_mean
 from gradscope.patterns import Pattern

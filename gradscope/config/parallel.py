@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from gradscope.config.specs import LOSSES, OPTIMIZERS
+from gradscope.config.targets import LOSSES, OPTIMIZERS
 from gradscope.config.words import Complaint
 
 

@@ -29,7 +29,7 @@ from gradscope.config.parallel import (
     loss_call,
     named,
 )
-from gradscope.config.specs import LOSSES, OPTIMIZERS
+from gradscope.config.targets import LOSSES, OPTIMIZERS
 
 DEVICE: Final = r"^(auto|cpu|cuda(:[0-9]+)?|mps|meta)$"
 

@@ -13,7 +13,8 @@ from torch import nn
 
 from gradscope.capture.hooks import change_calls
 from gradscope.leaks.meaning import Meaning
-from gradscope.loading import Batch, Workload
+from gradscope.loading.batches import Batch
+from gradscope.loading.workload import Workload
 from gradscope.nesting import find
 from gradscope.running.plain_calls import StepFailed
 from gradscope.running.rerun import rerun

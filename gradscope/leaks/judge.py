@@ -17,7 +17,8 @@ from gradscope.leaks.maps import maps
 from gradscope.leaks.meaning import HIDDEN, LENGTHS, MASK, Meaning, read_meaning
 from gradscope.leaks.rows import Rows, cuts, tile, unmasked, vocabularies
 from gradscope.leaks.subject import Subject, hole_of, kinds_of, masked_rows, with_masks
-from gradscope.loading import Batch, Workload
+from gradscope.loading.batches import Batch
+from gradscope.loading.workload import Workload
 from gradscope.records.leaks import AXES, AxisResult, DependencyMap
 from gradscope.running.plain_calls import StepFailed
 

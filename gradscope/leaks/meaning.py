@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gradscope.errors import OptionError
-from gradscope.loading import Batch
+from gradscope.loading.batches import Batch
 from gradscope.nesting import find, replaced
 
 #: Roles of tensors in a batch.

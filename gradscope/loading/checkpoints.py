@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.errors import ConfigError, Place, message_of
 from gradscope.images import shown
-from gradscope.loading.weight_files import read, require_values
+from gradscope.loading.sources.tensor_files import read, require_values
 
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 PREFIXES = ("module.", "_orig_mod.", "model.")

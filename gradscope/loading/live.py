@@ -13,14 +13,20 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from gradscope.config import LOSSES, checked_interventions
+from gradscope.config.checks import checked_interventions
+from gradscope.config.targets import LOSSES
 from gradscope.errors import OptionError, did_you_mean, nowhere
-from gradscope.loading import devices, losses, optimizers, surgery
+from gradscope.loading import devices, losses, surgery
 from gradscope.loading.inputs import given, make_batches
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
 from gradscope.loading.sources import Context
-from gradscope.loading.step_methods import check_given, step_method
+from gradscope.loading.step_methods import (
+    check_given,
+    default_optimizer,
+    optimizer_maker,
+    step_method,
+)
 from gradscope.loading.surgery import compiled_of, unwrapped
 from gradscope.loading.targets import Targets
 from gradscope.loading.workload import Workload, tensor_of
@@ -189,7 +195,7 @@ def _optimizer(
             help="give what makes one: `optimizer=lambda params: torch.optim.SGD(params, lr=0.01)`",
         )
     if isinstance(wish, Mapping):
-        return optimizers.maker(wish, targets, model)
+        return optimizer_maker(wish, targets, model)
     if callable(wish):
         return lambda module: wish(module.parameters())
-    return optimizers.default if steps > 1 else None
+    return default_optimizer if steps > 1 else None

@@ -1,7 +1,7 @@
 """From a model's output to the scalar that backward starts from.
 
 Built-in losses take the first floating output; the loss of the model's own and a user's own take
-what the model returned. To add a named loss, add it to ``LOSSES`` in config/specs.py and to
+what the model returned. To add a named loss, add it to ``LOSSES`` in config/targets.py and to
 ``Criterion._on``.
 """
 
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.modules.loss import _Loss
 
-from gradscope.config import LOSSES
+from gradscope.config.targets import LOSSES
 from gradscope.errors import ConfigError, ModelError, Place, did_you_mean
 from gradscope.loading import comparisons, outputs, own_losses
 from gradscope.loading.batches import MicroBatch

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from gradscope.config import LoadedConfig
 from gradscope.config.parallel import Fsdp
+from gradscope.config.reading import LoadedConfig
 from gradscope.errors import ConfigError, Place
 from gradscope.loading.batches import Batch, MicroBatch, batch_size, cut
 from gradscope.loading.processes import Processes, axes_of

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from gradscope.config import LoadedConfig
+from gradscope.config.reading import LoadedConfig
 from gradscope.errors import ConfigError, OptionError, Place, message_of
 from gradscope.loading.devices import resolve_device
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gradscope.actions import Intervention, action
-from gradscope.config import InterventionConfig
+from gradscope.config.schema import InterventionConfig
 from gradscope.errors import ConfigError, Where, did_you_mean, nowhere
 from gradscope.patterns import Named, matching, without_wrappers, wraps
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from gradscope.config import LOSSES
-from gradscope.config.targets import Target, is_target, parse_target
+from gradscope.config.targets import LOSSES, Target, is_target, parse_target
 from gradscope.errors import ConfigError, GradscopeError, Where, message_of, nowhere
 from gradscope.loading.names import Names
 from gradscope.loading.policy import below, is_module, torchvision_name

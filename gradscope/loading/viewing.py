@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gradscope import images
-from gradscope.config import LoadedConfig
 from gradscope.config.inputs import is_keywords
+from gradscope.config.reading import LoadedConfig
 from gradscope.errors import ConfigError, OptionError, Place, did_you_mean
 from gradscope.loading.inputs import make_batches
 from gradscope.loading.kinds import ModelKind

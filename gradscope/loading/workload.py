@@ -12,9 +12,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gradscope.actions import Intervention
-from gradscope.config import LoadedConfig
+from gradscope.config.reading import LoadedConfig
 from gradscope.errors import Problem, TargetError
-from gradscope.loading import checkpoints, devices, losses, optimizers, specs, surgery
+from gradscope.loading import checkpoints, devices, losses, specs, surgery
 from gradscope.loading.devices import seed_everything
 from gradscope.loading.inputs import Batch, given, make_batches
 from gradscope.loading.kinds import ModelKind
@@ -24,7 +24,13 @@ from gradscope.loading.processes import Processes
 from gradscope.loading.sources import Context
 from gradscope.loading.sources.grammar import plan_target
 from gradscope.loading.sources.tensors import to_tensor
-from gradscope.loading.step_methods import StepMethod, check_given, step_method
+from gradscope.loading.step_methods import (
+    StepMethod,
+    check_given,
+    default_optimizer,
+    optimizer_maker,
+    step_method,
+)
 from gradscope.loading.surgery import compiled_of, unwrapped
 from gradscope.loading.targets import Targets
 from gradscope.output_files import expanded
@@ -292,7 +298,7 @@ def _optimizer(
     """The configured optimizer; SGD where steps were asked for without one; else none."""
     config = loaded.config
     if config.optimizer is not None:
-        return optimizers.maker(config.optimizer, targets, model)
+        return optimizer_maker(config.optimizer, targets, model)
     asked = loaded.place("steps")
     # In a file `steps: 1` only spells out the default; as an option or override it asks for one.
     in_file = asked is None or asked.file.endswith((".yaml", ".yml"))
@@ -302,7 +308,7 @@ def _optimizer(
         notices.append("optimizer: none, the model has no parameters")
         return None
     notices.append("optimizer: SGD, lr 0.01 (the default when there are steps)")
-    return optimizers.default
+    return default_optimizer
 
 
 def _effective(
@@ -317,6 +323,6 @@ def _effective(
     values["device"] = str(device)
     values["dtype"] = str(dtype).removeprefix("torch.")
     values["weights"] = weights
-    if make_optimizer is optimizers.default:
+    if make_optimizer is default_optimizer:
         values["optimizer"] = {"_target_": "torch.optim.SGD", "lr": 0.01}
     return values

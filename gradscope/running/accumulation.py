@@ -18,8 +18,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradscope.capture.hooks import hooked, watchable
 from gradscope.capture.names import named_modules
-from gradscope.loading import Workload
 from gradscope.loading.float64 import in_float64
+from gradscope.loading.workload import Workload
 from gradscope.records.full_samples import AccumulatedLayer, Accumulation, AccumulationCause
 from gradscope.running.rerun import rerun
 from gradscope.running.step import Step, repeated, zero_gradients

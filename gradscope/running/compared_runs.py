@@ -18,7 +18,7 @@ from gradscope import progress
 from gradscope.capture.differences import difference
 from gradscope.capture.probes import ProbeKey
 from gradscope.comparison.alignment import CallKey, Renaming, align_calls
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.running.compared_step import Comparison
 from gradscope.running.plain_calls import (
     Gradients,

@@ -16,7 +16,7 @@ from gradscope.capture.names import named_modules, named_parameters
 from gradscope.capture.parameters import any_nonfinite, statistics
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.stats import head_of
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.running.losses import loss_value
 from gradscope.running.step import GraphRoot, Observer, Step, run

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 
 from gradscope.capture.names import named_parameters
-from gradscope.loading import Batch, Workload
+from gradscope.loading.batches import Batch
+from gradscope.loading.workload import Workload
 from gradscope.nesting import replaced
 from gradscope.running.rerun import rerun
 

@@ -25,7 +25,7 @@ from gradscope.capture.placements import placements
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.saved_memory import keeps_scores
 from gradscope.capture.shards import is_spread, local
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.patterns import Named
 from gradscope.records.full_samples import Change
 from gradscope.records.modules import ModuleCall, ModuleFacts, ParameterStats

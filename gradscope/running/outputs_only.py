@@ -10,7 +10,7 @@ import torch
 
 from gradscope.capture.differences import Difference, difference
 from gradscope.capture.probes import ProbeKey
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.nesting import find
 from gradscope.running.compared_runs import DRAWS, harmless_step, last_bit
 from gradscope.running.compared_step import Comparison

@@ -16,7 +16,7 @@ from gradscope.capture.names import named_modules, named_parameters
 from gradscope.capture.recompute import in_backward
 from gradscope.comparison.alignment import CallKey
 from gradscope.errors import GradscopeError
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.nesting import find
 from gradscope.running.rerun import rerun
 from gradscope.running.step import GraphRoot, Observer, Step

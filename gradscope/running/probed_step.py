@@ -13,7 +13,7 @@ from torch import nn
 from gradscope.capture.names import named_modules
 from gradscope.capture.probes import Probe, ProbeKey, ProbePoints
 from gradscope.comparison.alignment import CallKey
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.running.plain_calls import Gradients, LossRecorder, gradients_of
 from gradscope.running.rerun import rerun
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gradscope.errors import OptionError
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.running.compared_step import Comparison
 from gradscope.running.handover import hand_batch
 

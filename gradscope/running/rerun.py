@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from gradscope.capture.names import named_parameters
-from gradscope.loading import Workload
-from gradscope.loading.optimizers import RATE
+from gradscope.loading.step_methods import RATE
+from gradscope.loading.workload import Workload
 from gradscope.running.state import post_accumulate_hooks_disabled
 from gradscope.running.step import Observer, Step, as_found, cloned_batch, steps, zero_gradients
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gradscope.capture.differences import difference
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.nesting import find
 from gradscope.running.rerun import rerun
 

@@ -12,7 +12,7 @@ import torch
 from gradscope.capture.names import named_parameters
 from gradscope.capture.probes import ProbeKey
 from gradscope.capture.sketches import Projection, projected
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.records.full_samples import SKETCH_BITS, Sketch
 from gradscope.running.compared_runs import DRAWS, harmless_step, last_bit
 from gradscope.running.plain_calls import Gradients, plain_step

@@ -24,7 +24,9 @@ from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.interventions import Interventions
 from gradscope.capture.recorder import Recorder
 from gradscope.errors import ConfigError
-from gradscope.loading import Batch, MicroBatch, Workload, cut, seed_everything
+from gradscope.loading.batches import Batch, MicroBatch, cut
+from gradscope.loading.devices import seed_everything
+from gradscope.loading.workload import Workload
 from gradscope.nesting import replaced
 from gradscope.running.state import (
     deeper_recursion,

@@ -15,7 +15,7 @@ from gradscope.capture.names import named_modules
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.stacks import stacks_recorded
 from gradscope.capture.trace import Trace
-from gradscope.loading import Workload
+from gradscope.loading.workload import Workload
 from gradscope.records.graph import GraphCall, GraphNode
 from gradscope.running.losses import loss_value
 from gradscope.running.roots import Root, chosen

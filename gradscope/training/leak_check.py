@@ -27,7 +27,9 @@ from gradscope.capture.hooks import OwnHook
 from gradscope.capture.signals import raised_by_a_handler
 from gradscope.errors import message_of
 from gradscope.leaks.judge import Wishes, judge
-from gradscope.loading import Batch, Criterion, Workload
+from gradscope.loading.batches import Batch
+from gradscope.loading.losses import Criterion
+from gradscope.loading.workload import Workload
 from gradscope.nesting import find, replaced
 from gradscope.records.leaks import AxisResult
 from gradscope.running.step import as_found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope import cli, config
+from gradscope import cli
+from gradscope.config import reading as config
 from gradscope.errors import ConfigError
 
 

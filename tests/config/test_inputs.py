@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope.config import is_keywords, is_source, read
+from gradscope.config.inputs import is_keywords, is_source
+from gradscope.config.reading import read
 from gradscope.errors import ConfigError
 
 SHAPE = {"shape": [1]}

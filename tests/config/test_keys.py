@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.config import SOURCES, keys
+from gradscope.config.inputs import SOURCES
+from gradscope.config.keys import keys
 from gradscope.config.python_files import attributes_of, classes_of, names_of
 from gradscope.config.schema import GROUPS, LISTS, Config, expected
 

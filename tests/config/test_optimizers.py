@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import gradscope
-from gradscope import config
-from gradscope.config.specs import OPTIMIZERS
+from gradscope.config import reading as config
+from gradscope.config.targets import OPTIMIZERS
 from gradscope.errors import ConfigError, TargetError, did_you_mean
 
 

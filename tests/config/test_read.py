@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.config import Config, Target, parse_target, read
+from gradscope.config.reading import read
+from gradscope.config.schema import Config
+from gradscope.config.targets import Target, parse_target
 from gradscope.errors import ConfigError
 
 
@@ -238,7 +240,7 @@ def test_interpolations_that_fail(monkeypatch, text, message):
 
 SNIPPET = """
 import sys
-from gradscope.config import read
+from gradscope.config.reading import read
 from gradscope.errors import ConfigError
 {extra}
 try:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gradscope
-from gradscope import config
+from gradscope.config import reading as config
 from gradscope.errors import ModelError, OptionError
 from gradscope.records.diff import DiffReport
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from gradscope.errors import ConfigError, Place
 from gradscope.loading import checkpoints
-from gradscope.loading.weight_files import read
+from gradscope.loading.sources.tensor_files import read
 
 PLACE = Place("model.yaml", 3, key="checkpoint")
 

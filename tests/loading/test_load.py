@@ -11,9 +11,9 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from gradscope.config import read
+from gradscope.config.reading import read
 from gradscope.errors import ConfigError, GradscopeError, LayerError, OptionError, TargetError
-from gradscope.loading import Workload, load, load_model
+from gradscope.loading.workload import Workload, load, load_model
 
 NET = """
 import torch

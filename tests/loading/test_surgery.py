@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from gradscope.errors import ConfigError, LayerError, ModelError, Place, TargetError
-from gradscope.loading import optimizers, surgery
+from gradscope.loading import surgery
+from gradscope.loading.step_methods import default_optimizer, optimizer_maker
 from gradscope.loading.targets import Targets
 
 
@@ -134,21 +135,21 @@ class TestOptimizers:
         model = Net()
         model.fc.weight.requires_grad_(False)
         asked = {"_target_": "torch.optim.SGD", "lr": 0.5, "momentum": 0.9}
-        made = optimizers.maker(asked, targets, model)(model)
+        made = optimizer_maker(asked, targets, model)(model)
         assert isinstance(made, torch.optim.SGD)
         assert made.defaults["momentum"] == 0.9
         assert len(made.param_groups[0]["params"]) == 4
 
     def test_the_default(self):
-        made = optimizers.default(Net())
+        made = default_optimizer(Net())
         assert (type(made), made.defaults["lr"]) == (torch.optim.SGD, 0.01)
 
     @pytest.mark.parametrize(("asked", "kind"), BAD_OPTIMIZERS.values(), ids=BAD_OPTIMIZERS)
     def test_what_cannot_be(self, targets, asked, kind):
         with pytest.raises(kind) as caught:
-            optimizers.maker(asked, targets, Net())
+            optimizer_maker(asked, targets, Net())
         assert caught.value.problems[0].place
 
     def test_no_parameters(self, targets):
         with pytest.raises(ConfigError, match="no parameters"):
-            optimizers.maker({"_target_": "torch.optim.SGD", "lr": 1}, targets, nn.ReLU())
+            optimizer_maker({"_target_": "torch.optim.SGD", "lr": 1}, targets, nn.ReLU())

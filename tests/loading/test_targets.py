@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from gradscope.config import read
+from gradscope.config.reading import read
 from gradscope.errors import ConfigError, GradscopeError, ModelError, Place, TargetError
-from gradscope.loading import imports, load
+from gradscope.loading import imports
 from gradscope.loading.targets import Targets
+from gradscope.loading.workload import load
 
 NET = """
 import builtins

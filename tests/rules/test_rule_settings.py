@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope import config
+from gradscope.config import reading as config
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report

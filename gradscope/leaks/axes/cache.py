@@ -15,7 +15,7 @@ from gradscope.leaks.meaning import Given
 from gradscope.leaks.rows import Tensors, tile, unmasked
 from gradscope.leaks.subject import Subject
 from gradscope.leaks.trials import Around, Trial, last_of
-from gradscope.loading import Batch
+from gradscope.loading.batches import Batch
 from gradscope.records.leaks import AxisResult
 from gradscope.running.plain_calls import StepFailed
 from gradscope.running.step import Step

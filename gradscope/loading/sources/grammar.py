@@ -19,8 +19,7 @@ from gradscope.config.words import Complaint, describe, dotted
 from gradscope.errors import ConfigError, Problem
 from gradscope.loading.sources import Build, Context
 from gradscope.loading.sources.pictures import plan_image
-from gradscope.loading.sources.tensor_files import plan_file
-from gradscope.loading.sources.tensor_files import read as read_file
+from gradscope.loading.sources.tensor_files import plan_file, read_source
 from gradscope.loading.sources.tensors import (
     Modifiers,
     finish,
@@ -105,7 +104,7 @@ def plan_target(config: Any, context: Context, key: str = "target") -> Build:
     """
     _refuse(check_target(config), context)
     if isinstance(config, str):
-        content = read_file(config, context, key)
+        content = read_source(config, context, key)
         if not isinstance(content, dict):
             return lambda: mover(context, key)(content)
         help = "save the one array that is the target"

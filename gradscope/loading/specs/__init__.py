@@ -1,7 +1,7 @@
 """Models by spec: one file for each library, named as the spec's first word.
 
 Each has ``build(request) -> Built``. To add a library, add its file here and its word to the
-forms in config/specs.py."""
+forms in config/targets.py."""
 
 from __future__ import annotations
 

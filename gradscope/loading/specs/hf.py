@@ -16,7 +16,7 @@ from gradscope.images import shown
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.libraries import hub, require
 from gradscope.loading.refused_arguments import check_settings, check_sizes
-from gradscope.loading.weight_files import refused
+from gradscope.loading.sources.tensor_files import refused
 from gradscope.nesting import is_deeper
 from gradscope.output_files import expanded, is_stream
 

@@ -18,7 +18,7 @@ import torch
 from gradscope.errors import ConfigError, TargetError, did_you_mean
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.libraries import require
-from gradscope.loading.weight_files import read
+from gradscope.loading.sources.tensor_files import read
 
 _SECONDS = 30  # without an answer, before a download is given up
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from rich.text import Text
 
-from gradscope.config import KeyText
+from gradscope.config.keys import KeyText
 from gradscope.reporters.text_view import TextView
 from gradscope.typeset.console import STYLES, dimmed, printed
 from gradscope.typeset.text import break_words

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gradscope.runfile.exports._table import COLUMNS, COUNTS, TEXTS, rows
+from gradscope.runfile.exports.csv import COLUMNS, COUNTS, TEXTS, rows
 from gradscope.runfile.reader import RunFile
 
 packages = ("pyarrow",)

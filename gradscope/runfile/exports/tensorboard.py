@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gradscope.records.training import TrainingStep
-from gradscope.runfile.exports._table import model_names, parameter_series
+from gradscope.runfile.exports.csv import model_names, parameter_series
 from gradscope.runfile.reader import RunFile, Series
 
 packages = ("tensorboard",)
