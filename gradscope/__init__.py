@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gradscope.api.answering import why as why
     from gradscope.api.attributing import saliency as saliency
     from gradscope.api.diffing import diff as diff
+    from gradscope.api.experimenting import experiment as experiment
     from gradscope.api.feature_arrays import features as features
     from gradscope.api.graphing import graph as graph
     from gradscope.api.inspecting import check as check
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from gradscope.errors import GradscopeError as GradscopeError
     from gradscope.records.answers import WhyReport as WhyReport
     from gradscope.records.diff import DiffReport as DiffReport
+    from gradscope.records.experiment import ExperimentReport as ExperimentReport
     from gradscope.records.graph import AutogradGraph as AutogradGraph
     from gradscope.records.history import RunHistory as RunHistory
     from gradscope.records.leaks import LeaksReport as LeaksReport
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AutogradGraph": "records.graph",
     "DiffReport": "records.diff",
+    "ExperimentReport": "records.experiment",
     "GradscopeError": "errors",
     "LeaksReport": "records.leaks",
     "Report": "records.report",
@@ -44,6 +47,7 @@ _HOMES = {
     "WhyReport": "records.answers",
     "check": "api.inspecting",
     "diff": "api.diffing",
+    "experiment": "api.experimenting",
     "features": "api.feature_arrays",
     "graph": "api.graphing",
     "inspect": "api.inspecting",
@@ -59,12 +63,16 @@ __all__ = ["__version__", *_HOMES]
 shown_by("gradscope.api.showing")
 
 
+#: The entries that a room shares its name with.
+_ENTRIES = ("saliency", "features", "leaks", "experiment")
+
+
 class _Package(ModuleType):
-    """This package, of which ``saliency``, ``features`` and ``leaks`` are entries, not rooms."""
+    """This package, of which four names are entries, not the rooms of the same name."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Python binds a room here when it is imported; it stays in ``sys.modules``.
-        if not (name in ("saliency", "features", "leaks") and isinstance(value, ModuleType)):
+        if not (name in _ENTRIES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 

@@ -24,11 +24,12 @@ FLOORS = {
     "diagrams": 3, "running": 3, "explain": 3, "saliency": 3, "features": 3,
     "leaks": 4, "per_sample": 4,
     "training": 5,
-    "api": 6,
-    "commands": 7,
-    "lightning": 7, "transformers": 7, "pytest": 7,
-    "cli": 8,
-    "__init__": 9, "__main__": 9,
+    "experiment": 6,
+    "api": 7,
+    "commands": 8,
+    "lightning": 8, "transformers": 8, "pytest": 8,
+    "cli": 9,
+    "__init__": 10, "__main__": 10,
 }  # fmt: skip
 
 #: Only this file sets hooks, and only these kinds: what is set in one place is removed in one. The

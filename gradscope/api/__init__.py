@@ -1,7 +1,8 @@
 """The Python entries: a config or a live model in, a record out. Nothing here prints.
 
 ``inspecting`` makes a report, or only its findings, ``graphing`` an autograd graph, ``attributing``
-attribution maps, ``answering`` answers, ``diffing`` a comparison, ``leaking`` verdicts on leaks,
-``feature_arrays`` features; ``reading`` reads what was saved or recorded. ``opened`` is where each
-begins that runs a model, and a keyword that several take is a field of its ``Options``.
+attribution maps, ``answering`` answers, ``diffing`` a comparison, ``experimenting`` short trainings
+of a script, ``leaking`` verdicts on leaks, ``feature_arrays`` features; ``reading`` reads what was
+saved or recorded. ``opened`` is where each begins that runs a model, and a keyword that several
+take is a field of its ``Options``.
 """

@@ -1,4 +1,4 @@
-"""The charts of a report or a run as one picture: ``--plot``, and ``record.plot()``; no torch."""
+"""Charts of a report, run or experiment as one picture: ``--plot``, ``record.plot()``; no torch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from gradscope.output_files import check_file, expanded, write_file
 from gradscope.records.answers import Answer, WhyReport
 from gradscope.records.data import to_data
 from gradscope.records.diff import DiffReport
+from gradscope.records.experiment import ArmResult, ExperimentReport
 from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.records.history import RunHistory
 from gradscope.records.leaks import LeaksReport
 from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.records.saliency import SaliencyReport
 from gradscope.records.showing import Shown
+from gradscope.reporters.experiment.charts import losses
 from gradscope.reporters.report.charts.depth import panels
 from gradscope.reporters.training.charts import over_steps
 from gradscope.reporters.training.sentences.summary import title
@@ -63,7 +65,7 @@ class Plot:
         write_file(self.drawn(path.suffix.lower()), path, force=force)
 
 
-def plot(record: Report | RunHistory) -> Plot:
+def plot(record: Report | RunHistory | ExperimentReport) -> Plot:
     """What there is to draw of a report over depth, of a run over its steps.
 
     Raises:
@@ -75,10 +77,12 @@ def plot(record: Report | RunHistory) -> Plot:
     return found
 
 
-def plotted(record: Report | RunHistory) -> Plot:
+def plotted(record: Report | RunHistory | ExperimentReport) -> Plot:
     """The same, without charts where there is nothing."""
     if isinstance(record, Report):
         return Plot(record.run.model, panels(record))
+    if isinstance(record, ExperimentReport):
+        return Plot(record.script, losses.panels(record))
     of_models = qualified(record)
     return Plot(title(record.run), (*over_steps.panels(of_models), *over_steps.maps(of_models)))
 
@@ -106,12 +110,15 @@ _ROOMS: dict[type[Shown], str] = {
     SaliencyReport: "gradscope.reporters.saliency",
     AutogradGraph: "gradscope.diagrams",
     DiffReport: "gradscope.reporters.diff",
+    ExperimentReport: "gradscope.reporters.experiment",
     LeaksReport: "gradscope.reporters.leaks",
     CheckReport: "gradscope.reporters.report",
     RunHistory: "gradscope.reporters.training",
 }
 #: Those whose page is made of parts that a notebook can show.
-_WITH_PAGES = (LeaksReport, Report, WhyReport, DiffReport, SaliencyReport, RunHistory)
+_WITH_PAGES = (
+    *(ExperimentReport, LeaksReport, Report, WhyReport, DiffReport, SaliencyReport, RunHistory),
+)
 _Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
 
 
@@ -216,6 +223,8 @@ def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
         return {"nodes": lambda: _fields(GraphNode, record.nodes)}
     if isinstance(record, SaliencyReport):
         return {"maps": lambda: _maps(record)}
+    if isinstance(record, ExperimentReport):
+        return {"arms": lambda: _fields(ArmResult, record.arms)}
     if isinstance(record, CheckReport):
         return {"findings": lambda: _found(record)}
     if isinstance(record, RunHistory):

@@ -19,6 +19,7 @@ from gradscope.click import Context
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._options import Debug, LayerOptions, flag, option, takes_groups
 from gradscope.errors import OptionError
+from gradscope.experiment.arm_process import ArmProcess
 from gradscope.rules import reaches
 from gradscope.runfile.folder import check_run_path
 from gradscope.runfile.schema import KEEP, LEAST_KEEP
@@ -250,6 +251,7 @@ def run(
         bool,
         flag("--quiet", "Print nothing at the end, unless gradscope fails."),
     ] = False,
+    arm: Annotated[str | None, typer.Option("--arm", hidden=True)] = None,
     debug: Debug = False,
 ) -> ScriptRun | Restart:
     """Run a training script as Python would, and record its training.
@@ -289,7 +291,9 @@ def run(
     def judged(session: Session) -> bool:
         return reaches([one.finding for one in session.findings], threshold)
 
-    return ScriptRun(started, settings, Session.fault if quiet else Session.summary, judged)
+    summary = Session.fault if quiet else Session.summary
+    change = None if arm is None else ArmProcess.read(arm)
+    return ScriptRun(started, settings, summary, judged, change)
 
 
 def _seconds(seconds: float | None) -> float | None:

@@ -167,15 +167,24 @@ def _is_decoder(one: Given) -> bool:
     return bool(_DECODER.match(one.name))
 
 
-def _given(path: str, name: str, tensor: torch.Tensor, axes: Mapping[str, int]) -> Given:
-    """A tensor's role by its name and dtype, and its axes where they can be told from it alone."""
-    lower = name.lower()
+def role_named(name: str, tensor: torch.Tensor) -> str | None:
+    """The role that an argument's name gives a tensor; None: it is tokens or values, or unknown."""
     integer = not (tensor.is_floating_point() or tensor.is_complex())
     for role, pattern in _NAMED:
-        if re.fullmatch(pattern, lower) and not (role == LENGTHS and not integer):
-            if role == DOCUMENTS and not (integer and tensor.dim() >= 1):
+        fits = integer or role not in (LENGTHS, DOCUMENTS)
+        if fits and re.fullmatch(pattern, name.lower()):
+            if role == DOCUMENTS and tensor.dim() == 0:
                 continue
-            return Given(path, name, tensor, role)
+            return role
+    return None
+
+
+def _given(path: str, name: str, tensor: torch.Tensor, axes: Mapping[str, int]) -> Given:
+    """A tensor's role by its name and dtype, and its axes where they can be told from it alone."""
+    integer = not (tensor.is_floating_point() or tensor.is_complex())
+    role = role_named(name, tensor)
+    if role is not None:
+        return Given(path, name, tensor, role)
     if tensor.dtype == torch.bool:
         return Given(path, name, tensor, MASK)
     if tensor.dim() == 0:

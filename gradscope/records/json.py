@@ -16,6 +16,7 @@ from gradscope.output_files import check_readable
 from gradscope.records.answers import WhyReport
 from gradscope.records.data import excerpt, from_data, to_data
 from gradscope.records.diff import DiffReport
+from gradscope.records.experiment import ExperimentReport
 from gradscope.records.features import FeaturesReport
 from gradscope.records.graph import AutogradGraph, faults
 from gradscope.records.leaks import LeaksReport
@@ -48,7 +49,8 @@ def dumps(
     | FeaturesReport
     | WhyReport
     | DiffReport
-    | LeaksReport,
+    | LeaksReport
+    | ExperimentReport,
 ) -> str:
     """The record as one JSON document, keys in the order of the records."""
     data = to_data(record)

@@ -59,6 +59,8 @@ class Verdict:
                 how = (self.run.exit or "").partition("\n")[0]
                 until = f"the script failed ({how}); until then, " if failed else ""
                 yield Line(plain(until + in_short(self.judgement)))
+                if not failed:
+                    yield from self._experiment()
             return
         worst = causes[0].finding
         harmless = worst.severity == "info"
@@ -73,6 +75,17 @@ class Verdict:
         more = [*_symptoms(causes[0].symptoms), *_others(causes[1:])]
         if more:
             yield Line("; ".join(more))
+        if harmless:
+            yield from self._experiment()
+
+    def _experiment(self) -> Iterator[Line]:
+        """The command for a loss that does not fall although no finding explains it."""
+        run = self.run
+        if run.world_size > 1 or not (run.script.endswith(".py") or run.script.startswith("-m ")):
+            return
+        words = " ".join([run.script, *map(shlex.quote, run.arguments)])
+        text = f"`gradscope experiment {words}` tries the data and the learning rate"
+        yield Line(plain(f"if the loss does not fall: {text}"))
 
     def steps(self) -> Line:
         """How many steps there were, how many were sampled, and what that cost."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from gradscope.errors import message_of
 from gradscope.training.import_hook import ImportHook
@@ -14,6 +15,19 @@ from gradscope.training.session import RunSettings, Session
 
 #: How often it is checked whether torch was imported past the hook, until it is imported.
 _CHECK_SECONDS = 60.0
+
+
+class Change(Protocol):
+    """What is changed in a script's process, as an arm of an experiment does."""
+
+    def begin(self) -> None:
+        """Before the script: no torch yet."""
+
+    def install(self) -> None:
+        """The script has imported torch."""
+
+    def end(self) -> None:
+        """The script and the record of it have ended."""
 
 
 @dataclass(slots=True)
@@ -28,12 +42,14 @@ class ScriptRun:
         settings: how it is observed.
         summary: makes the lines for the end.
         judged: whether the findings make the process fail although the script did not.
+        change: what is changed in the process; None: nothing is.
     """
 
     script: Script
     settings: RunSettings
     summary: Callable[[Session], str]
     judged: Callable[[Session], bool]
+    change: Change | None = None
 
     def __call__(self) -> None:
         """Run the script."""
@@ -50,6 +66,8 @@ class ScriptRun:
             session.finish(ended)
             session.print_summary(self.summary)
             printed.append(True)
+            if self.change is not None:
+                self.change.end()
 
         def at_once(code: int, replaced: str | None) -> None:
             if printed:  # what ends a process at the very end may do so by `os._exit`
@@ -58,10 +76,20 @@ class ScriptRun:
                 session.unobserved.append(replaced)
             session.finish(str(code))
             session.print_summary(self.summary, flush=False)
+            if self.change is not None:
+                self.change.end()
 
         atexit.register(last)
         session.others.when_ended(at_once)
-        hook = ImportHook("torch", session.observe)
+
+        def imported(late: bool) -> None:
+            session.observe(late)
+            if self.change is not None:
+                self.change.install()
+
+        if self.change is not None:
+            self.change.begin()
+        hook = ImportHook("torch", imported)
         hook.install()
         session.call_each(_CHECK_SECONDS, hook.check)
         try:

@@ -6,12 +6,14 @@ Whatever the script does to its process and its streams, the result is written b
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -22,6 +24,8 @@ from gradscope.training.limit import GRACE
 _SAMPLES, _LEAST_EVERY = 16, 3
 #: Of what a failed script wrote to standard error, the last bytes.
 _MOST_BYTES = 1 << 16
+#: So many seconds pass between two questions whether the script is to end.
+_ASKED = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,11 @@ class Trial:
         steps, seconds: after which it is ended.
         every: every Nth step is sampled; None: often enough.
         output: a descriptor for what the script prints; None: nowhere.
+        options: further options of ``gradscope run``.
+        folder: where the script runs; None: here.
+        environment: variables that its process has beside this one's.
+        reads: whether it reads this process's standard input; else that is empty.
+        ended: says that the script is to end at once; asked a few times a second.
     """
 
     script: Script
@@ -40,6 +49,11 @@ class Trial:
     seconds: float = 60.0
     every: int | None = None
     output: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    reads: bool = True
+    ended: Callable[[], bool] | None = None
 
     @property
     def sample_every(self) -> int:
@@ -53,6 +67,7 @@ class Trial:
             "--every": self.sample_every,
             "--steps": self.steps,
             "--seconds": f"{self.seconds:g}",
+            **self.options,
         }
         words = [str(word) for pair in options.items() for word in pair]
         script = [self.script.name, *self.script.arguments]
@@ -100,13 +115,16 @@ def tried(trial: Trial) -> Iterator[Tried]:
         found = Tried(Path(folder) / "run.db")
         process = subprocess.Popen(
             trial.command(found.run),
+            cwd=trial.folder,
+            env={**os.environ, **trial.environment},
+            stdin=None if trial.reads else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL if trial.output is None else trial.output,
             stderr=errors if trial.output is None else trial.output,
         )
         # It ends itself when its time is up, or else soon after.
         patience = trial.seconds + 3 * GRACE
         try:
-            found.code = process.wait(patience)
+            found.code = _wait(process, patience, trial.ended)
         except subprocess.TimeoutExpired:
             found.overdue = True
         except KeyboardInterrupt as error:
@@ -121,6 +139,26 @@ def tried(trial: Trial) -> Iterator[Tried]:
                 found.code = process.wait()
         found.errors = _last(errors)
         yield found
+
+
+def _wait(
+    process: subprocess.Popen[bytes], patience: float, ended: Callable[[], bool] | None
+) -> int:
+    """The exit code of the process, once it has ended on its own, or because it is to.
+
+    Raises:
+        subprocess.TimeoutExpired: it has not in that time.
+    """
+    until = time.monotonic() + patience
+    while ended is not None:
+        if ended():
+            process.terminate()
+            break
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(min(_ASKED, patience))
+        if time.monotonic() > until:
+            raise subprocess.TimeoutExpired(process.args, patience)
+    return process.wait(patience)
 
 
 def _last(file: IO[bytes]) -> str:

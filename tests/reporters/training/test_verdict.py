@@ -127,7 +127,7 @@ def test_what_follows_and_what_else_there_is() -> None:
 
 def test_what_is_only_worth_knowing_is_no_problem() -> None:
     history = replace(causes(), judgement=NONE)
-    first, second, _ = map(str, verdict(history, [only("GS505")]).lines())
+    first, second, *_, last = map(str, verdict(history, [only("GS505")]).lines())
     assert first == (
         "no error or warning found; 2 rules could be judged, 1 rule needs more samples (--every 3)"
     )
@@ -135,6 +135,14 @@ def test_what_is_only_worth_knowing_is_no_problem() -> None:
         "info[GS505] netD.conv1.bias: the batch norm behind it, `bn1`, subtracts it again. "
         "(in 9 of 9 samples)"
     )
+    assert last.startswith("if the loss does not fall: `gradscope experiment train.py` tries ")
+
+
+def test_where_nothing_is_found_the_experiment_is_the_next_command() -> None:
+    of = verdict(replace(causes(), judgement=NONE), [])
+    assert "`gradscope experiment train.py`" in str(list(of.lines())[-1])
+    for run in (replace(of.run, exit="3"), replace(of.run, world_size=2)):
+        assert "experiment" not in "".join(map(str, replace(of, run=run).lines()))
 
 
 def test_the_place_names_the_model_where_that_tells_more() -> None:

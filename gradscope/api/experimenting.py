@@ -1,0 +1,216 @@
+"""``experiment``: short trainings of a script that differ in one thing, and the verdict."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gradscope.api.reading import read_history
+from gradscope.errors import OptionError
+from gradscope.experiment.arm_runs import ArmRun, ArmRuns
+from gradscope.experiment.arms import AS_IT_IS, Arm, chosen
+from gradscope.experiment.curves import Curve
+from gradscope.experiment.facts import losses_of
+from gradscope.experiment.judge import Arms, Judged, judge
+from gradscope.experiment.scratch import Scratch
+from gradscope.records.experiment import FAILED, LEFT_OUT, ArmResult, ExperimentReport
+from gradscope.records.training import TrainingStep
+from gradscope.rules import folded
+from gradscope.training.launch import Script
+from gradscope.version import __version__
+
+#: Without another number.
+STEPS, SECONDS = 100, 60.0
+#: A mean of a step's losses is that of the loss function to this share.
+_SAME_VALUE = 1e-4
+
+
+def experiment(
+    script: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    arms: Sequence[str] = (),
+    steps: int = STEPS,
+    seconds: float = SECONDS,
+    jobs: int = 1,
+) -> ExperimentReport:
+    """Run a training script a few times, each with one change, and say why it does not learn.
+
+    Each arm is the script in a process of its own, in a scratch copy of the working folder.
+
+    Args:
+        script: the file, or "-m pkg.module".
+        arguments: the script's own.
+        arms: which arms run beside *as it is*, by name; all that the script has a use for.
+        steps: an arm ends after so many.
+        seconds: it ends after so many, if that comes first.
+        jobs: how many arms run at a time.
+
+    Returns:
+        The verdict; its ``cause`` is None where the arms show none.
+
+    Raises:
+        OptionError: there is no such script or arm, or a number is not usable.
+    """
+    module = str(script).startswith("-m ")
+    words = str(script).removeprefix("-m ")
+    given = Script(words, tuple(arguments), is_module=module)
+    return Experiment(given, chosen(arms), steps, seconds, jobs).report()
+
+
+class Experiment:
+    """An experiment that is ready to run.
+
+    Attributes:
+        interrupted: whether Ctrl-C ended it early.
+        scratch: what the copy of the working folder is made of.
+
+    Raises:
+        OptionError: the script cannot be read, or a number is not usable.
+    """
+
+    def __init__(
+        self, script: Script, arms: Sequence[Arm], steps: int, seconds: float, jobs: int
+    ) -> None:
+        script.check()
+        if not 0 < seconds < float("inf"):
+            raise OptionError(f"`--seconds {seconds:g}` is not a time", help="give more than 0")
+        if steps < 1 or jobs < 1:
+            raise OptionError("`--steps` and `--jobs` are 1 or more")
+        self.arms, self.steps, self.seconds, self.jobs = tuple(arms), steps, seconds, jobs
+        self.scratch = Scratch.of(Path.cwd())
+        self.script = _from(self.scratch.source, script)
+        self.interrupted = False
+
+    def report(self) -> ExperimentReport:
+        """Run all arms, and judge them. Ctrl-C ends it: those that have ended are judged."""
+        runs = ArmRuns(self.script, self.steps, self.seconds, self.jobs, self.scratch, read_history)
+        found: dict[Arm, ArmRun] = {}
+        for one in runs.run(self.arms):
+            found[one.arm] = one
+        self.interrupted = runs.interrupted
+        return self._judged(found)
+
+    def _judged(self, found: dict[Arm, ArmRun]) -> ExperimentReport:
+        words = [self.script.words, *map(shlex.quote, self.script.arguments)]
+        report = ExperimentReport(
+            " ".join(words),
+            versions={"gradscope": __version__, "python": platform.python_version()},
+            steps=self.steps,
+            seconds=self.seconds,
+        )
+        notices = ["interrupted: not every arm ran"] if self.interrupted else []
+        plain = found.get(AS_IT_IS)
+        if plain is None or plain.fault is not None or plain.history is None:
+            message = "interrupted before the first arm ended" if plain is None else plain.fault
+            arms = tuple(_without_loss(one) for one in found.values())
+            return replace(report, status="failed", message=message or "", arms=arms)
+        versions = {**report.versions, **plain.history.run.versions}
+        report = replace(report, versions=versions, notices=tuple(notices))
+        losses = losses_of(plain.history.steps)
+        judged = _verdict(found, losses, self.steps)
+        ordered = [found[arm] for arm in self.arms if arm in found]
+        rows = [row for one in ordered for row in _rows(one, losses, judged)]
+        return replace(
+            report,
+            status="findings" if judged.cause else "ok",
+            cause=judged.cause,
+            message=judged.message,
+            evidence=judged.evidence,
+            advice=judged.advice,
+            arms=tuple(rows),
+            findings=_findings(found, judged.cause),
+        )
+
+
+def _from(folder: Path, script: Script) -> Script:
+    """The script as it is named from the folder, where it lies in it: its copy is run."""
+    path = Path(script.name)
+    if script.is_module or not path.is_absolute() or not path.is_relative_to(folder):
+        return script
+    return replace(script, name=str(path.relative_to(folder)))
+
+
+def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str], steps: int) -> Judged:
+    """The verdict on the arms that ran."""
+    plain = found[AS_IT_IS]
+    if len(losses) > 1:
+        names = " and ".join(losses)
+        return Judged(None, f"undetermined: {names} have a loss each, and neither says who learns")
+    if plain.notes.get("draws"):
+        return Judged(
+            None,
+            "undetermined: the script draws its data from a distribution, as an agent does. "
+            "Its loss does not say whether it learns: compare the returns that it prints",
+        )
+    ran = {one.arm.name: one for one in found.values() if one.fault is None}
+    curves = {name: _curve(one, losses) for name, one in ran.items()}
+    one_batch = ran.get("one-batch")
+    floor = None if one_batch is None else _floor(one_batch.notes, curves["one-batch"])
+    return judge(Arms({name: c for name, c in curves.items() if c.losses}, floor, steps))
+
+
+def _floor(notes: dict[str, Any], curve: Curve) -> float | None:
+    """The lowest loss of the first batch, where the loss is that of loss functions alone."""
+    values, floors = zip(*notes.get("losses") or [(None, None)], strict=True)
+    if curve.first is None or None in floors or not values:
+        return None
+    for divisor in (1, len(values)):  # their sum, or their mean over the batches of a step
+        if abs(sum(values) / divisor - curve.first) <= _SAME_VALUE * abs(curve.first):
+            return float(sum(floors)) / divisor
+    return None
+
+
+def _steps(one: ArmRun, optimizer: str | None) -> list[TrainingStep]:
+    steps = [] if one.history is None else one.history.steps
+    return [s for s in steps if s.losses and optimizer in (None, s.optimizer)]
+
+
+def _curve(one: ArmRun, losses: Sequence[str], optimizer: str | None = None) -> Curve:
+    return Curve(tuple(step.loss for step in _steps(one, optimizer)))
+
+
+def _rows(one: ArmRun, losses: Sequence[str], judged: Judged) -> list[ArmResult]:
+    """An arm's row; where several optimizers have a loss each, one for each."""
+    if one.fault is not None:
+        return [_without_loss(one)]
+    rows = []
+    for optimizer in losses if len(losses) > 1 else (None,):
+        curve = _curve(one, losses, optimizer)
+        slope, low, high = curve.slope() or (None, None, None)
+        rows.append(
+            ArmResult(
+                one.arm.name,
+                one.arm.what,
+                steps=len(curve.losses),
+                losses=curve.losses,
+                verdict=judged.arms.get(one.arm.name, ""),
+                optimizer=optimizer,
+                start=curve.first,
+                end=None if curve.diverged else curve.end,
+                slope=slope,
+                slope_low=low,
+                slope_high=high,
+                seconds=one.seconds,
+            )
+        )
+    return rows
+
+
+def _without_loss(one: ArmRun) -> ArmResult:
+    state = LEFT_OUT if one.history is None and one.seconds is None else FAILED
+    return ArmResult(
+        one.arm.name, one.arm.what, state, verdict=one.fault or "", seconds=one.seconds
+    )
+
+
+def _findings(found: dict[Arm, ArmRun], cause: str | None) -> Any:
+    """What the rules found in the arm that the cause is about."""
+    name = "one-batch" if cause == "model-or-loss" else AS_IT_IS.name
+    history = next((one.history for arm, one in found.items() if arm.name == name), None)
+    causes = folded(() if history is None else history.findings)
+    return tuple(one.finding.finding for one in causes if one.finding.severity != "info")

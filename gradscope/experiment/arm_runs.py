@@ -1,0 +1,197 @@
+"""Runs the arms, each in a process and a scratch copy of its own, and reads what they left."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gradscope import progress
+from gradscope.errors import ConfigError
+from gradscope.experiment.arm_process import ArmProcess
+from gradscope.experiment.arms import AS_IT_IS, Arm
+from gradscope.experiment.facts import Facts
+from gradscope.experiment.scratch import Scratch
+from gradscope.records.experiment import DATA
+from gradscope.records.history import RunHistory
+from gradscope.runfile.reader import RunFile
+from gradscope.training.launch import Script
+from gradscope.training.trial import Trial, Tried, tried
+
+#: Arms whose findings are read; the others sample no step.
+_SAMPLED = (AS_IT_IS.name, "one-batch")
+#: Rules that *one batch* breaks by itself.
+_IGNORED = "GS814"
+
+
+@dataclass(frozen=True, slots=True)
+class ArmRun:
+    """One arm as it ended.
+
+    Attributes:
+        history: what its run recorded; None where there was no run.
+        notes: what was noted inside its process.
+        fault: why it has no loss, in words; None where it has one.
+        seconds: what it took.
+    """
+
+    arm: Arm
+    history: RunHistory | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+    fault: str | None = None
+    seconds: float | None = None
+
+
+@dataclass(slots=True)
+class ArmRuns:
+    """Runs arms of a script.
+
+    Attributes:
+        script: the script.
+        steps, seconds: after which an arm is ended.
+        jobs: how many arms run at a time.
+        scratch: what the copy of the working folder is made of.
+        read: makes a run's history of its file.
+        interrupted: Ctrl-C came: no further arm begins.
+    """
+
+    script: Script
+    steps: int
+    seconds: float
+    jobs: int
+    scratch: Scratch
+    read: Callable[[RunFile], RunHistory]
+    interrupted: bool = False
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, arms: Sequence[Arm]) -> Iterator[ArmRun]:
+        """*As it is* first; it says which of the others the script has a use for."""
+        done: dict[Arm, ArmRun] = {}
+        progress.begin(f"arm 1 of {len(arms)}: {AS_IT_IS.name}")
+        first = self._together([AS_IT_IS], len(arms), done)
+        yield from first
+        plain = done.get(AS_IT_IS)
+        if plain is None or plain.fault is not None or plain.history is None:
+            return
+        facts = Facts.of(plain.history, plain.notes)
+        useful = []
+        for arm in arms:
+            why = _no_use(arm, facts)
+            if why is not None:
+                done[arm] = ArmRun(arm, fault=why)
+                yield done[arm]
+            elif arm is not AS_IT_IS:
+                useful.append(arm)
+        yield from self._together(useful, len(arms), done)
+
+    def _together(
+        self, arms: Sequence[Arm], total: int, done: dict[Arm, ArmRun]
+    ) -> Iterator[ArmRun]:
+        """Run these arms, so many at a time."""
+        with ThreadPoolExecutor(self.jobs) as pool:
+            futures: list[Future[ArmRun]] = []
+            try:
+                futures += [pool.submit(self._one, arm) for arm in arms]
+                for future in as_completed(futures):
+                    found = future.result()
+                    done[found.arm] = found
+                    progress.begin(f"{len(done)} of {total} arms: {found.arm.name} ended")
+                    yield found
+            except KeyboardInterrupt:
+                self.interrupted = True
+                self._ended.set()
+                for future in futures:
+                    future.cancel()
+
+    def _one(self, arm: Arm) -> ArmRun:
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="gradscope-", ignore_cleanup_errors=True) as root:
+            folder = self.scratch.make(Path(root) / "copy")
+            notes = Path(root) / "notes.json"
+            option = ArmProcess.option(arm, notes, folder, self.scratch.source)
+            sampled = arm.name in _SAMPLED
+            options = {"--arm": option, "--first": "3" if sampled else "0", "--ignore": _IGNORED}
+            trial = Trial(
+                self.script,
+                self.steps,
+                self.seconds,
+                None if sampled else 10 * self.steps,
+                options=options,
+                folder=folder,
+                environment={"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")},
+                reads=False,
+                ended=self._ended.is_set,
+            )
+            with tried(trial) as ended:
+                history = self._history(ended)
+            noted = json.loads(notes.read_text(encoding="utf-8")) if notes.exists() else {}
+        took = time.monotonic() - began
+        return ArmRun(arm, history, noted, _fault(arm, ended, history, noted), took)
+
+    def _history(self, ended: Tried) -> RunHistory | None:
+        if not ended.run.exists():
+            return None
+        try:
+            with RunFile.open(ended.run) as run:
+                return self.read(run)
+        except ConfigError:  # killed before it had begun
+            return None
+
+
+def _no_use(arm: Arm, facts: Facts) -> str | None:
+    """Why an arm is left out of this script; None where it is not."""
+    if arm.needs is not None and not getattr(facts, arm.needs):
+        return arm.lacking
+    if arm.name in DATA and len(facts.losses) > 1:
+        return f"{' and '.join(facts.losses)} have a loss each"
+    if arm.name in DATA and facts.draws:
+        return "the script draws from a distribution: its data depend on the model"
+    return None
+
+
+def _fault(arm: Arm, ended: Tried, history: RunHistory | None, notes: dict[str, Any]) -> str | None:
+    """Why an arm says nothing."""
+    if notes.get("refused"):
+        return f"writes outside of the scratch copy: {notes['refused'][0]}"
+    run = None if history is None else history.run
+    failed = ended.code != 0 and (run is None or run.cut is None) and not ended.overdue
+    if failed:
+        exit = "" if run is None else (run.exit or "")
+        how = ending(exit, ended)
+        reads = " (it reads from the terminal)" if "EOFError" in how else ""
+        return f"the script failed: {how}{reads}"
+    if history is None or not any(step.losses for step in history.steps):
+        notices = () if run is None else run.notices
+        return notices[0] if notices else "no step with a loss"
+    return _unchanged(arm, notes)
+
+
+def ending(exit: str, ended: Tried) -> str:
+    """The exception, or the exit code, or the last line of what was written to standard error."""
+    if exit and not exit.lstrip("-").isdigit():
+        return exit
+    lines = [line for line in ended.errors.strip().splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ended.ending
+
+
+def _unchanged(arm: Arm, notes: dict[str, Any]) -> str | None:
+    """Why an arm that ran was not changed as it should be."""
+    if arm.name not in DATA:
+        return None
+    if arm.name == "one-batch":
+        repeated = notes.get("loaded") or notes.get("targets") or notes.get("labels")
+        if notes.get("changed") and not repeated:
+            return "no batch to repeat: no DataLoader, and the targets are not known"
+        return None
+    if not notes.get("calls"):
+        return "no call of the model was seen"
+    if not notes.get("changed"):
+        return "a batch of one" if arm.name == "mismatched" else "the model is given no data"
+    return None

@@ -1,0 +1,96 @@
+"""The arms of an experiment: what each changes, and what the script must have for it; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradscope.errors import OptionError, did_you_mean
+from gradscope.records.experiment import PLAIN, RATE, SEED
+
+#: By what the learning rate is multiplied.
+FACTORS = (0.01, 0.1, 10.0, 100.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One short training.
+
+    Attributes:
+        name: as on the command line.
+        what: what is changed, in words.
+        file: the file in ``interventions/`` that does it; "" where nothing is changed.
+        factor: of the learning rate.
+        needs: the field of ``Facts`` that must hold: the script has what is taken away.
+        lacking: what the script lacks where it does not.
+    """
+
+    name: str
+    what: str
+    file: str = ""
+    factor: float | None = None
+    needs: str | None = None
+    lacking: str = ""
+
+
+AS_IT_IS = Arm(PLAIN, "nothing")
+OTHER_SEED = Arm(SEED, "the seed", "other-seed")
+ARMS = (
+    AS_IT_IS,
+    OTHER_SEED,
+    Arm("one-batch", "every step gets the first batch", "one-batch"),
+    Arm("no-input", "the input is replaced by its mean", "no-input"),
+    Arm("mismatched", "inputs are shifted against their targets", "mismatched"),
+    *(
+        Arm(f"{RATE}-x{factor:g}", f"learning rate × {factor:g}", RATE, factor)
+        for factor in FACTORS
+    ),
+    Arm(
+        *("no-clipping", "gradients are not clipped", "no-clipping"),
+        needs="clipping",
+        lacking="clipping changed no gradient",
+    ),
+    Arm(
+        *("no-weight-decay", "weight decay is 0", "no-weight-decay"),
+        needs="weight_decay",
+        lacking="no optimizer has weight decay",
+    ),
+    Arm(
+        *("no-dropout", "dropout is off", "no-dropout"),
+        needs="dropout",
+        lacking="no module has dropout",
+    ),
+    Arm(
+        *("float32", "autocast is off", "float32"),
+        needs="autocast",
+        lacking="the model does not run under autocast",
+    ),
+    Arm(
+        *("no-schedule", "the learning rate stays as the optimizer was given it", "no-schedule"),
+        needs="schedule",
+        lacking="the learning rate does not change",
+    ),
+)
+BY_NAME = {arm.name: arm for arm in ARMS}
+#: What can be chosen: an arm, or all that change the learning rate.
+NAMES = (*BY_NAME, RATE)
+
+
+def chosen(names: Sequence[str]) -> tuple[Arm, ...]:
+    """These arms and the two that all are compared with; without a name all arms.
+
+    Raises:
+        OptionError: a name of none.
+    """
+    for name in names:
+        if name not in NAMES:
+            raise OptionError(
+                f"there is no arm `{name}`",
+                help=did_you_mean(name, NAMES) or f"one of {', '.join(NAMES)}",
+            )
+    if not names:
+        return ARMS
+    always = (AS_IT_IS, OTHER_SEED)
+    return tuple(
+        arm for arm in ARMS if arm in always or arm.name in names or {arm.file} & set(names)
+    )

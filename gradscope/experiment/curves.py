@@ -1,0 +1,97 @@
+"""A loss over steps in a few numbers: where it starts, where it ends, how fast it falls."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: The shares of the steps that the end, and the slope, are taken from.
+_END, _SLOPE = 1 / 5, 1 / 3
+#: Steps of the beginning that are averaged where the weights barely move.
+FIRST = 5
+#: So many standard errors are the half of a 95 % interval.
+_HALF = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The losses of one arm; None is NaN or Inf.
+
+    Two curves of one script are compared step by step: they have the same batches and random
+    numbers until a change of an arm bears on these.
+    """
+
+    losses: tuple[float | None, ...]
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the end is NaN or Inf."""
+        tail = self._last(_END)
+        return not tail or sum(loss is None for loss in tail) > len(tail) / 2
+
+    @property
+    def first(self) -> float | None:
+        """The loss of the first step."""
+        return self.losses[0] if self.losses else None
+
+    @property
+    def beginning(self) -> float | None:
+        """The mean of the first steps."""
+        known = [loss for loss in self.losses[:FIRST] if loss is not None]
+        return math.fsum(known) / len(known) if known else None
+
+    @property
+    def end(self) -> float:
+        """The median of the last fifth of the steps; infinite where it diverged."""
+        known = [loss for loss in self._last(_END) if loss is not None]
+        return math.inf if self.diverged else statistics.median(known)
+
+    @property
+    def spread(self) -> float:
+        """The standard error of ``end``: of the steps' scatter around their line."""
+        known = [loss for loss in self._last(_END) if loss is not None]
+        if len(known) < 3:
+            return 0.0
+        _, rest = _line(known)
+        return 1.25 * rest / math.sqrt(len(known))  # a median's is larger than a mean's
+
+    def slope(self) -> tuple[float, float, float] | None:
+        """The change per step in the last third, and the ends of its 95 % interval."""
+        known = [loss for loss in self._last(_SLOPE) if loss is not None]
+        n = len(known)
+        if n < 4 or self.diverged:
+            return None
+        slope, rest = _line(known)
+        half = _HALF * rest / math.sqrt(n * (n * n - 1) / 12)
+        return slope, slope - half, slope + half
+
+    def above(self, other: Curve) -> tuple[float, float]:
+        """By how much this loss is above another's in the second half, with its standard error."""
+        pairs = list(zip(self.losses, other.losses, strict=False))
+        second = pairs[len(pairs) // 2 :]
+        differences = [a - b for a, b in second if a is not None and b is not None]
+        if len(differences) < 2:
+            return math.nan, math.inf
+        mean = math.fsum(differences) / len(differences)
+        return mean, statistics.stdev(differences) / math.sqrt(len(differences))
+
+    def largest_difference(self, other: Curve) -> float:
+        """The largest difference at a step, as a share of the loss there."""
+        pairs = zip(self.losses, other.losses, strict=False)
+        known = [(a, b) for a, b in pairs if a is not None and b is not None]
+        shares = (abs(a - b) / max(abs(a), abs(b)) for a, b in known if a != b)
+        return max(shares, default=0.0) if known else math.inf
+
+    def _last(self, share: float) -> Sequence[float | None]:
+        count = max(1, math.ceil(len(self.losses) * share))
+        return self.losses[-count:]
+
+
+def _line(values: Sequence[float]) -> tuple[float, float]:
+    """The slope of the least-squares line, and the standard deviation around it."""
+    n = len(values)
+    slope, intercept = statistics.linear_regression(range(n), values)
+    rest = math.fsum((y - slope * x - intercept) ** 2 for x, y in enumerate(values))
+    return slope, math.sqrt(rest / max(1, n - 2))

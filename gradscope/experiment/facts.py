@@ -1,0 +1,91 @@
+"""What a script has that an arm can take away, seen while it runs as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from gradscope.records.history import RunHistory
+from gradscope.records.training import TrainingStep
+
+#: Norms that differ by no more are those of the same gradients.
+_SAME = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a script has.
+
+    Attributes:
+        clipping: whether clipping changed a gradient.
+        schedule: whether a learning rate changed.
+        autocast: whether a model ran under autocast.
+        weight_decay, dropout: whether an optimizer or a module has it.
+        draws: whether it draws from a distribution of ``torch.distributions``, as agents do.
+        losses: the optimizers that step on a loss, each with one of its own.
+    """
+
+    clipping: bool = False
+    schedule: bool = False
+    autocast: bool = False
+    weight_decay: bool = False
+    dropout: bool = False
+    draws: bool = False
+    losses: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, history: RunHistory, notes: dict[str, Any]) -> Facts:
+        """By the run of *as it is* and what was noted in it."""
+        rates: dict[str, set[tuple[float, ...]]] = {}
+        for step in history.steps:
+            rates.setdefault(step.optimizer, set()).add(step.learning_rates)
+        return cls(
+            clipping=any(map(_is_clipped, history.steps)),
+            schedule=any(len(each) > 1 for each in rates.values()),
+            autocast=any(model.autocast for model in history.models),
+            weight_decay=bool(notes.get("weight_decay")),
+            dropout=bool(notes.get("dropout")),
+            draws=bool(notes.get("draws")),
+            losses=losses_of(history.steps),
+        )
+
+
+def losses_of(steps: Sequence[TrainingStep]) -> tuple[str, ...]:
+    """The optimizers before whose steps a backward began, in the order of their first."""
+    return tuple(dict.fromkeys(step.optimizer for step in steps if step.losses))
+
+
+def _is_clipped(step: TrainingStep) -> bool:
+    before, after = step.gradient_norm, step.clipped_norm
+    return before is not None and after is not None and after < before * (1 - _SAME)
+
+
+def note_facts(patches: ExitStack, notes: dict[str, Any]) -> None:
+    """Note, while the script runs as it is, what its run's file does not tell."""
+    from gradscope.capture.hooks import hook_optimizers
+    from gradscope.experiment.interventions.no_dropout import dropout_of
+    from gradscope.training.discovery import outermost_modules
+    from gradscope.training.loop.draws import distributions
+    from gradscope.training.patches import replace
+
+    def step_begins(optimizer: Any, *_: Any) -> None:
+        if "dropout" not in notes:
+            modules = [one for model in outermost_modules() for one in model.modules()]
+            notes["dropout"] = max(map(dropout_of, modules), default=0.0)
+        decays = [group.get("weight_decay") or 0.0 for group in optimizer.param_groups]
+        notes["weight_decay"] = max(notes.get("weight_decay", 0.0), *map(float, decays))
+
+    def sampled(original: Any) -> Any:
+        def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
+            notes["draws"] = True
+            return original(self, *args, **kwargs)
+
+        return sample
+
+    for handle in hook_optimizers(step_begins, lambda *_: None):
+        patches.callback(handle.remove)
+    for distribution in distributions():
+        if "sample" in vars(distribution):
+            replace(patches, distribution, "sample", sampled)

@@ -1,0 +1,115 @@
+"""The models that the script trains, as they are found, and the calls that it makes of them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from gradscope.capture.hooks import change_calls, hook_optimizers, watchable
+from gradscope.capture.recompute import in_backward
+from gradscope.nesting import find, replaced
+from gradscope.training.discovery import outermost_modules
+from gradscope.training.patches import replace
+
+#: What a call is changed to: new (args, kwargs), or None where it stays.
+Change = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def on_models(patches: ExitStack, found: Callable[[nn.Module], None]) -> None:
+    """Call ``found`` with each outermost model that an optimizer may train, once.
+
+    They are there when the first optimizer is made; those of a later one are found with it.
+    """
+    known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def search() -> None:
+        for model in outermost_modules():
+            if model not in known:
+                known.add(model)
+                found(model)
+
+    def made(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def patch_step_function(self: Optimizer) -> None:
+            original(self)
+            search()
+
+        return patch_step_function
+
+    replace(patches, Optimizer, "_patch_step_function", made)
+
+
+def on_calls(patches: ExitStack, notes: dict[str, Any], change: Change) -> None:
+    """Each outermost call with gradients of a module is given what ``change`` makes of it.
+
+    Outermost is a call that no other call is inside of, whether of the model or of a part that the
+    script calls itself. ``notes`` counts them as "calls", and those that were changed.
+    """
+    depth = 0
+    notes.update(calls=0, changed=0)
+
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        nonlocal depth
+        depth += 1
+        if depth > 1 or not torch.is_grad_enabled() or in_backward():
+            return None
+        notes["calls"] += 1
+        with torch.no_grad():
+            new = change(module, args, kwargs)
+        notes["changed"] += new is not None
+        return new
+
+    def after(*_: Any) -> None:
+        nonlocal depth
+        depth -= 1
+
+    def step_begins(*_: Any) -> None:
+        nonlocal depth
+        depth = 0  # a forward that raised has left its calls open
+
+    def found(model: nn.Module) -> None:
+        for module in watchable(model):
+            for hook in change_calls(module, before, after):
+                patches.callback(hook.remove)
+
+    torch.compiler.set_stance("force_eager")  # a compiled call would not come here
+    patches.callback(torch.compiler.set_stance, "default")
+    for handle in hook_optimizers(step_begins, lambda *_: None):
+        patches.callback(handle.remove)
+    on_models(patches, found)
+
+
+def is_data(tensor: torch.Tensor) -> bool:
+    """Whether a tensor comes from the script's data: no model made it, and it is not trained."""
+    return tensor.grad_fn is None and not tensor.requires_grad and tensor.dim() > 0
+
+
+def named_tensors(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a call, each under the argument's name, or its key in a mapping."""
+    try:
+        names = list(inspect.signature(module.forward).parameters)
+    except (TypeError, ValueError):
+        names = []
+    for path, tensor in find((args, kwargs), torch.Tensor):
+        _, first, *rest = path.split(".")
+        name = names[int(first)] if first.isdecimal() and int(first) < len(names) else first
+        yield next((key for key in reversed(rest) if not key.isdecimal()), name), tensor
+
+
+def with_tensors(
+    args: tuple[Any, ...], kwargs: dict[str, Any], new: dict[int, torch.Tensor]
+) -> Any:
+    """The call with other tensors, by the ids of its own; None where there is none."""
+    if not new:
+        return None
+    return replaced((args, kwargs), torch.Tensor, lambda one: new.get(id(one), one))

@@ -1,0 +1,43 @@
+"""Each input gets the target of another sample of its batch."""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack
+from typing import Any
+
+from torch import nn
+
+from gradscope.experiment.interventions._models import (
+    is_data,
+    named_tensors,
+    on_calls,
+    with_tensors,
+)
+from gradscope.leaks.meaning import LABELS, role_named
+from gradscope.training.replicas import batch_comes_first
+
+
+def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
+    """Shift what the outermost calls are given along the batch, labels left out.
+
+    By another number of samples each time: where targets follow a pattern, as 0, 1, 0, 1, a model
+    learns them from the inputs of any fixed neighbour.
+    """
+    shifts = random.Random(0)  # the script's own numbers are not touched
+
+    def change(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        dim = 0 if batch_comes_first(module) else 1
+        inputs = [
+            tensor
+            for name, tensor in named_tensors(module, args, kwargs)
+            if is_data(tensor) and tensor.dim() > dim and role_named(name, tensor) != LABELS
+        ]
+        samples = inputs[0].shape[dim] if inputs else 0
+        if samples < 2:
+            return None
+        shift = shifts.randrange(1, samples)
+        new = {id(one): one.roll(shift, dim) for one in inputs if one.shape[dim] == samples}
+        return with_tensors(args, kwargs, new)
+
+    on_calls(patches, notes, change)

@@ -1,0 +1,50 @@
+"""What the model is given is always the same: the mean of the first batch, or its first token."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.experiment.interventions._models import (
+    is_data,
+    named_tensors,
+    on_calls,
+    with_tensors,
+)
+from gradscope.leaks.meaning import role_named
+
+
+def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
+    """Replace what the outermost calls are given. Labels, masks and lengths stay."""
+    kept: dict[tuple[int, str], torch.Tensor] = {}  # of the first call, by module and argument
+
+    def change(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        new = {}
+        for name, tensor in named_tensors(module, args, kwargs):
+            if is_data(tensor) and tensor.dtype != torch.bool and role_named(name, tensor) is None:
+                mean = kept.setdefault((id(module), name), _mean(tensor))
+                new[id(tensor)] = _filled(tensor, mean)
+        return with_tensors(args, kwargs, new)
+
+    on_calls(patches, notes, change)
+
+
+def _mean(tensor: torch.Tensor) -> torch.Tensor:
+    """The sample that stands for all of a first batch."""
+    if not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.uint8):
+        return tensor.flatten()[:1].clone()  # a token, or an index
+    values = tensor if tensor.is_complex() else tensor.double()
+    # Of a batch of one the mean over it would be the sample itself.
+    mean = values.mean(0) if len(tensor) > 1 else values.mean()
+    return mean.to(tensor.dtype)
+
+
+def _filled(tensor: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape that holds nothing but the mean."""
+    fits = mean.shape == tensor.shape[1:]
+    filled = torch.empty_like(tensor)
+    filled.copy_(mean if fits else mean.flatten().double().mean())
+    return filled

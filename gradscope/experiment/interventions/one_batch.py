@@ -1,0 +1,148 @@
+"""Every training step gets the first batch, inputs and targets together.
+
+A ``DataLoader`` gives its first batch again and again. What the calls of a model and the loss
+functions of PyTorch are given is compared with the first step's, and replaced by it where it
+differs: where there is no loader, or the script draws numbers beside it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from gradscope.capture.hooks import hook_optimizers
+from gradscope.experiment.interventions._floors import floor
+from gradscope.experiment.interventions._models import (
+    is_data,
+    named_tensors,
+    on_calls,
+    with_tensors,
+)
+from gradscope.leaks.meaning import LABELS, role_named
+from gradscope.training.patches import replace
+
+#: The loss functions that take the output first and the target second.
+LOSSES = (
+    *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div"),
+    *("gaussian_nll_loss", "poisson_nll_loss", "soft_margin_loss", "multi_margin_loss"),
+)
+
+
+def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
+    """Repeat the first batch.
+
+    ``notes`` says by what: "loaded" batches, "targets" of loss functions, "labels" among arguments;
+    and "losses": the value of each loss function in the first step with its lowest possible one.
+    """
+    notes.update(loaded=0, targets=0, labels=0, losses=[])
+    _repeat_loaders(patches, notes)
+    first = _First()
+    for handle in hook_optimizers(lambda *_: None, first.step_ended):
+        patches.callback(handle.remove)
+
+    def change(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        new, call = {}, first.number(id(module))
+        for place, (name, tensor) in enumerate(named_tensors(module, args, kwargs)):
+            if is_data(tensor):
+                given = first.of((id(module), call, place), tensor)
+                notes["labels"] += role_named(name, tensor) == LABELS
+                if given is not tensor:
+                    new[id(tensor)] = given
+        return with_tensors(args, kwargs, new)
+
+    on_calls(patches, notes, change)
+    for name in LOSSES:
+        replace(patches, F, name, lambda original: _on_first_targets(original, first, notes))
+
+
+class _First:
+    """What the first step was given, by place and by the number of the call in its step."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._kept: dict[Any, torch.Tensor] = {}
+        self._calls: dict[Any, int] = {}
+
+    def number(self, of: Any) -> int:
+        """How many of these calls there were before in this step."""
+        self._calls[of] = self._calls.get(of, -1) + 1
+        return self._calls[of]
+
+    def of(self, place: tuple[Any, int, int], tensor: torch.Tensor) -> torch.Tensor:
+        """What was there in the first step: the tensor itself where it is equal."""
+        what, _, where = place
+        known = self._kept.get(place)
+        known = self._kept.get((what, 0, where)) if known is None and self.steps else known
+        if known is None:
+            self._kept[place] = tensor.clone()
+            return tensor
+        same = known.shape == tensor.shape and known.dtype == tensor.dtype
+        return tensor if same and torch.equal(known, tensor) else known.clone()
+
+    def step_ended(self, *_: Any) -> None:
+        """An optimizer has made a step: calls are counted anew."""
+        self.steps += 1
+        self._calls.clear()
+
+
+def _repeat_loaders(patches: ExitStack, notes: dict[str, Any]) -> None:
+    """Every loader over a dataset gives the first batch that came from that dataset."""
+    loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+    batches: dict[int, tuple[Any, Any]] = {}  # with the dataset, whose id is not to be used again
+
+    def iterated(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def __iter__(self: DataLoader[Any]) -> Any:
+            iterator = original(self)
+            loaders[iterator] = self.dataset
+            return iterator
+
+        return __iter__
+
+    def repeated(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def __next__(self: Any) -> Any:
+            batch, dataset = original(self), loaders.get(self)
+            if dataset is None:
+                return batch
+            notes["loaded"] += 1
+            _, kept = batches.setdefault(id(dataset), (dataset, copy.deepcopy(batch)))
+            return copy.deepcopy(kept)  # the script may write into what it gets
+
+        return __next__
+
+    replace(patches, DataLoader, "__iter__", iterated)
+    replace(patches, _BaseDataLoaderIter, "__next__", repeated)
+
+
+def _on_first_targets(
+    original: Callable[..., Any], first: _First, notes: dict[str, Any]
+) -> Callable[..., Any]:
+    """The loss function, with the target of the first step; its value there is noted."""
+    name = original.__name__
+
+    @functools.wraps(original)
+    def loss(input: Any, target: Any = None, *args: Any, **kwargs: Any) -> Any:
+        training = torch.is_grad_enabled() and getattr(input, "requires_grad", False)
+        if not training or not isinstance(target, torch.Tensor) or not is_data(target):
+            return original(input, target, *args, **kwargs)
+        given = first.of((name, first.number(name), 0), target)
+        notes["targets"] += given is not target
+        value = original(input, given, *args, **kwargs)
+        if not first.steps and value.dim() == 0:
+            lowest = floor(name, given, kwargs)
+            notes["losses"].append([float(value.detach()), lowest])
+        return value
+
+    return loss

@@ -1,0 +1,38 @@
+"""Every seed is another: those that the script sets, and PyTorch's where it sets none."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from gradscope.training.patches import replace
+
+#: What is added to each seed.
+SHIFT = 1000
+
+
+def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
+    """``torch.manual_seed`` sets another seed; ``arm_process`` does so of Python and NumPy."""
+    for owner in (torch, torch.random):
+        replace(patches, owner, "manual_seed", shifted)
+    generator = torch.default_generator
+    generator.manual_seed(generator.initial_seed() + SHIFT)
+
+
+def shifted(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a seed that gets another one; None, or what is no whole number, stays."""
+
+    @functools.wraps(original)
+    def seed(*args: Any, **kwargs: Any) -> Any:
+        first = tuple(map(_other, args[:1]))
+        return original(*first, *args[1:], **{name: _other(one) for name, one in kwargs.items()})
+
+    return seed
+
+
+def _other(seed: Any) -> Any:
+    return seed + SHIFT if isinstance(seed, int) else seed

@@ -1,0 +1,284 @@
+"""The verdict of an experiment: which of the known causes the losses of its arms show, if any.
+
+Each threshold is a share of what can be reached in the script, so that none depends on the loss's
+unit. Where the arms do not decide, the verdict is that they do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gradscope.experiment.arms import AS_IT_IS, BY_NAME, OTHER_SEED
+from gradscope.experiment.curves import Curve
+from gradscope.typeset.numbers import number, plural
+
+#: A script whose loss falls by less than this share of another arm's fall is held back.
+_HELD_BACK = 0.25
+#: What such an arm must reach itself, as a share of the way to the lowest loss.
+_REACHED = 0.2
+#: One batch is overfitted when no more than this share of the way is left.
+_LEFT = 0.25
+#: A loss that falls within as many steps again by less than this share of what is left is stuck.
+_STUCK = 1 / 3
+#: Inputs or targets help where the loss is lower by at least this share of what is left.
+_HELPS = 0.03
+#: Losses that never differ by more, as a share, are those of the same outputs.
+_SAME = 1e-3
+#: So many times the noise a difference must be.
+_SIGMA = 3.0
+#: What is taken away, and the cause where the script trains without it.
+_REMOVED = {
+    "no-clipping": "regularisation",
+    "no-weight-decay": "regularisation",
+    "no-dropout": "regularisation",
+    "float32": "precision",
+    "no-schedule": "learning-rate",
+}
+_HOLDS_BACK = {
+    "no-clipping": ("clipping", "clip at a larger norm: about the 90th percentile of the norms"),
+    "no-weight-decay": ("weight decay", "use a smaller `weight_decay`, such as 0.01"),
+    "no-dropout": ("dropout", "drop less: 0.1 to 0.5 is usual"),
+    "float32": ("autocast", "use bfloat16, or a `GradScaler` with float16"),
+    "no-schedule": ("the schedule", "count the schedule in the steps that the script makes"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict, as ``ExperimentReport`` has it, and a line for each arm by its name."""
+
+    cause: str | None
+    message: str
+    evidence: tuple[str, ...] = ()
+    advice: str | None = None
+    arms: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """The arms that ran.
+
+    Attributes:
+        curves: by the arm's name; *as it is* is among them.
+        floor: the lowest loss that the first batch can have; None: not known.
+        steps: how many an arm may make.
+    """
+
+    curves: Mapping[str, Curve]
+    floor: float | None
+    steps: int
+
+    @property
+    def plain(self) -> Curve:
+        """*As it is*."""
+        return self.curves[AS_IT_IS.name]
+
+    @property
+    def start(self) -> float:
+        """The loss before anything is learned."""
+        slow = self.curves.get("learning-rate-x0.01")
+        found = self.plain.first if slow is None else slow.beginning
+        return math.nan if found is None else found
+
+    @property
+    def lowest(self) -> float:
+        """What can be reached: the floor, else the lowest end, or 0 where no loss is below it."""
+        if self.floor is not None:
+            return self.floor
+        known = [loss for c in self.curves.values() for loss in c.losses if loss is not None]
+        return 0.0 if min(known, default=0.0) >= 0 else min(c.end for c in self.curves.values())
+
+    def noise(self, name: str) -> float:
+        """How far the ends of an arm and of *as it is* are apart by chance: as two seeds of *as it
+        is*, or as the scatter of either arm's steps, whichever is larger."""
+        other = self.curves.get(OTHER_SEED.name)
+        seeds = math.inf if other is None else abs(other.end - self.plain.end)
+        spreads = [c.spread for c in (self.plain, self.curves[name]) if not c.diverged]
+        return max(seeds if math.isfinite(seeds) else 0.0, *spreads, 0.0)
+
+    @property
+    def base(self) -> float:
+        """The loss from which falls count: at the start, or what is reached without the input where
+        the script as it is reaches no more."""
+        blind = self.curves.get("no-input")
+        if blind is None or blind.diverged or not self.gain("no-input") < _HELPS:
+            return self.start
+        return min(self.start, blind.end)
+
+    def fall(self, name: str) -> float:
+        """By how much an arm's loss falls; minus infinity where it diverges."""
+        return self.base - self.curves[name].end
+
+    def helps(self, name: str) -> bool:
+        """Whether an arm trains where the script as it is does not."""
+        fall, plain = self.fall(name), self.fall(AS_IT_IS.name)
+        return (
+            fall >= _REACHED * (self.base - self.lowest)
+            and plain < _HELD_BACK * fall
+            and fall - plain > _SIGMA * self.noise(name)
+        )
+
+    def gain(self, name: str) -> float:
+        """What *as it is* has of the inputs or targets that an arm takes away, as a share of what
+        there was to be had."""
+        curve = self.curves[name]
+        above, _ = curve.above(self.plain)
+        room = curve.end - self.lowest
+        return above / room if room > 0 else math.inf
+
+    def is_same(self, name: str) -> bool:
+        """Whether an arm's losses are those of *as it is*, step by step."""
+        return self.curves[name].largest_difference(self.plain) < _SAME
+
+    def left(self, name: str) -> float:
+        """The share of the way to the lowest loss that is left at the end."""
+        way = self.start - self.lowest
+        return (self.curves[name].end - self.lowest) / way if way > 0 else math.nan
+
+    def is_stuck(self, name: str) -> bool:
+        """Whether a loss is far from the lowest, and falls too slowly to come there."""
+        curve, slope = self.curves[name], self.curves[name].slope()
+        if slope is None or not self.left(name) > _LEFT:
+            return False
+        return -slope[0] * self.steps < _STUCK * (curve.end - self.lowest)
+
+
+def judge(arms: Arms) -> Judged:
+    """The cause that the arms show, the strongest evidence first."""
+    lines = dict(_lines(arms))
+    found = _held_back(arms) or _of_data(arms) or _nothing(arms)
+    return Judged(found.cause, found.message, found.evidence, found.advice, lines)
+
+
+def _held_back(arms: Arms) -> Judged | None:
+    """A learning rate, or something that holds the training back."""
+    helping = [name for name in arms.curves if arms.helps(name)]
+    rates = [name for name in helping if BY_NAME[name].factor is not None]
+    removed = [name for name in helping if name in _REMOVED]
+    rate = max(rates, key=arms.fall, default=None)
+    taken = max(removed, key=arms.fall, default=None)
+    # The more particular cause, unless a learning rate does far better.
+    if taken is not None and (rate is None or arms.fall(taken) > 0.5 * arms.fall(rate)):
+        what, advice = _HOLDS_BACK[taken]
+        evidence = (_fell(arms, AS_IT_IS.name), _fell(arms, taken))
+        return Judged(_REMOVED[taken], f"{what} keeps the script from training", evidence, advice)
+    if rate is None:
+        return None
+    factor = BY_NAME[rate].factor or 1.0
+    how = f"too low: × {factor:g} trains" if factor > 1 else f"too high: × {factor:g} trains"
+    evidence = (_fell(arms, AS_IT_IS.name), _fell(arms, rate))
+    return Judged(
+        *("learning-rate", f"the learning rate is {how}", evidence),
+        f"multiply the learning rate by {factor:g}",
+    )
+
+
+def _of_data(arms: Arms) -> Judged | None:
+    """An input that is not used, targets that are not its own, or a model that cannot fit them."""
+    if arms.plain.diverged:
+        return None
+    taken = [name for name in ("mismatched", "no-input") if name in arms.curves]
+    # Where the arms differ, the loss alone does not see who is whose: it pairs nothing, as one that
+    # broadcasts, or one of the outputs alone.
+    if taken and all(map(arms.is_same, taken)):
+        evidence = tuple(_same(name, arms) for name in taken)
+        return Judged(
+            *("input-unused", "the model's output does not depend on its input", evidence),
+            "print what the model is given at a step: is it constant, or zero?",
+        )
+    one = "one-batch" if "one-batch" in arms.curves else None
+    useless = bool(taken) and all(arms.gain(name) < _HELPS for name in taken)
+    limited = useless or (arms.floor is not None and arms.left(AS_IT_IS.name) > _LEFT)
+    if one is not None and limited and arms.is_stuck(one):
+        return Judged(
+            *("model-or-loss", "the model does not overfit one batch", (_fell(arms, one),)),
+            "check the loss function, the output's shape and range, and what is frozen",
+        )
+    if not useless or one is None or not arms.left(one) <= 1 - _LEFT:
+        return None
+    evidence = (*(_no_better(name, arms) for name in taken), _fell(arms, one))
+    return Judged(
+        *("targets-unrelated", "the targets do not belong to the inputs", evidence),
+        "print some inputs beside their targets, as the training step gets them",
+    )
+
+
+def _nothing(arms: Arms) -> Judged:
+    """None of these, with what the arms say in its place."""
+    evidence = [_fell(arms, AS_IT_IS.name)]
+    if "one-batch" in arms.curves:
+        evidence.append(_fell(arms, "one-batch"))
+    steps = plural(arms.steps, "step")
+    return Judged(
+        None,
+        f"none of these within {steps}: model or loss, input, targets, learning rate, "
+        "regularisation, precision",
+        tuple(evidence),
+        f"allow more: `--steps {10 * arms.steps}`" if arms.left(AS_IT_IS.name) > _LEFT else None,
+    )
+
+
+def _fell(arms: Arms, name: str) -> str:
+    curve = arms.curves[name]
+    if curve.diverged:
+        return f"{name}: the loss becomes NaN or Inf"
+    how = "falls" if curve.end < arms.start else "goes"
+    return f"{name}: the loss {how} from {number(arms.start)} to {number(curve.end)}"
+
+
+def _same(name: str, arms: Arms) -> str:
+    largest = arms.curves[name].largest_difference(arms.plain)
+    how = "exactly" if largest == 0 else f"to {largest:.0e}"
+    return f"{name}: every loss is {how} that of {AS_IT_IS.name}"
+
+
+def _no_better(name: str, arms: Arms) -> str:
+    ends = f"the loss ends at {number(arms.curves[name].end)}, as it is at {number(arms.plain.end)}"
+    return f"{name}: {ends}: {max(0.0, arms.gain(name)):.0%} of what the right inputs could give"
+
+
+def _lines(arms: Arms) -> Iterator[tuple[str, str]]:
+    """What each arm shows."""
+    plain = arms.plain
+    for name, curve in arms.curves.items():
+        if curve.diverged:
+            yield name, "the loss becomes NaN or Inf"
+        elif name == AS_IT_IS.name:
+            yield name, f"{arms.left(name):.0%} of the way to the lowest loss is left"
+        elif name == OTHER_SEED.name:
+            yield name, f"ends {number(abs(curve.end - plain.end))} from {AS_IT_IS.name}: the noise"
+        elif name == "one-batch":
+            yield name, _overfits(arms)
+        elif name in ("no-input", "mismatched"):
+            yield name, _taken(arms, name)
+        else:
+            yield name, _compared(arms, name)
+
+
+def _overfits(arms: Arms) -> str:
+    left = arms.left("one-batch")
+    if left <= _LEFT:
+        return "overfits"
+    if arms.is_stuck("one-batch"):
+        return f"stuck with {left:.0%} of the way left"
+    return f"still falls, {left:.0%} of the way left"
+
+
+def _taken(arms: Arms, name: str) -> str:
+    if arms.is_same(name):
+        return f"the same losses as {AS_IT_IS.name}"
+    gain = arms.gain(name)
+    if gain < _HELPS:
+        return f"trains as well as {AS_IT_IS.name}"
+    return f"worse than {AS_IT_IS.name}, as it should be"
+
+
+def _compared(arms: Arms, name: str) -> str:
+    if arms.helps(name):
+        return f"trains, unlike {AS_IT_IS.name}"
+    difference = arms.curves[name].end - arms.plain.end
+    if not abs(difference) > _SIGMA * arms.noise(name):
+        return f"ends as {AS_IT_IS.name}"
+    return "ends lower" if difference < 0 else "ends higher"

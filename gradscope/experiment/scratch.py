@@ -1,0 +1,113 @@
+"""A copy of the working folder in which an arm runs, so that what it writes is gone afterwards.
+
+Refusing to write would end most scripts at their first checkpoint, and letting them write would
+put the checkpoint of a learning rate × 100 in the place of the user's best one. Small files are
+copied and large ones are linked, so that data sets cost nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: Files up to this size are copied, and so many bytes of them; the rest is linked.
+LARGEST, MOST_BYTES = 1 << 20, 64 << 20
+#: So many entries are made; beyond them a folder is linked as one.
+MOST_ENTRIES = 2000
+#: Folders that a training does not write to, and that hold very many files.
+_LINKED = {"__pycache__", "node_modules", "venv", "env", "site-packages", "gradscope-runs"}
+
+
+@dataclass(slots=True)
+class Scratch:
+    """What a copy of a folder is made of.
+
+    Attributes:
+        source: the folder.
+        copied, linked: the paths in it, relative; a linked one may be a folder.
+        folders: those that the copy has itself.
+        size: the bytes of the copied files.
+    """
+
+    source: Path
+    copied: list[Path] = field(default_factory=list)
+    linked: list[Path] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+    size: int = 0
+
+    @classmethod
+    def of(cls, source: Path) -> Scratch:
+        """Decide for each file whether it is copied or linked: the nearest ones come first."""
+        found = cls(source)
+        waiting = deque([Path()])
+        entries = 0
+        while waiting:
+            folder = waiting.popleft()
+            try:
+                inside = sorted(os.scandir(source / folder), key=lambda entry: entry.name)
+            except OSError:
+                continue
+            if folder != Path() and entries + len(inside) > MOST_ENTRIES:
+                found.linked.append(folder)
+                continue
+            entries += len(inside)
+            if folder != Path():
+                found.folders.append(folder)
+            for entry in inside:
+                path = folder / entry.name
+                if entry.is_dir(follow_symlinks=False) and not _is_linked(entry.name):
+                    waiting.append(path)
+                elif entry.is_file(follow_symlinks=False) and found._fits(entry):
+                    found.copied.append(path)
+                else:
+                    found.linked.append(path)
+        return found
+
+    def _fits(self, entry: os.DirEntry[str]) -> bool:
+        size = entry.stat().st_size
+        if size > LARGEST or self.size + size > MOST_BYTES:
+            return False
+        self.size += size
+        return True
+
+    def make(self, root: Path) -> Path:
+        """Make the copy below ``root``; a path such as ``../data`` leads from it where it did.
+
+        Returns:
+            The copy, in which the script is run.
+        """
+        place = root
+        for parent, name in _steps(self.source):
+            place.mkdir(exist_ok=True)
+            for sibling in _names(parent):
+                if sibling != name:
+                    (place / sibling).symlink_to(parent / sibling)
+            place = place / name
+        place.mkdir(exist_ok=True)
+        for folder in self.folders:
+            (place / folder).mkdir()
+        for path in self.copied:
+            shutil.copy2(self.source / path, place / path)
+        for path in self.linked:
+            (place / path).symlink_to(self.source / path)
+        return place
+
+
+def _is_linked(name: str) -> bool:
+    return name in _LINKED or name.startswith(".")
+
+
+def _steps(folder: Path) -> list[tuple[Path, str]]:
+    """Each folder above with the next name on the way down."""
+    parents = [*folder.parents][::-1]
+    return [(parent, next(iter(folder.relative_to(parent).parts))) for parent in parents]
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in folder.iterdir()]
+    except OSError:
+        return []

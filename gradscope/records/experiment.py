@@ -1,0 +1,93 @@
+"""An experiment: short trainings of one script that differ in one thing, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gradscope.records.report import Finding
+from gradscope.records.showing import Plotted
+
+#: What an experiment can find.
+CAUSES = (
+    *("model-or-loss", "input-unused", "targets-unrelated"),
+    *("learning-rate", "regularisation", "precision"),
+)
+#: The arm that all are compared with, its twin, and those that change what the model is given.
+PLAIN, SEED, DATA = "as-it-is", "other-seed", ("one-batch", "no-input", "mismatched")
+#: How the names of the arms begin that change the learning rate.
+RATE = "learning-rate"
+#: What became of an arm.
+RAN, LEFT_OUT, FAILED = "ran", "left-out", "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ArmResult:
+    """One arm, as one optimizer's loss shows it.
+
+    Attributes:
+        name: the arm's, as on the command line.
+        intervention: what was changed, in words.
+        state: "ran", "left-out" or "failed".
+        steps: how many the arm made.
+        losses: the loss of each; None where it was NaN or Inf.
+        verdict: what the arm shows, or why it was left out or failed, in one line.
+        optimizer: whose loss it is, where several have one of their own.
+        start, end: the loss at the start, and the median of the last fifth of the steps.
+        slope: how much the loss changes per step in the last third, with the ends of its 95 %
+            interval.
+        seconds: what the arm took.
+    """
+
+    name: str
+    intervention: str
+    state: str = RAN
+    steps: int = 0
+    losses: tuple[float | None, ...] = ()
+    verdict: str = ""
+    optimizer: str | None = None
+    start: float | None = None
+    end: float | None = None
+    slope: float | None = None
+    slope_low: float | None = None
+    slope_high: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ExperimentReport(Plotted):
+    """Everything that one ``gradscope experiment`` learned.
+
+    Attributes:
+        script: as on the command line, with its arguments.
+        status: "findings" where a cause was found, "failed" where *as it is* did not run, else
+            "ok".
+        cause: one of ``CAUSES``; None: none of them within the steps.
+        message: the cause, or that there is none, in words.
+        evidence: the numbers that it follows from, a sentence each.
+        advice: the next step.
+        findings: of the rules of ``gradscope run``, in the arm that they explain.
+        notices: what the user should know of how it was run.
+    """
+
+    script: str
+    schema: str = "gradscope.experiment/1"
+    status: str = "ok"
+    versions: dict[str, str] = field(default_factory=dict)
+    steps: int = 0
+    seconds: float = 0.0
+    cause: str | None = None
+    message: str = ""
+    evidence: tuple[str, ...] = ()
+    advice: str | None = None
+    arms: tuple[ArmResult, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<gradscope.ExperimentReport of {self.script}: {self.cause or 'no cause'}>"
+
+    @property
+    def ran(self) -> Sequence[ArmResult]:
+        """The arms that have a loss."""
+        return [one for one in self.arms if one.state == RAN]

@@ -1,0 +1,28 @@
+# ruff: noqa
+import sys
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+torch.manual_seed(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+from torch.utils.data import DataLoader, TensorDataset
+
+classes, dim = 8, 20
+centers = torch.randn(classes, dim)
+Y = torch.randint(0, classes, (4096,))
+X = centers[Y] + 0.7 * torch.randn(4096, dim)
+
+loader = DataLoader(TensorDataset(X, Y), batch_size=64, shuffle=True)
+model = nn.Sequential(
+    nn.Linear(dim, 64),
+    nn.ReLU(),
+    nn.Linear(64, classes),
+    nn.Softmax(dim=1),  # broken
+)
+opt = torch.optim.Adam(model.parameters(), lr=3e-3)
+for epoch in range(5):
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()

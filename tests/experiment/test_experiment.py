@@ -1,0 +1,232 @@
+"""``gradscope experiment`` end to end: arms in processes of their own, verdicts, bad scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import processes
+import pytest
+
+import gradscope
+from gradscope.experiment import arm_runs
+from gradscope.experiment.arms import BY_NAME
+from gradscope.records.experiment import CAUSES, ExperimentReport
+from gradscope.reporters.experiment import html, markdown, terminal
+from gradscope.reporters.experiment import json as as_json
+from gradscope.reporters.text_view import TextView
+from gradscope.training.trial import Trial, Tried
+
+HOME = str(Path(gradscope.__file__).parents[1])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": HOME, "OMP_NUM_THREADS": "1"}
+PROGRAMS = Path(__file__).parent / "programs"
+TWO = ["as-it-is", "other-seed"]
+
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(256, 4)
+y = (x[:, :1] - x[:, 1:2]).tanh()
+model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+for step in range(60):
+    i = torch.randint(0, 256, (16,))
+    loss = nn.functional.mse_loss(model(x[i]), y[i])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(loss.item().hex())
+"""
+
+
+@contextlib.contextmanager
+def from_the_server(trial: Trial) -> Iterator[Tried]:
+    """``tried``, whose process is a copy of one that has imported torch."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Tried(Path(folder) / "run.db")
+        assert trial.folder is not None
+        done = processes.gradscope(
+            trial.command(found.run)[3:],
+            cwd=trial.folder,
+            env={**ENVIRONMENT, **trial.environment},
+        )
+        found.code, found.errors = done.returncode, done.stderr
+        yield found
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arm_runs, "tried", from_the_server)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "project"
+
+
+def experiment(folder: Path, script: str, *arms: str, **options: int) -> ExperimentReport:
+    (folder / "train.py").write_text(script, encoding="utf-8")
+    return gradscope.experiment("train.py", arms=arms or TWO, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_as_it_is_is_the_plain_script_to_the_last_bit(quick: None, folder: Path) -> None:
+    report = experiment(folder, SCRIPT)
+    plain = processes.python(["train.py"], cwd=folder, env=ENVIRONMENT)
+    printed = [float.fromhex(line) for line in plain.stdout.splitlines()]
+    one, other = report.arms
+    assert list(one.losses) == printed
+    assert list(other.losses) != printed
+    assert sorted(path.name for path in folder.iterdir()) == ["train.py"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["broken", "mended"])
+@pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause != "precision"])
+def test_the_cause_of_a_script_that_does_not_learn(
+    cause: str, kind: str, quick: None, folder: Path
+) -> None:
+    lines = (PROGRAMS / f"{cause.replace('-', '_')}.py").read_text(encoding="utf-8").splitlines()
+    other = "mended" if kind == "broken" else "broken"
+    script = "\n".join(line for line in lines if not line.endswith(f"# {other}"))
+    report = experiment(folder, script, *BY_NAME)
+    assert report.cause == (cause if kind == "broken" else None), str(report)
+
+
+@pytest.mark.slow
+def test_a_record_in_every_format(quick: None, folder: Path) -> None:
+    report = experiment(folder, SCRIPT, "one-batch", "no-clipping", steps=30)
+    view = TextView()
+    text = terminal.render(report, view)
+    assert "no cause: none of these within 30 steps" in text
+    assert "left-out: clipping changed no gradient" in text
+    data = json.loads(as_json.render(report, view))
+    assert data["schema"] == "gradscope.experiment/1"
+    assert {"name", "intervention", "steps", "losses", "verdict"} <= set(data["arms"][0])
+    assert data["cause"] is None
+    assert "one-batch" in markdown.render(report, view)
+    assert "<svg" in html.render(report, view)
+    assert repr(report) == "<gradscope.ExperimentReport of train.py: no cause>"
+    assert list(report.to_frame()["name"][:2]) == TWO
+    assert [chart.title for chart in report.plot().charts] == ["batch and input"]
+
+
+BAD = {
+    "ends before the first step": ("print('nothing')", "no optimizer stepped"),
+    "raises": (SCRIPT.replace("print(loss", "print(los"), "NameError: name 'los' is not defined"),
+    "needs a terminal": ("input('ready? ')\n" + SCRIPT, "it reads from the terminal"),
+    "writes outside": (
+        f"open({str(Path(HOME) / 'written-by-an-arm.txt')!r}, 'w')\n{SCRIPT}",
+        "writes outside of the scratch copy",
+    ),
+    "saves outside": (
+        SCRIPT + f"torch.save(model, {str(Path(HOME) / 'written-by-an-arm.pt')!r})\n",
+        "writes outside of the scratch copy",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", BAD)
+def test_a_script_that_cannot_be_compared_says_why(case: str, quick: None, folder: Path) -> None:
+    script, words = BAD[case]
+    report = experiment(folder, script)
+    assert report.status == "failed"
+    assert words in report.message
+    assert not list(Path(HOME).glob("written-by-an-arm*"))
+
+
+@pytest.mark.slow
+def test_an_arm_that_fails_does_not_end_the_others(quick: None, folder: Path) -> None:
+    picky = SCRIPT.replace("    loss.backward()", "    assert loss < 50\n    loss.backward()")
+    report = experiment(folder, picky, "learning-rate")
+    states = {one.name: one.state for one in report.arms}
+    assert states.pop("learning-rate-x100") == "failed"
+    assert set(states.values()) == {"ran"}
+
+
+@pytest.mark.slow
+def test_what_a_script_writes_is_gone(quick: None, folder: Path) -> None:
+    report = experiment(folder, SCRIPT + "torch.save(model.state_dict(), 'best.pt')\n", steps=100)
+    assert {one.state for one in report.arms} == {"ran"}
+    assert not (folder / "best.pt").exists()
+
+
+@pytest.mark.slow
+def test_two_losses_are_said_and_not_judged(quick: None, folder: Path) -> None:
+    script = """
+import torch
+from torch import nn
+
+one, two = nn.Linear(2, 1), nn.Linear(2, 1)
+optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (one, two)]
+for step in range(40):
+    for net, optimizer in zip((one, two), optimizers):
+        optimizer.zero_grad()
+        net(torch.ones(4, 2)).square().mean().backward()
+        optimizer.step()
+"""
+    report = experiment(folder, script, "one-batch")
+    assert report.cause is None
+    assert "have a loss each" in report.message
+    assert [one.state for one in report.arms if one.name == "one-batch"] == ["left-out"]
+    assert len([one for one in report.arms if one.name == "as-it-is"]) == 2
+
+
+@pytest.mark.slow
+def test_the_command_and_an_interrupt(folder: Path) -> None:
+    """In fresh interpreters: an arm is ended by Ctrl-C, and leaves nothing behind."""
+    (folder / "train.py").write_text(SCRIPT + "import time\ntime.sleep(600)\n", encoding="utf-8")
+    temporary = folder.parent / "temporary"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gradscope", "experiment", "--steps", "1000", "train.py"],
+        cwd=folder,
+        env={**ENVIRONMENT, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list(temporary.glob("gradscope-*/run.db")) and process.poll() is None:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "up to 14 arms of 1,000 steps" in err
+    assert "interrupted" in out
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--arms", "one-bach", "train.py"], "there is no arm `one-bach`"),
+        (["--seconds", "0", "train.py"], "`--seconds 0` is not a time"),
+        (["missing.py"], "there is no file `missing.py`"),
+        (["--plot", "losses.txt", "train.py"], "is not a picture file"),
+        (["python", "-O", "train.py"], "without options of the interpreter"),
+    ],
+    ids=["arm", "seconds", "script", "plot", "interpreter"],
+)
+def test_wrong_options_are_refused_before_anything_runs(
+    words: list[str], message: str, folder: Path
+) -> None:
+    (folder / "train.py").write_text(SCRIPT, encoding="utf-8")
+    done = processes.gradscope(["experiment", *words], cwd=folder, env=ENVIRONMENT)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not done.stdout

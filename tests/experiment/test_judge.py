@@ -1,0 +1,166 @@
+"""The verdict on curves that are known: which cause they show, and that healthy ones show none."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gradscope.errors import OptionError
+from gradscope.experiment.arms import ARMS, AS_IT_IS, chosen
+from gradscope.experiment.curves import Curve
+from gradscope.experiment.judge import Arms, judge
+from gradscope.records.experiment import CAUSES
+
+STEPS = 100
+
+
+def falling(start: float, end: float, rate: float = 20.0, phase: float = 0.0) -> Curve:
+    """A loss that goes from start to end, with a scatter of a hundredth of the start."""
+    values = (
+        end + (start - end) * math.exp(-step / rate) + 0.01 * start * math.sin(7 * step + phase)
+        for step in range(STEPS)
+    )
+    return Curve(tuple(values))
+
+
+def level(loss: float, phase: float = 0.0) -> Curve:
+    return falling(loss, loss, phase=phase)
+
+
+LOST = Curve((2.3, *[None] * (STEPS - 1)))
+HEALTHY = {
+    "as-it-is": falling(2.3, 0.5),
+    "other-seed": falling(2.3, 0.52, phase=1),
+    "one-batch": falling(2.3, 0.01),
+    "no-input": falling(2.35, 2.28),
+    "mismatched": falling(2.35, 2.32),
+    "learning-rate-x0.01": level(2.3),
+    "learning-rate-x0.1": falling(2.3, 1.6, 60),
+    "learning-rate-x10": falling(2.3, 0.2, 10),
+    "learning-rate-x100": LOST,
+    "no-dropout": falling(2.3, 0.3),
+}
+IDLE = {name: level(2.3, phase) for phase, name in enumerate(HEALTHY)}
+CASES = {
+    "learning rate too low": (
+        {**IDLE, "learning-rate-x100": falling(2.3, 0.3), "one-batch": falling(2.3, 2.2, 300)},
+        "learning-rate",
+        "too low: × 100",
+    ),
+    "learning rate too high": (
+        {**IDLE, "as-it-is": LOST, "other-seed": LOST, "learning-rate-x0.01": falling(2.3, 0.2)},
+        "learning-rate",
+        "too high: × 0.01",
+    ),
+    "a part holds it back, and a learning rate helps a little": (
+        {**IDLE, "no-clipping": falling(2.3, 0.3), "learning-rate-x100": falling(2.3, 0.6)},
+        "regularisation",
+        "clipping",
+    ),
+    "a schedule that ends too early": (
+        {**IDLE, "no-schedule": falling(2.3, 0.3)},
+        "learning-rate",
+        "the schedule",
+    ),
+    "autocast": ({**IDLE, "float32": falling(2.3, 0.3)}, "precision", "autocast"),
+    "the same losses without the input": (
+        {**IDLE, "as-it-is": level(2.3), "no-input": level(2.3), "mismatched": level(2.3)},
+        "input-unused",
+        "does not depend",
+    ),
+    "one batch is memorised, and that is all": (
+        {**IDLE, "one-batch": falling(2.3, 0.05)},
+        "targets-unrelated",
+        "do not belong",
+    ),
+    "one batch is not": (IDLE, "model-or-loss", "does not overfit"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_cause_is_named(case: str) -> None:
+    curves, cause, words = CASES[case]
+    found = judge(Arms(curves, 0.0, STEPS))
+    assert found.cause == cause
+    assert found.cause in CAUSES
+    assert words in found.message
+    assert found.evidence
+    assert found.advice
+    assert set(found.arms) == set(curves)
+
+
+@pytest.mark.parametrize("floor", [0.0, None])
+def test_a_training_that_goes_well_has_no_cause(floor: float | None) -> None:
+    found = judge(Arms(HEALTHY, floor, STEPS))
+    assert found.cause is None
+    assert found.message.startswith("none of these within 100 steps")
+    assert found.arms["one-batch"] == "overfits"
+    assert found.arms["no-input"] == "worse than as-it-is, as it should be"
+
+
+@pytest.mark.parametrize("left", [name for name in HEALTHY if name != AS_IT_IS.name])
+def test_no_arm_is_needed_for_that(left: str) -> None:
+    curves = {name: curve for name, curve in HEALTHY.items() if name != left}
+    assert judge(Arms(curves, 0.0, STEPS)).cause is None
+
+
+def test_a_slow_start_is_not_a_wrong_target() -> None:
+    """Inputs help a little, and one batch is not overfitted yet, but falls."""
+    curves = {
+        **HEALTHY,
+        "as-it-is": falling(2.3, 2.1),
+        "other-seed": falling(2.3, 2.12, phase=1),
+        "one-batch": falling(2.3, 0.5, 100),
+        "learning-rate-x10": falling(2.3, 1.9),
+        "no-dropout": falling(2.3, 2.05),
+    }
+    assert judge(Arms(curves, 0.0, STEPS)).cause is None
+
+
+def test_a_loss_that_does_not_see_whose_target_is_whose_does_not_accuse_the_input() -> None:
+    """As a loss of the outputs alone: to shift the inputs changes no loss."""
+    curves = {**HEALTHY, "mismatched": HEALTHY["as-it-is"]}
+    assert judge(Arms(curves, None, STEPS)).cause is None
+
+
+def test_the_noise_of_a_diverging_arm_is_its_own() -> None:
+    wild = Curve(tuple(1e6 * math.sin(3 * step) for step in range(STEPS)))
+    curves = {**IDLE, "learning-rate-x100": wild, "learning-rate-x10": falling(2.3, 0.3)}
+    assert judge(Arms(curves, 0.0, STEPS)).cause == "learning-rate"
+
+
+def test_a_curve_in_numbers() -> None:
+    line = Curve(tuple(10.0 - 0.1 * step for step in range(STEPS)))
+    slope, low, high = line.slope() or (0.0, 0.0, 0.0)
+    assert slope == pytest.approx(-0.1, rel=1e-9)
+    assert low == pytest.approx(high, abs=1e-9)
+    assert line.end == pytest.approx(10 - 0.1 * 89.5, rel=1e-9)
+    assert line.first == 10.0
+    assert not line.diverged
+    assert LOST.diverged
+    assert LOST.end == math.inf
+    assert LOST.slope() is None
+    assert line.largest_difference(line) == 0.0
+
+
+def test_a_slope_lies_in_its_interval_as_often_as_it_should() -> None:
+    import random
+
+    made = random.Random(0)
+    inside = 0
+    for _ in range(400):
+        noisy = Curve(tuple(5 - 0.02 * step + made.gauss(0, 0.3) for step in range(300)))
+        _, low, high = noisy.slope() or (0.0, 0.0, 0.0)
+        inside += low <= -0.02 <= high
+    # Of 400 that hold 95 % each, four standard deviations of a binomial count.
+    assert inside >= 380 - 4 * math.sqrt(400 * 0.95 * 0.05)
+
+
+def test_arms_are_chosen_by_name() -> None:
+    assert chosen([]) == ARMS
+    names = [arm.name for arm in chosen(["one-batch", "learning-rate"])]
+    assert names[:3] == ["as-it-is", "other-seed", "one-batch"]
+    assert len(names) == 7
+    with pytest.raises(OptionError, match="no arm `one-batches`"):
+        chosen(["one-batches"])
