@@ -93,6 +93,14 @@ def gradscope(case: Case, layers: tuple[str, ...] = ("**",)) -> Step:
     return step
 
 
+def gradscope_with_pytorch(case: Case) -> Step:
+    """The same without the compiled library; each way has a process of its own."""
+    from gradscope.capture import one_pass
+
+    one_pass._library = "off"
+    return gradscope(case)
+
+
 def gradscope_three(case: Case) -> Step:
     return gradscope(case, case.three)
 
@@ -174,6 +182,7 @@ def torchinfo(case: Case) -> Step:
 ONLOOKERS: dict[str, Callable[[Case], Step]] = {
     "plain": plain,
     "gradscope": gradscope,
+    "gradscope-with-pytorch": gradscope_with_pytorch,
     "gradscope-three": gradscope_three,
     "gradscope-live": gradscope_live,
     "naive": naive,

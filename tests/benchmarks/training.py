@@ -47,7 +47,7 @@ _BARE = """
 from gradscope.loading.live import adopt
 from gradscope.running.observe import observe
 inputs, loss = batch()
-workload = adopt(model, {"loss": loss}, inputs=(inputs,))
+workload = adopt(model, {"loss": loss}, inputs=(inputs,), target=None)
 def plain():
     loss(model(inputs)).backward()
     model.zero_grad()
