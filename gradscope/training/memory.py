@@ -63,16 +63,30 @@ def _even_size(parameter: nn.Parameter) -> int:
     return parameter.numel() * parameter.element_size() // parts
 
 
-def give_back() -> None:
-    """Return the free memory of the heap to the system, after a sample in a large process.
+class Heap:
+    """Returns the heap's free memory to the system after a sample in a large process.
 
-    What a look allocates lies between the script's gradients: glibc gives back the top of its heap
-    alone, and the next steps would not find fitting free blocks. ``malloc_trim`` gives back all.
+    What a sample allocates lies between the script's tensors: glibc gives back the top of its heap
+    alone, and the next steps would not find fitting free blocks. ``malloc_trim`` gives back all. It
+    takes longer the larger the heap is, so it waits until the process has grown since.
     """
-    if _resident() >= _LARGE_PROCESS:
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:  # glibc's own
-            trim(0)
+
+    def __init__(self) -> None:
+        self._largest = 0  # bytes of the process, just before the last trim
+
+    def give_back(self) -> None:
+        """Trim the heap, if the process grew by more than copies of weights may take."""
+        now = _resident()
+        if now < max(_LARGE_PROCESS, self._largest + max(_LEAST_ROOM, int(_SHARE * now))):
+            return
+        self._largest = now
+        _trim()
+
+
+def _trim() -> None:
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # glibc's own
+        trim(0)
 
 
 def _copy(weight: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from torch.autograd.graph import Node
 from gradscope.capture.graph import free_nodes
 from gradscope.records.training import TrainedModel, TrainingRecord, TrainingStep
 from gradscope.training.guard import Guard
-from gradscope.training.memory import give_back
+from gradscope.training.memory import Heap
 from gradscope.training.models import Model
 from gradscope.training.optimizers import ObservedOptimizer
 from gradscope.training.sampled_step import SampledStep
@@ -38,6 +38,7 @@ class OptimizerTurns:
         self._optimizers: set[int] = set()  # that made a step since the sampler was set
         self._steps = 0
         self._nodes: list[list[Node]] = []  # that were seen, of the latest samples
+        self._heap = Heap()
 
     def begin(self, models: Sequence[Model]) -> None:
         """Look at these models from now on."""
@@ -84,7 +85,7 @@ class OptimizerTurns:
         self._steps += 1
         if self._steps >= _LONGEST_ROUND or not set(map(id, optimizers)) - self._optimizers:
             self.end()
-            give_back()
+            self._heap.give_back()
         self.free_graphs(but=1)
 
     def hold(self, nodes: list[Node]) -> None:
