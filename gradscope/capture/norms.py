@@ -7,26 +7,32 @@ from collections.abc import Sequence
 
 import torch
 
-from gradscope.capture.reductions import BLOCK, flat_elements
+from gradscope.capture import one_pass
+from gradscope.capture.reductions import BLOCK, in_memory_order
 from gradscope.capture.shards import local
 
 
 def gradient_norms(gradients: Sequence[torch.Tensor]) -> list[float]:
     """The L2 norm of each gradient, or of its shard; NaN or Inf where one of its elements is.
 
-    Sums of squares are added up over blocks in float32 and over the blocks in float64, as
-    ``capture/reductions.py`` does: one float32 sum over millions of elements errs by up to 1e-3.
-    Squares outside float32's range are taken in float64.
+    Without the compiled library, sums of squares are added up over blocks in float32 and over the
+    blocks in float64, as ``capture/reductions.py`` does: one float32 sum over millions of elements
+    errs by up to 1e-3. Squares outside float32's range are taken in float64.
     """
     # Of a backward that made a graph; to switch gradients off instead takes longer than a norm.
     gradients = [g.detach() if g.requires_grad else g for g in map(local, gradients)]
     norms = [0.0] * len(gradients)
-    small, others = [], []
+    small, others, exact = [], [], set()
     for number, gradient in enumerate(gradients):
-        if not _is_plain(gradient):
-            others.append(number)
-        elif gradient.numel() <= BLOCK:
+        plain = _is_plain(gradient)
+        if plain and gradient.numel() <= BLOCK:
             small.append(number)
+        elif (numbers := one_pass.numbers(gradient)) is not None:
+            *_, nan, inf = numbers
+            norms[number] = math.nan if nan else math.inf if inf else numbers[0]
+            exact.add(number)
+        elif not plain:
+            others.append(number)
         else:
             # Here numbers can be had without waiting: no call for the sum over the blocks.
             norms[number] = math.hypot(*_block_norms(gradient.view(-1)).tolist())
@@ -41,8 +47,8 @@ def gradient_norms(gradients: Sequence[torch.Tensor]) -> list[float]:
         for number, norm in zip(there, read, strict=True):
             norms[number] = norm
     return [
-        norm if 1e-15 < norm < 1e18 else _exact(gradient, norm)
-        for norm, gradient in zip(norms, gradients, strict=True)
+        norm if 1e-15 < norm < 1e18 or number in exact else _exact(gradients[number], norm)
+        for number, norm in enumerate(norms)
     ]
 
 
@@ -81,7 +87,8 @@ def _norm(gradient: torch.Tensor) -> torch.Tensor:
     if gradient.dtype in (torch.float16, torch.bfloat16):
         gradient = gradient.float()
     # In memory order: of a convolution's weights the channels may come last.
-    flat, copies = flat_elements(gradient)
+    ordered, copies = in_memory_order(gradient)
+    flat = ordered.reshape(-1)
     blocks = flat if flat.numel() <= BLOCK else _block_norms(flat)
     double = torch.float64 if blocks is not flat else None
     norm: torch.Tensor = torch.linalg.vector_norm(blocks, dtype=double).double()

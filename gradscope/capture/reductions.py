@@ -10,22 +10,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 BLOCK = 2048  # a float32 sum of squares over this many equal values still errs below 1e-6
 _CHUNK = 1 << 20  # elements that are reduced together; the exact path holds them in float64
+_FEW = 1 << 16  # elements up to which NumPy's one thread is as quick as PyTorch's several
 _WORDS = 128  # how many words of eight truths are added before their bytes are
 #: Largest magnitudes whose squares neither overflow nor sink below what float32 (float64) resolves.
 _RANGE = {torch.float32: (1e-12, 1e15), torch.float64: (1e-130, 1e130)}
 
 
-def flat_elements(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """All elements in one dimension, in memory order, and how often an expanded one repeats them.
+def in_memory_order(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """A view of all elements, the last axis innermost in memory, and how often it stands for each.
 
     The gradient of a sum is one number expanded to the tensor's shape: it is read once.
     """
     if tensor.is_contiguous():
-        return tensor.view(-1), 1
+        return tensor, 1
     copies = 1
     order: list[tuple[int, int]] = []
     for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
@@ -35,7 +37,19 @@ def flat_elements(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         order.append((-abs(stride), axis))
     if not tensor.is_contiguous():
         tensor = tensor.permute([axis for _, axis in sorted(order)])
-    return tensor.reshape(-1), copies
+    return tensor, copies
+
+
+def _flat_chunks(tensor: torch.Tensor, most: int) -> Iterator[torch.Tensor]:
+    """All elements, so many at a time, in one dimension; only what is not in a row is copied."""
+    if tensor.is_contiguous():
+        yield from torch.split(tensor.view(-1), most)
+    elif tensor.numel() <= most:
+        yield tensor.reshape(-1)
+    else:
+        rows = most // (tensor.numel() // tensor.shape[0])
+        for part in torch.split(tensor, rows) if rows else tensor:
+            yield from _flat_chunks(part, most)
 
 
 def of_numbers(numbers: list[float]) -> list[float] | None:
@@ -57,28 +71,25 @@ def of_numbers(numbers: list[float]) -> list[float] | None:
     return [math.hypot(*numbers), mean, std, low, high, float(zeros), 0.0, 0.0]
 
 
-def fast(flat: torch.Tensor, copies: int) -> list[float] | None:
+def fast(tensor: torch.Tensor, copies: int) -> list[float] | None:
     """norm mean std min max zeros nan inf on the CPU, or None where only ``exact`` is right."""
-    if flat.is_complex():
-        flat = flat.abs()
-    if not flat.is_floating_point():
-        flat = flat.double()
-    limits = _RANGE.get(torch.float32 if flat.dtype.itemsize < 4 else flat.dtype)
+    dtype = tensor.dtype if not tensor.is_complex() else tensor.real.dtype
+    if not dtype.is_floating_point:
+        dtype = torch.float64
+    limits = _RANGE.get(torch.float32 if dtype.itemsize < 4 else dtype)
     if limits is None:
         return None
-    n = flat.numel()
+    n = tensor.numel()
     low, high, total, squares, zeros = math.inf, -math.inf, 0.0, 0.0, 0
-    for chunk in (flat,) if n <= _CHUNK else torch.split(flat, _CHUNK):
+    for chunk in _real_chunks(tensor):
         # A chunk is read several times while the processor's caches hold it.
-        chunk = chunk.float() if chunk.dtype.itemsize < 4 else chunk
-        bounds = torch.aminmax(chunk)
-        least, most = bounds.min.item(), bounds.max.item()
+        least, most = _bounds(chunk)
         # A NaN or Inf among the values shows in the bounds and fails this comparison too.
         if not max(-least, most) < limits[1]:
             return None
         low, high = min(low, least), max(high, most)
         if least <= 0.0 <= most:
-            zeros += chunk.numel() if least == most else _zeros(chunk)
+            zeros += _zeros(chunk)
         part_total, part_squares = _sums(chunk)
         total += part_total
         squares += part_squares
@@ -89,39 +100,76 @@ def fast(flat: torch.Tensor, copies: int) -> list[float] | None:
     mean = total / n
     variance = squares / n - mean * mean
     if mean * mean > 25.0 * variance:
-        variance = _shifted_variance(flat, mean)
+        variance = _shifted_variance(tensor, mean)
     # `mean` may leave the bounds by a rounding; a constant tensor must not look otherwise.
     mean = min(max(mean, low), high)
     norm = math.sqrt(squares) * math.sqrt(copies)
     return [norm, mean, math.sqrt(max(variance, 0.0)), low, high, float(zeros * copies), 0.0, 0.0]
 
 
-def _sums(chunk: torch.Tensor) -> tuple[float, float]:
-    """Σx and Σx²: within a block in the tensor's own precision, across blocks in float64.
+#: Some of a tensor's elements; few of them as an array, whose functions start sooner.
+_Chunk = torch.Tensor | np.ndarray
 
-    PyTorch adds a plain sum in pairs, so that one is exact enough; a norm it adds in a row.
+
+def _real_chunks(tensor: torch.Tensor) -> Iterator[_Chunk]:
+    """Moduli of complex numbers, integers in float64, others in float32 at the least."""
+    for chunk in _flat_chunks(tensor, _CHUNK):
+        if chunk.is_complex():
+            chunk = chunk.abs()
+        elif not chunk.is_floating_point():
+            chunk = chunk.double()
+        elif chunk.dtype.itemsize < 4:
+            # In its own precision a mean would be rounded to that of half floats.
+            chunk = chunk.float()
+        yield _array(chunk) if chunk.numel() <= _FEW else chunk
+
+
+def _array(chunk: torch.Tensor) -> _Chunk:
+    """The same memory for NumPy; the chunk itself where it has none, as inside ``torch.func``."""
+    try:
+        return chunk.numpy()
+    except RuntimeError:
+        return chunk
+
+
+def _bounds(chunk: _Chunk) -> tuple[float, float]:
+    """The least and the largest element; NaN where there is one."""
+    if isinstance(chunk, np.ndarray):
+        return float(chunk.min()), float(chunk.max())
+    bounds = torch.aminmax(chunk)
+    return bounds.min.item(), bounds.max.item()
+
+
+def _sums(chunk: _Chunk) -> tuple[float, float]:
+    """Σx and Σx²: within a block in the elements' own precision, across blocks in float64.
+
+    A plain sum is added in pairs, so that one is exact enough; a norm is added in a row.
     """
-    n = chunk.numel()
     total = chunk.sum().item()
-    if n <= BLOCK:
-        return total, torch.dot(chunk, chunk).item()
+    full = len(chunk) - len(chunk) % BLOCK
     squares = 0.0
-    full = n - n % BLOCK
-    blocks = torch.linalg.vector_norm(chunk[:full].view(-1, BLOCK), dim=1).double()
-    squares = torch.dot(blocks, blocks).item()
-    if full < n:
-        tail = chunk[full:]
-        squares += torch.dot(tail, tail).item()
+    if isinstance(chunk, np.ndarray):
+        if full:
+            rows = chunk[:full].reshape(-1, BLOCK)
+            squares = float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64))
+        return total, squares + float(np.dot(chunk[full:], chunk[full:]))
+    if full:
+        blocks = torch.linalg.vector_norm(chunk[:full].view(-1, BLOCK), dim=1).double()
+        squares = torch.dot(blocks, blocks).item()
+    if full < len(chunk):
+        squares += torch.dot(chunk[full:], chunk[full:]).item()
     return total, squares
 
 
-def _zeros(chunk: torch.Tensor) -> int:
+def _zeros(chunk: _Chunk) -> int:
     """How many elements are zero.
 
-    ``count_nonzero`` takes a branch for each element, and a comparison is slower than a conversion
-    to bool. Eight of its bytes are added as one word: the sum of up to 255 such words carries
-    nothing from byte to byte.
+    ``count_nonzero`` takes a branch for each element, and PyTorch's comparison is slower than its
+    conversion to bool. Eight of its bytes are added as one word: the sum of up to 255 such words
+    carries nothing from byte to byte.
     """
+    if isinstance(chunk, np.ndarray):
+        return int(np.count_nonzero(chunk == 0))
     n = chunk.numel()
     if n < _WORDS * 8:
         return n - int(chunk.bool().sum())
@@ -132,43 +180,41 @@ def _zeros(chunk: torch.Tensor) -> int:
     return n - count - (int(truths[full:].sum()) if full < n else 0)
 
 
-def _shifted_variance(flat: torch.Tensor, mean: float) -> float:
+def _shifted_variance(tensor: torch.Tensor, mean: float) -> float:
     """The variance about a pilot: Σx² − (Σx)²/n cancels where the mean dwarfs the spread."""
     total = squares = 0.0
-    for chunk in torch.split(flat, _CHUNK):
-        # In the tensor's own precision the pilot would be rounded to that of half floats.
-        wide = chunk.float() if chunk.dtype.itemsize < 4 else chunk
-        part_total, part_squares = _sums(wide - mean)
+    for chunk in _real_chunks(tensor):
+        part_total, part_squares = _sums(chunk - mean)
         total += part_total
         squares += part_squares
-    shift = total / flat.numel()
-    return squares / flat.numel() - shift * shift
+    shift = total / tensor.numel()
+    return squares / tensor.numel() - shift * shift
 
 
-def exact(flat: torch.Tensor, copies: int) -> torch.Tensor:
+def exact(tensor: torch.Tensor, copies: int) -> torch.Tensor:
     """The eight numbers in float64, scaled by the largest magnitude, over the finite elements.
 
     No value is read back, so it serves accelerators too.
     """
-    zero = torch.zeros((), dtype=torch.float64, device=flat.device)
+    zero = torch.zeros((), dtype=torch.float64, device=tensor.device)
     infinity = zero + math.inf
     low, high, zeros, nan, inf = infinity, -infinity, zero, zero, zero
-    for values, finite, isnan in _chunks(flat):
+    for values, finite, isnan in _double_chunks(tensor):
         low = torch.minimum(low, torch.where(finite, values, infinity).min())
         high = torch.maximum(high, torch.where(finite, values, -infinity).max())
         zeros = zeros + (values == 0).sum()
         nan = nan + isnan.sum()
         inf = inf + (~(finite | isnan)).sum()
-    n = flat.numel() - nan - inf
+    n = tensor.numel() - nan - inf
     scale = torch.maximum(low.abs(), high.abs())
     scale = torch.where((scale == 0) | ~torch.isfinite(scale), zero + 1.0, scale)
     total = squares = deviation = zero
-    for values, finite, _ in _chunks(flat):
+    for values, finite, _ in _double_chunks(tensor):
         scaled = torch.where(finite, values / scale, zero)
         total = total + scaled.sum()
         squares = squares + scaled.square().sum()
     mean = total / n
-    for values, finite, _ in _chunks(flat):
+    for values, finite, _ in _double_chunks(tensor):
         deviation = deviation + torch.where(finite, values / scale - mean, zero).square().sum()
     norm = squares.sqrt() * scale * math.sqrt(copies)
     std = (deviation / n).sqrt() * scale
@@ -176,9 +222,11 @@ def exact(flat: torch.Tensor, copies: int) -> torch.Tensor:
     return torch.stack([norm, mean * scale, std, low, high, *counts])
 
 
-def _chunks(flat: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def _double_chunks(
+    tensor: torch.Tensor,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Float64 values (a modulus where complex), which are finite, and which are NaN."""
-    for chunk in torch.split(flat, _CHUNK if flat.device.type == "cpu" else _CHUNK << 4):
+    for chunk in _flat_chunks(tensor, _CHUNK if tensor.is_cpu else _CHUNK << 4):
         if chunk.is_complex():
             wide = chunk.to(torch.complex128)
             yield wide.abs(), torch.isfinite(wide), torch.isnan(wide)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch.nn.parameter import is_lazy
 
+from gradscope.capture import one_pass
 from gradscope.capture.reductions import BLOCK
 from gradscope.capture.shards import local
 from gradscope.capture.stats import SMALL, Measured, finish, measure, on_host
@@ -19,8 +20,11 @@ _NARROW = {torch.float32, torch.bfloat16, torch.float16}
 
 
 def measure_all(tensors: Iterable[torch.Tensor]) -> list[Measured]:
-    """``measure`` of each tensor; those of one size are rows of one matrix."""
+    """``measure`` of each tensor; without the compiled library, those of one size are rows of one
+    matrix."""
     tensors = list(map(local, tensors))
+    if one_pass.is_compiled():
+        return [measure(tensor) for tensor in tensors]
     done: list[Measured | None] = [None] * len(tensors)
     alike: dict[tuple[int, torch.dtype], list[int]] = {}
     for i, tensor in enumerate(tensors):
@@ -77,8 +81,6 @@ def _rows(tensors: Sequence[torch.Tensor]) -> list[TensorStats | None]:
     figures = torch.stack([norm, mean, std, low, high, zeros]).T
     finite = torch.isfinite(figures).all(1).tolist()
     return [
-        finish(TensorStats(tuple(tensor.shape), dtype, n), [*numbers, 0.0, 0.0], None)
-        if full
-        else None
+        finish(tuple(tensor.shape), dtype, n, [*numbers, 0.0, 0.0]) if full else None
         for tensor, numbers, full in zip(tensors, figures.tolist(), finite, strict=True)
     ]

@@ -4,6 +4,7 @@ and in ``reductions.py``, which computes them.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import weakref
@@ -13,7 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.parameter import is_lazy
 
-from gradscope.capture.reductions import exact, fast, flat_elements, of_numbers
+from gradscope.capture import one_pass
+from gradscope.capture.reductions import exact, fast, in_memory_order, of_numbers
 from gradscope.capture.shards import local
 from gradscope.records.tensors import TensorStats, Value
 
@@ -48,9 +50,14 @@ def measure(tensor: torch.Tensor) -> Measured:
     hook waits for the device.
     """
     tensor = local(tensor)
-    dtype = str(tensor.dtype).removeprefix("torch.")
+    dtype = _name(tensor.dtype)
     if is_lazy(tensor):  # a lazy module's parameter has no shape before its first call
         return TensorStats((), dtype, 0)
+    count = tensor.numel()
+    if count > SMALL:  # most are read by this alone: what follows takes longer than a small tensor
+        numbers = one_pass.numbers(tensor)
+        if numbers is not None:
+            return finish(tuple(tensor.shape), dtype, count, numbers)
     tensor = tensor.detach()  # of what follows autograd sees nothing
     if tensor.is_nested:
         head = TensorStats((tensor.size(0), -1), dtype, sum(t.numel() for t in tensor.unbind()))
@@ -69,8 +76,7 @@ def measure(tensor: torch.Tensor) -> Measured:
 def head_of(tensor: torch.Tensor) -> TensorStats:
     """Shape, dtype and size alone."""
     tensor = local(tensor)
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return TensorStats(tuple(map(int, tensor.shape)), dtype, tensor.numel())
+    return TensorStats(tuple(map(int, tensor.shape)), _name(tensor.dtype), tensor.numel())
 
 
 def resolve(measured: Iterable[Measured]) -> dict[int, TensorStats]:
@@ -132,7 +138,8 @@ def _read(items: Sequence[Deferred]) -> None:
         values = None
         if item.values is not None:
             values = _values([next(flat) for _ in range(item.values.numel())], item.head)
-        item.found = finish(item.head, numbers, values)
+        head = item.head
+        item.found = finish(head.shape, head.dtype, head.numel, numbers, values)
 
 
 def on_host(tensor: torch.Tensor) -> bool:
@@ -159,18 +166,24 @@ def _numbers(head: TensorStats, tensor: torch.Tensor) -> Measured:
     if head.numel <= SMALL:
         small = tensor.reshape(-1)
         small = torch.view_as_real(small).reshape(-1) if small.is_complex() else small
-    flat, copies = flat_elements(tensor)
-    if not on_host(flat):
-        return Deferred(head, exact(flat, copies), None if small is None else small.double())
+    if not on_host(tensor):
+        deferred = exact(*in_memory_order(tensor))
+        return Deferred(head, deferred, None if small is None else small.double())
     values, numbers = None, None
     if small is not None:
         listed = small.tolist()
         values = _values(listed, head)
         numbers = None if tensor.is_complex() else of_numbers(listed)
-    numbers = numbers or fast(flat, copies)
-    if numbers is None:
-        numbers = exact(flat, copies).tolist()
-    return finish(head, numbers, values)
+    return finish(head.shape, head.dtype, head.numel, numbers or _on_host(tensor), values)
+
+
+def _on_host(tensor: torch.Tensor) -> list[float]:
+    """The eight numbers, by the quickest way that is right for these elements."""
+    found = one_pass.numbers(tensor)
+    if found is None:
+        ordered, copies = in_memory_order(tensor)
+        found = fast(ordered, copies) or exact(ordered, copies).tolist()
+    return found
 
 
 def _sparse(head: TensorStats, tensor: torch.Tensor) -> Measured:
@@ -207,19 +220,26 @@ def _sparse(head: TensorStats, tensor: torch.Tensor) -> Measured:
 
 
 def finish(
-    head: TensorStats, numbers: list[float], values: tuple[Value, ...] | None
+    shape: tuple[int, ...],
+    dtype: str,
+    numel: int,
+    numbers: list[float],
+    values: tuple[Value, ...] | None = None,
 ) -> TensorStats:
-    """A tensor's shape and its eight numbers as a record; a NaN among them is what there is not."""
+    """A tensor's eight numbers as a record; a NaN among them is what there is not."""
     *moments, zeros, nan, inf = numbers
     found: list[float | None] = [*moments]
     if nan + inf:
-        nothing = nan + inf >= head.numel  # finite, that is
+        nothing = nan + inf >= numel  # finite, that is
         found = [None if nothing or math.isnan(moment) else moment for moment in moments]
     norm, mean, std, low, high = found
     counts = (int(zeros), int(nan), int(inf))
-    return TensorStats(
-        head.shape, head.dtype, head.numel, norm, mean, std, low, high, *counts, values
-    )
+    return TensorStats(shape, dtype, numel, norm, mean, std, low, high, *counts, values)
+
+
+@functools.cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _values(numbers: list[float], head: TensorStats) -> tuple[Value, ...]:

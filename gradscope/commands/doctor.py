@@ -29,11 +29,15 @@ def run(debug: Debug = False) -> None:
     """
     with importing_torch():
         import torch  # noqa: F401
+
+    from gradscope.capture import one_pass
+
     lines = [f"gradscope     {__version__}", f"python        {platform.python_version()}"]
     for package in _PACKAGES:
         lines.append(f"{package:<13} {_version(package)}")
     problem = _torchvision_problem()
-    lines += [f"devices       {_devices()}", f"weights       {_weights_folder()}"]
+    lines += [f"devices       {_devices()}", f"statistics    {one_pass.in_use()}"]
+    lines.append(f"weights       {_weights_folder()}")
     lines.append(f"may import    {os.environ.get('GRADSCOPE_ALLOW') or 'the built-in list only'}")
     lines += ["", problem or "torch and torchvision fit together"]
     write_output("\n".join(lines) + "\n", None)

@@ -45,7 +45,7 @@ def tensors(request: pytest.FixtureRequest) -> list[torch.Tensor]:
     return ROWS[request.param]()
 
 
-def test_rows_are_true(tensors):
+def test_rows_are_true(tensors, way):
     found = measure_all(tensors)
     assert len(found) == len(tensors)
     for stats, tensor in zip(found, tensors, strict=True):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradscope.capture.reductions import exact, flat_elements
+from gradscope.capture.reductions import exact, in_memory_order
 from gradscope.capture.stats import Deferred, measure, resolve
 from gradscope.records.tensors import TensorStats
 
@@ -139,7 +139,7 @@ def tensor(request: pytest.FixtureRequest) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_measure(tensor):
+def test_measure(tensor, way):
     stats = measure(tensor)
     assert isinstance(stats, TensorStats)
     assert differences(stats, tensor) == []
@@ -152,7 +152,7 @@ def test_the_path_of_accelerators_and_of_extremes(tensor):
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
     head = TensorStats(tuple(tensor.shape), "", tensor.numel())
-    deferred = Deferred(head, exact(*flat_elements(tensor)), None)
+    deferred = Deferred(head, exact(*in_memory_order(tensor)), None)
     assert differences(resolve([deferred])[id(deferred)], tensor) == []
 
 
@@ -160,7 +160,7 @@ def test_deferred_numbers_are_read_back_in_their_order():
     heads = [TensorStats((n,), "float32", n) for n in (2, 3)]
     tensors = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0, math.nan])]
     items = [
-        Deferred(head, exact(*flat_elements(t)), t.double())
+        Deferred(head, exact(*in_memory_order(t)), t.double())
         for head, t in zip(heads, tensors, strict=True)
     ]
     ready = measure(torch.ones(3))
@@ -225,7 +225,7 @@ def test_the_tensor_is_left_alone():
 
 @pytest.mark.parametrize("numel", [1, 7, 1023, 1024, 1025, 300_000, (1 << 20) + 5])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_zeros_are_counted_one_by_one(numel, share):
+def test_zeros_are_counted_one_by_one(numel, share, way):
     torch.manual_seed(0)
     tensor = (torch.rand(numel) >= share).float() * torch.randn(numel).sign()
     assert measure(tensor).zeros == int((tensor.numpy() == 0).sum())
