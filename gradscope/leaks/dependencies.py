@@ -1,4 +1,7 @@
-"""The second instrument: where the gradient of an output with respect to an input is not zero."""
+"""The second instrument: where the gradient of an output with respect to an input is not zero.
+
+Also as a map of which input each output depends on: of a causal model a triangle.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradscope.leaks.forwards import detached, predictions
+from gradscope.records.leaks import DependencyMap
 
 if TYPE_CHECKING:
     from gradscope.leaks.subject import Subject
@@ -33,7 +37,7 @@ class Gradients:
 
 def gradients(subject: Subject) -> Gradients:
     """Run the base once, with a graph that begins at the sources."""
-    if not subject.backward:
+    if not subject.wishes.backward:
         outputs = subject.forwards.again(subject.rows.base)
         return Gradients(outputs, reason="no gradient: only forward passes were asked for")
     return subject.forwards.embedded(
@@ -55,7 +59,7 @@ def _taken(subject: Subject, output: Any, leaves: dict[str, list[torch.Tensor]])
     layout = subject.layout
     time = samples = None
     try:
-        if (subject.causal or subject.maps) and subject.positions > 1:
+        if (subject.causal or subject.wishes.maps) and subject.positions > 1:
             time = _over_time(subject, [t for _, t in found], leaves)
         if layout.rows is not None and layout.rows > 1:
             samples = _over_samples(subject, [t for _, t in found], leaves)
@@ -134,3 +138,20 @@ def _sent(subject: Subject, parts: list[torch.Tensor], own: list[Any]) -> list[A
     leaves = [leaf for _, leaf in own]
     start = torch.stack([part.to(torch.float64) for part in parts]).sum()
     return list(torch.autograd.grad(start, leaves, retain_graph=True, allow_unused=True))
+
+
+def maps(subject: Subject) -> tuple[DependencyMap, ...]:
+    """The maps that gradients gave, over time and over the samples of the batch."""
+    found = []
+    time, samples = subject.gradients.time, subject.gradients.samples
+    if time is not None:
+        rows = sorted((cut, row) for row, cut in enumerate(subject.cuts) if cut is not None)
+        values = tuple(tuple(time[row].tolist()) for _, row in rows)
+        outputs = tuple(cut for cut, _ in rows)
+        inputs = tuple(range(subject.positions))
+        found.append(DependencyMap("time", "gradient", outputs, inputs, values))
+    if samples is not None:
+        control, inputs = subject.rows.control, tuple(range(subject.rows.count))
+        values = (tuple(samples.tolist()),)
+        found.append(DependencyMap("batch", "gradient", (control,), inputs, values))
+    return tuple(found)

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 import torch
 
 from gradscope.capture.differences import Difference, difference
-from gradscope.capture.probes import ProbeKey
-from gradscope.running.plain_calls import Gradients
-from gradscope.running.probed_step import Copies, Tape, moved
-from gradscope.running.samples import Part, SharedSamples
+from gradscope.running.handover import Part, SharedSamples
+from gradscope.running.probed_step import Copies, ProbeKey, Tape, moved
+from gradscope.running.rerun import Gradients
 
 
 @dataclass(kw_only=True)
@@ -58,7 +57,7 @@ class Comparison:
     _share: float | None = None
     _moved: int = 0
 
-    def forward(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
+    def value(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
         """Compare the tensor with the tape's; pass that one on if the step is teacher-forced."""
         known = self.named(key)
         on_tape = None if known is None else self.tape.values.get(known)
@@ -75,7 +74,7 @@ class Comparison:
         self.values[known] = self._difference(on_tape, tensor, part)
         return self._put(on_tape if self.teacher_forced else tensor.detach(), tensor, part)
 
-    def backward(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
+    def gradient(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
         """The same of its gradient; of several the one that is farthest off counts."""
         known = self.named(key)
         on_tape = [] if known is None else self.tape.gradients.get(known, [])

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradscope.capture.differences import Difference, difference
-from gradscope.capture.probes import ProbeKey
 from gradscope.comparison.alignment import CallKey
 from gradscope.running.compared_runs import Divergence
+from gradscope.running.probed_step import ProbeKey
 
 #: So many times the noise has an own error to be, and half as many times a scale that is off.
 #: Reordered sums, other kernels, memory formats and numbers of threads came to 4.5 and to 1.6 at

@@ -9,21 +9,20 @@ from typing import Any
 import torch
 
 from gradscope.capture.differences import Difference, difference
-from gradscope.capture.probes import ProbeKey
 from gradscope.loading.workload import Workload
 from gradscope.nesting import find
 from gradscope.running.compared_runs import DRAWS, harmless_step, last_bit
 from gradscope.running.compared_step import Comparison
 from gradscope.running.divergent_calls import Noise
-from gradscope.running.plain_calls import (
+from gradscope.running.probed_step import ProbeKey, Tape, probed_step
+from gradscope.running.rerun import (
     Gradients,
     LossRecorder,
     StepFailed,
     gradients_of,
     plain_step,
+    rerun,
 )
-from gradscope.running.probed_step import Tape, probed_step
-from gradscope.running.rerun import rerun
 from gradscope.running.step import GraphRoot, Step
 
 
