@@ -19,7 +19,7 @@ from gradscope.actions import Intervention
 from gradscope.capture.calls import call_tensors, in_backward
 from gradscope.capture.gradients import GradientCache, GradientSlot
 from gradscope.capture.hooks import Handle, hook_tensor, hooked
-from gradscope.capture.measurements import version
+from gradscope.capture.measurements import is_floating, version
 from gradscope.capture.names import first_names, module_names
 from gradscope.capture.stats import resolve
 from gradscope.errors import ConfigError
@@ -150,7 +150,7 @@ class Interventions:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with copies of what needs a gradient: only what this call sends back, and
         no other reader of the tensor, is a copy."""
-        paths = {id(t): path for path, t in call_tensors(args, kwargs) if _is_floating(t)}
+        paths = {id(t): path for path, t in call_tensors(args, kwargs) if is_floating(t)}
 
         def copy(tensor: torch.Tensor) -> torch.Tensor:
             if id(tensor) not in paths or not tensor.requires_grad:
@@ -170,7 +170,7 @@ class Interventions:
         return tuple(map(changed, args)), {name: changed(one) for name, one in kwargs.items()}
 
     def _outputs(self, call: tuple[int, str, int | None], output: Any) -> Any:
-        paths = {id(t): path for path, t in find(output, torch.Tensor) if _is_floating(t)}
+        paths = {id(t): path for path, t in find(output, torch.Tensor) if is_floating(t)}
         if not paths:
             self._place((*call, "")).note = _NO_TENSOR
         if self.wanted[call[0]].at == "activation":
@@ -274,10 +274,6 @@ def _factor(before: TensorStats | None, after: TensorStats | None) -> float | No
     if before is None or after is None or not before.norm or after.norm is None:
         return None
     return after.norm / before.norm
-
-
-def _is_floating(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _fits(value: torch.Tensor, tensor: torch.Tensor) -> bool:

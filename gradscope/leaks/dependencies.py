@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradscope.leaks.forwards import detached, predictions
+from gradscope.leaks.meaning import Given
 from gradscope.records.leaks import DependencyMap
 
 if TYPE_CHECKING:
@@ -87,23 +88,16 @@ def _over_time(
             if cut is not None and row < aligned.shape[0]:
                 picked = aligned[row, cut]
                 parts.append((picked * _weights(picked)).sum())
-    own = [
-        (one, leaf)
-        for one in subject.meaning.sequences
-        for leaf in leaves.get(one.path, ())
-        if leaf.requires_grad
-    ]
-    if not parts or not own:
+    sent = _sent(subject, parts, subject.meaning.sequences, leaves)
+    if sent is None:
         return None
     total = torch.zeros(subject.rows.count, subject.positions, dtype=torch.float64)
-    for (one, _), sent in zip(own, _sent(subject, parts, own), strict=True):
-        if sent is None:
-            continue
-        moved = sent.abs().to(torch.float64).nan_to_num(0.0)
+    for one, size in sent:
+        assert one.time is not None
         if one.batch is None:
-            total[:1] += moved.movedim(one.time, 0).reshape(subject.positions, -1).sum(1)[None]
+            total[:1] += size.movedim(one.time, 0).reshape(subject.positions, -1).sum(1)[None]
             continue
-        moved = moved.movedim((one.batch, one.time), (0, 1))
+        moved = size.movedim((one.batch, one.time), (0, 1))
         total += moved.reshape(*total.shape, -1).sum(-1).cpu()
     return total
 
@@ -116,28 +110,39 @@ def _over_samples(
         by_row = layout.by_row(output)
         if by_row is not None:
             parts.append((by_row[control] * _weights(by_row[control])).sum())
-    own = [
-        (one, leaf)
-        for one in subject.meaning.sources
-        if one.batch is not None
-        for leaf in leaves.get(one.path, ())
-        if leaf.requires_grad
-    ]
-    if not parts or not own:
+    sources = [one for one in subject.meaning.sources if one.batch is not None]
+    sent = _sent(subject, parts, sources, leaves)
+    if sent is None:
         return None
     total = torch.zeros(subject.rows.count, dtype=torch.float64)
-    for (one, _), sent in zip(own, _sent(subject, parts, own), strict=True):
-        if sent is not None and sent.size(one.batch) == subject.rows.count:
-            moved = sent.abs().to(torch.float64).nan_to_num(0.0).movedim(one.batch, 0)
-            total += moved.reshape(subject.rows.count, -1).sum(-1).cpu()
+    for one, size in sent:
+        if one.batch is not None and size.size(one.batch) == subject.rows.count:
+            total += size.movedim(one.batch, 0).reshape(subject.rows.count, -1).sum(-1).cpu()
     return total
 
 
-def _sent(subject: Subject, parts: list[torch.Tensor], own: list[Any]) -> list[Any]:
+def _sent(
+    subject: Subject,
+    parts: list[torch.Tensor],
+    sources: list[Given],
+    leaves: dict[str, list[torch.Tensor]],
+) -> list[tuple[Given, torch.Tensor]] | None:
+    """The size of the gradient from outputs to each source that it reaches, from one backward."""
+    own = [
+        (one, leaf) for one in sources for leaf in leaves.get(one.path, ()) if leaf.requires_grad
+    ]
+    if not parts or not own:
+        return None
     subject.forwards.backwards += 1
-    leaves = [leaf for _, leaf in own]
     start = torch.stack([part.to(torch.float64) for part in parts]).sum()
-    return list(torch.autograd.grad(start, leaves, retain_graph=True, allow_unused=True))
+    sent = torch.autograd.grad(
+        start, [leaf for _, leaf in own], retain_graph=True, allow_unused=True
+    )
+    return [
+        (one, gradient.abs().to(torch.float64).nan_to_num(0.0))
+        for (one, _), gradient in zip(own, sent, strict=True)
+        if gradient is not None
+    ]
 
 
 def maps(subject: Subject) -> tuple[DependencyMap, ...]:

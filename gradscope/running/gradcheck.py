@@ -17,6 +17,7 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck
 
 from gradscope.capture.calls import ModuleCalls, call_tensors
 from gradscope.capture.hooks import hooked
+from gradscope.capture.measurements import is_floating
 from gradscope.loading.float64 import widened
 from gradscope.nesting import find, replaced
 from gradscope.patterns import Named
@@ -135,7 +136,7 @@ class _Function:
         self._inputs: dict[int, torch.Tensor] = {}
         self._leaves: dict[str, torch.Tensor] = {}
         for path, tensor in call_tensors(call.args, call.kwargs):
-            if _is_floating(tensor) and id(tensor) not in self._inputs:
+            if is_floating(tensor) and id(tensor) not in self._inputs:
                 leaf = tensor.clone().requires_grad_()
                 self._inputs[id(tensor)] = self._leaves[f"input {path}"] = leaf
         self._leaves |= {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -210,7 +211,7 @@ class _Function:
 
         args, kwargs = replaced((call.args, call.kwargs), torch.Tensor, put)
         output = self._module(*args, **kwargs)
-        return tuple(tensor for _, tensor in find(output, torch.Tensor) if _is_floating(tensor))
+        return tuple(tensor for _, tensor in find(output, torch.Tensor) if is_floating(tensor))
 
 
 @contextmanager
@@ -234,10 +235,6 @@ def _set_random_states(states: tuple[torch.Tensor, ...]) -> None:
     torch.set_rng_state(states[0])
     if states[1:]:
         torch.cuda.set_rng_state_all(states[1:])
-
-
-def _is_floating(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node
 
+from gradscope.capture.measurements import is_floating
 from gradscope.explain.shared.operations import by_node
 
 
@@ -54,7 +55,9 @@ class NonFiniteResult:
 
     def tensors(self) -> list[torch.Tensor]:
         """The floating-point tensors among the arguments."""
-        return [t for t in self.arguments.values() if isinstance(t, torch.Tensor) and _floating(t)]
+        return [
+            t for t in self.arguments.values() if isinstance(t, torch.Tensor) and is_floating(t)
+        ]
 
     def number(self, name: str, default: float) -> float:
         """An argument that is a number."""
@@ -91,10 +94,6 @@ def wider(dtype: torch.dtype) -> str:
     if dtype in (torch.float16, torch.float8_e4m3fn, torch.float8_e5m2):
         return "compute this in float32 or bfloat16, or make the values smaller before it"
     return "make the values smaller before it: normalise, lower the learning rate, clip gradients"
-
-
-def _floating(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 _EPS = "add a small eps inside the root (`sqrt(x + eps)`): a clamp or `where` after it is too late"
