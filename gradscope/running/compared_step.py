@@ -14,32 +14,27 @@ import torch
 
 from gradscope.capture.differences import Difference, difference
 from gradscope.running.handover import Part, SharedSamples
-from gradscope.running.probed_step import Copies, ProbeKey, Tape, moved
+from gradscope.running.probed_step import Copies, ProbeKey, StepProbe, Tape, moved
 from gradscope.running.rerun import Gradients
 
 
 @dataclass(kw_only=True)
-class Comparison:
+class Comparison(StepProbe):
     """A step compared with a tape: how far everything is off, by the tape's names.
 
     Attributes:
         tape: what it is compared with.
         teacher_forced: put what is on the tape in the place of what comes by.
-        noise: each number that is given on is moved by this share of itself, up or down, and
-            ``draw`` is the number among several such steps.
         named: the tape's name of a tensor that comes by; None where it has none.
         parameter: the same of a parameter.
         samples: those that both batches have, where these are not the same; they are compared, and
             gradients as those of a loss that is a mean, where it is one.
         missing: keys whose gradient is on the tape and did not come.
         summed: keys without an axis of samples, where not all samples are in both batches.
-        arrived: gradients of the parameters, by the step's own names.
     """
 
     tape: Tape
     teacher_forced: bool = False
-    noise: float = 0.0
-    draw: int = 0
     named: Callable[[ProbeKey], ProbeKey | None] = lambda key: key
     parameter: Callable[[str], str | None] = lambda name: name
     samples: SharedSamples | None = None
@@ -47,10 +42,8 @@ class Comparison:
     gradients: dict[ProbeKey, Difference] = field(default_factory=dict)
     parameters: dict[str, Difference | None] = field(default_factory=dict)
     shapes: dict[ProbeKey, tuple[int, ...]] = field(default_factory=dict)
-    loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
     missing: set[ProbeKey] = field(default_factory=set)
     summed: set[ProbeKey] = field(default_factory=set)
-    arrived: Gradients = field(default_factory=dict)
     _copies: Copies = field(default_factory=Copies)
     _backwards: dict[ProbeKey, int] = field(default_factory=dict)
     _parts: dict[ProbeKey, Part | None] = field(default_factory=dict)
@@ -112,7 +105,7 @@ class Comparison:
 
     def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
         """Hold what the step left against what the tape's left."""
-        self.loss, self.arrived = loss, parameters
+        super().end(loss, parameters)
         self.missing = self.tape.gradients.keys() - self.gradients.keys() - self.summed
         if self.samples and not self.samples.complete:
             return

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -36,14 +36,33 @@ class ProbeKey(NamedTuple):
     path: str
 
 
-class Probe(Protocol):
-    """Gets every tensor at a probe point, and returns the one that flows on instead."""
+@dataclass(kw_only=True)
+class StepProbe:
+    """Gets every tensor at the probe points of a step, and returns the one that flows on instead.
+
+    Attributes:
+        noise: before the step, each number of the weights is moved by this share, up or down.
+        draw: the number of the step among several such steps.
+        arrived: gradients of the parameters.
+        loss: what backward started from.
+    """
+
+    noise: float = 0.0
+    draw: int = 0
+    arrived: Gradients = field(default_factory=dict)
+    loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
 
     def value(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
         """Its own tensor, of the same shape and dtype."""
+        return tensor.detach().clone()
 
     def gradient(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
         """Of the same shape and dtype."""
+        return gradient
+
+    def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
+        """Keep what the step left."""
+        self.loss, self.arrived = loss, parameters
 
 
 class ProbePoints:
@@ -58,7 +77,7 @@ class ProbePoints:
     def __init__(
         self,
         names: Mapping[nn.Module, str],
-        probe: Probe,
+        probe: StepProbe,
         unprobed: Collection[tuple[str, int]] = (),
     ) -> None:
         #: Until backward starts: a gradient that is taken inside forward is not the run's.
@@ -148,40 +167,17 @@ class Copies:
         return original if known else None
 
 
-class StepProbe(Probe, Protocol):
-    """Who observes a full step.
-
-    Attributes:
-        noise: before it, each number of the weights is moved by this share of itself, up or down.
-        draw: the number of the step among several such steps.
-        arrived: gradients of the parameters.
-    """
-
-    noise: float
-    draw: int
-    arrived: Gradients
-
-    def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
-        """The step is done."""
-
-
-@dataclass
-class Tape:
+@dataclass(kw_only=True)
+class Tape(StepProbe):
     """Every tensor that the probes of a step saw, in order, and its loss and parameter gradients.
 
     Attributes:
         values: what calls took and returned, as it was then.
         gradients: of the same; several where there were several backwards.
-        arrived: gradients of the parameters.
-        loss: what backward started from.
     """
 
     values: dict[ProbeKey, torch.Tensor] = field(default_factory=dict)
     gradients: dict[ProbeKey, list[torch.Tensor]] = field(default_factory=dict)
-    arrived: Gradients = field(default_factory=dict)
-    loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
-    noise: float = 0.0
-    draw: int = 0
     _copies: Copies = field(default_factory=Copies)
 
     def value(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
@@ -194,10 +190,6 @@ class Tape:
         """Keep the gradient; held, it is written to by nobody."""
         self.gradients.setdefault(key, []).append(gradient.detach())
         return gradient
-
-    def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
-        """Keep what the step left."""
-        self.loss, self.arrived = loss, parameters
 
 
 def moved(tensor: torch.Tensor, share: float, *, seed: int) -> torch.Tensor:

@@ -17,8 +17,8 @@ from gradscope.capture.names import named_parameters
 from gradscope.loading.workload import Workload
 from gradscope.records.full_samples import SKETCH_BITS, SKETCH_WIDTH, Sketch
 from gradscope.running.compared_runs import DRAWS, harmless_step, last_bit
-from gradscope.running.probed_step import ProbeKey, moved, probed_step
-from gradscope.running.rerun import Gradients, plain_step
+from gradscope.running.probed_step import ProbeKey, StepProbe, moved, probed_step
+from gradscope.running.rerun import plain_step
 
 _CHUNK = 1 << 18  # elements that are held in float64 at a time
 _LOW = 0xFFFFFFFF
@@ -79,19 +79,16 @@ def _places(chunk: int) -> torch.Tensor:
 _SMALL = 1e-28
 
 
-@dataclass
-class _Projections:
+@dataclass(kw_only=True)
+class _Projections(StepProbe):
     """The projection of everything that the probes of a step see.
 
     Where there is ``noise``, what is given on is moved by this share of itself.
     """
 
     modules: Collection[str]
-    noise: float = 0.0
-    draw: int = 0
     values: dict[ProbeKey, Projection] = field(default_factory=dict)
     gradients: dict[ProbeKey, Projection] = field(default_factory=dict)
-    arrived: Gradients = field(default_factory=dict)
     _moved: int = 0
 
     def value(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
@@ -107,10 +104,6 @@ class _Projections:
             found, before = projected(gradient), self.gradients.get(key)
             self.gradients[key] = found if before is None else before + found
         return self._next(gradient)
-
-    def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
-        """Keep what arrived at the parameters."""
-        self.arrived = parameters
 
     def _next(self, tensor: torch.Tensor) -> torch.Tensor:
         self._moved += 1
@@ -132,10 +125,10 @@ def sketches(
     """
     plain = plain_step(workload, number)
     found, unprobed, said = harmless_step(
-        workload, plain, lambda: _Projections(modules), "the model", number
+        workload, plain, lambda: _Projections(modules=modules), "the model", number
     )
     step = SKETCH_BITS * last_bit(workload)
-    draws = [_Projections(modules, noise=step, draw=n) for n in range(DRAWS)]
+    draws = [_Projections(modules=modules, noise=step, draw=n) for n in range(DRAWS)]
     for one in draws:
         probed_step(workload, one, unprobed, number)
     # What float32 loses of a sketch is less than its last bit in the tensor.
