@@ -20,11 +20,13 @@ from gradscope.running.compared_step import Comparison
 from gradscope.running.divergent_calls import (
     FACTOR,
     Noise,
+    OutputDiff,
+    OutputsDivergence,
+    compare_outputs,
     gradient_noise,
     parameter_noise,
     value_noise,
 )
-from gradscope.running.outputs_only import OutputDiff, OutputsDivergence, compare_outputs
 from gradscope.running.probed_step import ProbeKey
 
 #: Why a gradient is not compared.

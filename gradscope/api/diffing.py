@@ -24,7 +24,7 @@ from gradscope.records.history import RunHistory
 from gradscope.records.report import Report
 from gradscope.records.showing import Shown
 from gradscope.running.compared_runs import Divergence, diverge, in_float64
-from gradscope.running.divergent_calls import FACTOR, divergent_calls
+from gradscope.running.divergent_calls import FACTOR, divergent_calls, is_compiled
 from gradscope.running.handover import (
     SharedSamples,
     equal_parameters,
@@ -32,7 +32,6 @@ from gradscope.running.handover import (
     hand_weights,
     shared_samples,
 )
-from gradscope.running.outputs_only import is_compiled
 from gradscope.running.rerun import StepFailed
 
 #: Keys of a config that select other weights, or another batch.

@@ -15,9 +15,8 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF
-from gradscope.capture.hooks import Handle, hook_node, hook_tensor
+from gradscope.capture.hooks import Handle, hook_node, hook_tensor, raised_by_a_handler
 from gradscope.capture.shards import local, placements_of
-from gradscope.capture.signals import raised_by_a_handler
 from gradscope.capture.stats import Measured, measure
 from gradscope.errors import message_of
 

@@ -1,11 +1,14 @@
-"""The only file that registers hooks, and the selection of the modules to hook."""
+"""The only file that registers hooks; which modules take them; what a signal raises inside one."""
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
+from types import CodeType
 from typing import Any
 
 import torch
@@ -256,3 +259,28 @@ def hook_optimizers(
     What ``before`` returns, if it is not None, are the arguments of the step.
     """
     return register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
+
+
+def raised_by_a_handler(error: BaseException) -> bool:
+    """Whether a handler that the script set raised this: it is the script's, wherever it came."""
+    handlers = _handlers()
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in handlers:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _handlers() -> set[CodeType]:
+    """The code of all handlers that are written in Python."""
+    found = set()
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, partial):
+            handler = handler.func
+        for function in (handler, getattr(type(handler), "__call__", None)):  # noqa: B004
+            code = getattr(getattr(function, "__func__", function), "__code__", None)
+            if isinstance(code, CodeType):
+                found.add(code)
+    return found

@@ -40,14 +40,13 @@ from gradscope.capture.graph import (
     saved_tensors,
     walk,
 )
-from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.hooks import hooked, raised_by_a_handler, watchable
 from gradscope.capture.measurements import MeasurementCache, version
 from gradscope.capture.names import first_names, named_modules, written_class
 from gradscope.capture.nodes import Label, describe, links, ordered
 from gradscope.capture.parameters import parameter_count
 from gradscope.capture.recompute import Recomputation
 from gradscope.capture.saved_memory import noticing_hooked_saves
-from gradscope.capture.signals import raised_by_a_handler
 from gradscope.capture.stats import Measured, head_of, resolve
 from gradscope.capture.trace import Trace
 from gradscope.errors import message_of

@@ -8,12 +8,14 @@ from dataclasses import replace
 import torch
 
 from gradscope.explain.non_finite.elements import element
-from gradscope.explain.non_finite.levels import NAN, broken, level
 from gradscope.explain.non_finite.reasons import (
+    NAN,
     Explainer,
     NonFiniteResult,
     Reason,
+    broken,
     largest,
+    level,
     magnitude,
     spelled,
     wider,

@@ -12,9 +12,9 @@ from torch import nn
 
 from gradscope.capture.hooks import hooked, watchable
 from gradscope.capture.names import buffer_names, first_names
-from gradscope.explain.non_finite.levels import level
 from gradscope.explain.non_finite.operation_tracer import NonFiniteTracer
 from gradscope.explain.non_finite.origins import records, unseen
+from gradscope.explain.non_finite.reasons import level
 from gradscope.explain.shared.tracing_modes import ModuleCalls
 from gradscope.nesting import find
 from gradscope.records.answers import NonFiniteOrigin

@@ -18,10 +18,9 @@ from torch.autograd.graph import Node
 from gradscope.capture.graph import LEAF, Edge
 from gradscope.explain.non_finite.arithmetic import reason_of
 from gradscope.explain.non_finite.elements import unseen_element
-from gradscope.explain.non_finite.levels import INF, broken, level
 from gradscope.explain.non_finite.operation_tracer import NonFiniteTracer
 from gradscope.explain.non_finite.origins import ObservedOrigin, records
-from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason
+from gradscope.explain.non_finite.reasons import INF, NonFiniteResult, Reason, broken, level
 from gradscope.explain.shared.frames import CallSite
 from gradscope.explain.shared.node_forward import (
     NodeForward,

@@ -19,9 +19,16 @@ from gradscope.explain.non_finite.arithmetic import reason_of
 from gradscope.explain.non_finite.context import CurrentFunction, NodeSites, RunContext
 from gradscope.explain.non_finite.elements import fails_on_finite
 from gradscope.explain.non_finite.external_tensors import ExternalTensors
-from gradscope.explain.non_finite.levels import FINITE, INF, NAN, level, level_of_number
 from gradscope.explain.non_finite.origins import BecameNaN, ObservedOrigin, ObservedOrigins
-from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason
+from gradscope.explain.non_finite.reasons import (
+    FINITE,
+    INF,
+    NAN,
+    NonFiniteResult,
+    Reason,
+    level,
+    level_of_number,
+)
 from gradscope.explain.shared.operations import Trait, by_operator, node_name
 from gradscope.explain.shared.tracing_modes import (
     FunctionTracer,

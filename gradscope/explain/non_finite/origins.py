@@ -9,8 +9,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from gradscope.capture.stats import Measured, resolve
-from gradscope.explain.non_finite.levels import INF, KINDS, NAN
-from gradscope.explain.non_finite.reasons import Reason
+from gradscope.explain.non_finite.reasons import INF, KINDS, NAN, Reason
 from gradscope.explain.shared.frames import CallSite
 from gradscope.explain.shared.tracing_modes import memory_of
 from gradscope.records.answers import NonFiniteOrigin

@@ -22,7 +22,7 @@ from gradscope.capture.graph import Span
 from gradscope.capture.hooks import Handle, hook_first_output, hook_node_before
 from gradscope.capture.measurements import version
 from gradscope.capture.shards import is_spread
-from gradscope.explain.non_finite.levels import level
+from gradscope.explain.non_finite.reasons import level
 from gradscope.explain.shared.frames import is_hidden
 from gradscope.nesting import find, replaced
 from gradscope.training.nan_detector.side_effects import PutBack, SideEffects
