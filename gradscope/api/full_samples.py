@@ -11,8 +11,9 @@ from torch import nn
 from gradscope import progress
 from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import select_layers
+from gradscope.capture.links import located
 from gradscope.capture.names import named_parameters
-from gradscope.capture.nodes import located, stacks_recorded
+from gradscope.capture.stacks import stacks_recorded
 from gradscope.errors import Interrupted, interruption, message_of
 from gradscope.explain.precision.forecast import forecast
 from gradscope.explain.shared.frames import locate
@@ -23,11 +24,11 @@ from gradscope.rules import RuleSettings, diagnose, wanted
 from gradscope.running import costs
 from gradscope.running.accumulation import accumulation
 from gradscope.running.gradcheck import gradient_checks
-from gradscope.running.gradients import task_gradients
 from gradscope.running.histograms import histograms
 from gradscope.running.rerun import rerun
 from gradscope.running.sketching import sketches
 from gradscope.running.step import as_found, repeated
+from gradscope.running.tasks import task_gradients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class Extras:
     chain: Sequence[str] = ()
     verify: bool = False
     tasks: bool = False
+    per_sample: bool = False
     costs: bool = False
     histogram: Sequence[str] = ()
     gradcheck: Sequence[str] = ()
@@ -234,10 +236,20 @@ def _tasks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
         return {"tasks": task_gradients(step)}
 
 
+def _per_sample(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
+    """The gradient of each sample of the batch."""
+    from gradscope.per_sample.step import NotSeparable, step_by_sample
+
+    try:
+        return {"per_sample": step_by_sample(run.workload, run.last)}
+    except NotSeparable as why:
+        notice = f"no gradients of single samples: {why}"
+        return {"run": replace(report.run, notices=(*report.run.notices, notice))}
+
+
 def _leaks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """What each output depends on and must not."""
-    from gradscope.leaks.judge import judge
-    from gradscope.leaks.subject import Wishes
+    from gradscope.leaks.judge import Wishes, judge
 
     with as_found(run.workload, weights=False):
         run.workload.model.eval()
@@ -294,6 +306,7 @@ _FULL_SAMPLES = (
     _FullSample(frozenset({"activity"}), "dead and saturated units", _activity),
     _FullSample(frozenset({"precision"}), "what other dtypes would lose", _precision),
     _FullSample(frozenset({"tasks"}), "the gradients of each loss", _tasks, True),
+    _FullSample(frozenset({"per_sample"}), "the gradient of each sample", _per_sample, True),
     _FullSample(frozenset({"lines"}), "the lines of what goes into the loss", _lines),
     _FullSample(frozenset({"leaks"}), "what each output depends on", _leaks, True),
     _FullSample(frozenset({"costs"}), "what the calls cost", _costs, True),

@@ -42,6 +42,7 @@ def inspect(
     chain: Sequence[str] = (),
     verify: bool = False,
     tasks: bool = False,
+    per_sample: bool = False,
     costs: bool = False,
     histogram: Sequence[str] = (),
     gradcheck: Sequence[str] = (),
@@ -81,6 +82,8 @@ def inspect(
         chain: layers to record with their autograd chain back to the leaves.
         verify: also run two plain steps, and check whether gradients are bit-identical.
         tasks: also compute the gradients of each loss separately, if there are several.
+        per_sample: also take the gradient apart by sample: the loss, the norm and the share of
+            each, and the gradient's noise scale.
         costs: also measure the seconds and floating-point operations of each call.
         histogram: layers with histograms of outputs, parameters and gradients.
         gradcheck: layers to compare with finite differences, in float64.

@@ -124,6 +124,7 @@ EXAMPLES = (
     ("gradscope inspect --columns +params,+flops,+time", "What each layer costs."),
     ("gradscope inspect --bar grad_out --histogram conv1", "Sizes at a glance, and one in detail."),
     ("gradscope inspect --scale conv2=2 --clip-norm 'fc1@parameter_grad=0.1'", "What if?"),
+    ("gradscope inspect hf:gpt2 --per-sample", "Which sample makes the gradient?"),
     ("gradscope inspect ./net.py:Net --gradcheck swish", "Is your own backward right?"),
     ("gradscope inspect model.yaml -o report.json", "A report to keep: `show` displays it."),
     ("gradscope inspect model.yaml -o report.html", "A page to send: charts, findings, tables."),
@@ -156,6 +157,16 @@ def run(
             "--tasks",
             "With several losses: the gradient norm of each at the layers that they share, and the "
             "cosines between them.",
+        ),
+    ] = False,
+    per_sample: Annotated[
+        bool,
+        typer.Option(
+            "--per-sample",
+            help=(
+                "Also show the loss and the gradient norm of each sample of the batch, and whether "
+                "a larger batch would still pay (the gradient's noise scale)."
+            ),
         ),
     ] = False,
     histogram: Annotated[
@@ -213,6 +224,7 @@ def run(
                 chain=chain or (),
                 verify=verify,
                 tasks=tasks,
+                per_sample=per_sample,
                 costs=measured(output.view),
                 histogram=histogram or (),
                 gradcheck=gradcheck or (),

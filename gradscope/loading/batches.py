@@ -163,9 +163,9 @@ def cut(batch: Batch, count: int) -> Iterator[tuple[MicroBatch, Batch]]:
     for number in range(count):
         stop = start + size // count + (number < size % count)
         part = MicroBatch(start, stop, size)
-        args = tuple(_cut(argument, part) for argument in batch.args)
-        kwargs = {name: _cut(argument, part) for name, argument in batch.kwargs.items()}
-        yield part, Batch(args, kwargs, _cut(batch.target, part))
+        args = tuple(rows_of(argument, part) for argument in batch.args)
+        kwargs = {name: rows_of(argument, part) for name, argument in batch.kwargs.items()}
+        yield part, Batch(args, kwargs, rows_of(batch.target, part))
         start = stop
 
 
@@ -177,7 +177,9 @@ def batch_size(batch: Batch) -> int:
     return next((int(t.shape[0]) for _, t in tensors if t.dim()), 0)
 
 
-def _cut(item: Any, part: MicroBatch) -> Any:
+def rows_of(item: Any, part: MicroBatch) -> Any:
+    """The samples of a micro-batch, in every tensor of ``item`` with a row for each sample."""
+
     def cut_tensor(tensor: Tensor) -> Tensor:
         full = not tensor.dim() or tensor.shape[0] != part.total
         return tensor if full else tensor[part.start : part.stop]

@@ -104,6 +104,63 @@ class TaskGradients:
     alone: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class SampleGradient:
+    """One sample's part of the batch's gradient.
+
+    Attributes:
+        index: its place in the batch, from 0.
+        loss: its own; None where it cannot be told from the batch's.
+        norm: of its part of the gradient.
+        share: of the batch's gradient that it makes, along that gradient's direction. All shares
+            add up to 1, and one is negative where its sample pulls the other way.
+        cosine: between its part and the sum of all other samples' parts.
+        layers: the modules with the largest parts of its gradient, each with its share of the
+            squared norm.
+    """
+
+    index: int
+    loss: float | None
+    norm: float | None
+    share: float | None
+    cosine: float | None
+    layers: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GradientNoise:
+    """The noise scale tr(Σ) / |G|² of the gradient, in samples (McCandlish et al. 2018).
+
+    ``name`` is the module, None for all parameters. ``low`` and ``high`` end its 95 % interval.
+    ``value`` is None where the gradient cannot be told from noise, and ``high`` where the interval
+    has no upper end.
+    """
+
+    name: str | None
+    value: float | None
+    low: float
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PerSample:
+    """The batch's gradient, taken apart by sample.
+
+    Attributes:
+        samples: in the order of the batch.
+        norm: of the batch's gradient.
+        rest: the norm of what no sample sent: a penalty on the weights, say.
+        noise: of all parameters, then of each module.
+        mixing: modules that make the output of each sample depend on the others, as BatchNorm does.
+    """
+
+    samples: tuple[SampleGradient, ...]
+    norm: float | None
+    rest: float | None = None
+    noise: tuple[GradientNoise, ...] = ()
+    mixing: tuple[str, ...] = ()
+
+
 #: How many numbers a sketch has.
 SKETCH_WIDTH = 128
 #: By how many last bits each number of a run is moved for the noise. More than one: a ReLU or a max

@@ -14,6 +14,7 @@ from gradscope.records.full_samples import (
     Change,
     GradientCheck,
     Histogram,
+    PerSample,
     Sketch,
     TaskGradients,
 )
@@ -116,6 +117,8 @@ class Report(Plotted):
     non_finite: tuple[NonFiniteOrigin, ...] = field(default=(), metadata=SPARSE)
     #: The gradients of each of ``losses``. None: not requested.
     tasks: TaskGradients | None = field(default=None, metadata=SPARSE)
+    #: The gradient of each sample of the batch. None: not requested.
+    per_sample: PerSample | None = field(default=None, metadata=SPARSE)
     #: The verdict of each axis of `gradscope leaks`. None: not requested.
     leaks: tuple[AxisResult, ...] | None = field(default=None, metadata=SPARSE)
     histograms: tuple[Histogram, ...] = field(default=(), metadata=SPARSE)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gradscope.explain.errors.explanation import Case, Explanation, Kind, line
+from gradscope.explain.errors.explanation import Case, Explanation, line
+from gradscope.explain.errors.kind import Kind
 
 
 def explain(case: Case) -> Explanation | None:

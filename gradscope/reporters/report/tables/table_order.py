@@ -10,6 +10,7 @@ from gradscope.reporters.report.tables import report_tables
 from gradscope.reporters.report.tables.accumulation import accumulation
 from gradscope.reporters.report.tables.gradchecks import gradient_checks
 from gradscope.reporters.report.tables.interventions import interventions
+from gradscope.reporters.report.tables.per_sample import per_sample
 from gradscope.reporters.report.tables.tasks import tasks
 from gradscope.typeset.tables import Table
 
@@ -29,7 +30,7 @@ def tables(report: Report, view: View) -> Iterator[Table]:
     steps = report_tables.history(report)
     if steps:
         yield steps
-    for made in (interventions, accumulation, tasks, gradient_checks):
+    for made in (interventions, accumulation, tasks, per_sample, gradient_checks):
         table = made(report, view)
         if table is not None:
             yield table

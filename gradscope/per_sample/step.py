@@ -1,0 +1,144 @@
+"""The gradient of each sample in a step of a workload, as a record."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gradscope.loading.batches import Batch, MicroBatch, batch_size, cut, rows_of
+from gradscope.loading.workload import Workload
+from gradscope.per_sample.contributions import NotSeparable, SampleGradients, sample_gradients
+from gradscope.per_sample.noise_scale import noise_scale
+from gradscope.records.full_samples import GradientNoise, PerSample, SampleGradient
+from gradscope.running.rerun import rerun
+from gradscope.running.step import GraphRoot, Observer, Step, cloned_batch
+
+__all__ = ["NotSeparable", "step_by_sample"]
+
+#: So many layers are named of each sample.
+_LAYERS = 3
+
+
+@dataclass(kw_only=True)
+class _OutputKept(Observer):
+    """Keeps what the model returned."""
+
+    output: Any = None
+
+    def root(self, step: Step, output: Any) -> GraphRoot:
+        self.output = output
+        return super().root(step, output)
+
+
+def step_by_sample(workload: Workload, number: int = 0) -> PerSample:
+    """Take the gradient of a step apart by sample; then everything is as it was.
+
+    Raises:
+        NotSeparable: the batch has one sample, or the model's output no row for each.
+    """
+    observer = _OutputKept()
+    with rerun(workload, number, observer=observer) as step:
+        count = batch_size(step.clone)
+        if count < 2:
+            raise NotSeparable("the batch has one sample; a larger one: `input.batch=16`")
+
+        def forward() -> tuple[Any, torch.Tensor]:
+            loss = step.loss()
+            scale = workload.gradient
+            return observer.output, loss if scale is None else (loss * _like(scale, loss)).sum()
+
+        found = sample_gradients(workload.model, forward, count)
+        losses = _losses(step, observer.output, count)
+    return _record(found, losses)
+
+
+def _like(scale: Any, loss: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(scale, dtype=loss.dtype, device=loss.device)
+
+
+def _losses(step: Step, output: Any, count: int) -> list[float | None]:
+    """The loss of each sample alone, of its row of the output; None where it is none.
+
+    A loss that the model computes is that of a forward pass of the sample alone.
+    """
+    criterion = step.workload.criterion
+    batch = step.clone
+    if batch.target is None:
+        batch = replace(batch, target=criterion.target)
+    inside = criterion.spec == "output" or criterion.name.startswith("output")
+    losses: list[float | None] = []
+    for part, own in cut(batch, count):
+        try:
+            with torch.no_grad():
+                loss = (
+                    replace(step, clone=cloned_batch(own), part=part).loss()
+                    * step.workload.accumulate
+                    if inside
+                    else _of_row(step, output, own, part)
+                )
+        except Exception:
+            return [None] * count  # a loss of several samples, or a model that needs several
+        losses.append(float(loss) if loss.numel() == 1 and math.isfinite(float(loss)) else None)
+    return losses
+
+
+def _of_row(step: Step, output: Any, own: Batch, part: MicroBatch) -> torch.Tensor:
+    criterion = step.workload.criterion
+    criterion.part = part
+    try:
+        return criterion(rows_of(output, part), own.target)
+    finally:
+        criterion.part = step.part
+
+
+def _record(found: SampleGradients, losses: list[float | None]) -> PerSample:
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(found.names):
+        places.setdefault(name.rpartition(".")[0], []).append(place)
+    by_layer = {name: found.squares[:, where].sum(1) for name, where in places.items()}
+    samples = []
+    for index, loss in enumerate(losses):
+        square = float(found.squares[index].sum())
+        parts = {name: float(s[index]) / square for name, s in by_layer.items()} if square else {}
+        largest = sorted(parts.items(), key=lambda one: -one[1])[:_LAYERS]
+        samples.append(
+            SampleGradient(
+                index=index,
+                loss=loss,
+                norm=_finite(found.norms[index]),
+                share=_finite(found.shares[index]),
+                cosine=_finite(found.cosines[index]),
+                layers=tuple((name, share) for name, share in largest if math.isfinite(share)),
+            )
+        )
+    noise = [_noise(None, found, list(range(len(found.names))))]
+    noise += [_noise(name, found, where) for name, where in places.items()]
+    return PerSample(
+        samples=tuple(samples),
+        norm=_finite(torch.tensor(found.norm)),
+        rest=_finite(found.rest.sum().sqrt()),
+        noise=tuple(one for one in noise if one is not None),
+        mixing=found.mixing,
+    )
+
+
+def _noise(name: str | None, found: SampleGradients, where: list[int]) -> GradientNoise | None:
+    """Of some parameters; None where that cannot be estimated."""
+    squares, products = found.squares[:, where].sum(1), found.products[:, where].sum(1)
+    batch = float(found.batch[where].sum())
+    if not math.isfinite(batch) or not batch or found.mixing:
+        return None
+    scale = noise_scale(squares, products, batch)
+    if scale is None:
+        return None
+    return GradientNoise(
+        name, scale.value, scale.low, None if math.isinf(scale.high) else scale.high
+    )
+
+
+def _finite(value: torch.Tensor) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None

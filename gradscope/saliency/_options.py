@@ -1,0 +1,92 @@
+"""The methods and their options: the keyword-only parameters of each file's ``attribute``."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from gradscope import plugins
+from gradscope.config.yaml12 import scalar
+from gradscope.errors import OptionError, did_you_mean
+
+ROOM = "gradscope.saliency"
+
+
+def method_names() -> list[str]:
+    """Every method, by the name of its file."""
+    return plugins.names(ROOM)
+
+
+def method(name: str) -> ModuleType:
+    """The file of a method.
+
+    Raises:
+        OptionError: no method of that name; the closest is offered.
+    """
+    choices = method_names()
+    if name not in choices:
+        raise OptionError(
+            f"unknown method `{name}`",
+            help=did_you_mean(name.lower().replace("_", "-"), choices)
+            or "`gradscope saliency --methods` lists them",
+        )
+    return plugins.load(ROOM, name)
+
+
+def options_of(name: str) -> dict[str, inspect.Parameter]:
+    """A method's options, by name."""
+    parameters = inspect.signature(method(name).attribute).parameters.values()
+    return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def read_options(words: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """``key=value`` words as options of each method that has them, with the right types.
+
+    Raises:
+        OptionError: no chosen method has such an option, or the value is of another type.
+    """
+    found: dict[str, dict[str, Any]] = {name: {} for name in methods}
+    offered = {name: options_of(name) for name in methods}
+    for word in words:
+        key, sign, text = word.partition("=")
+        key = key.strip().replace("-", "_")
+        if not sign:
+            raise OptionError(
+                f"`--option {word}` gives no value", help="write `--option name=value`"
+            )
+        takers = [name for name in methods if key in offered[name]]
+        if not takers:
+            choices = sorted({option for options in offered.values() for option in options})
+            those = f"{', '.join(methods)} take{'s' * (len(methods) == 1)}"
+            raise OptionError(
+                f"no chosen method has an option `{key}`",
+                help=did_you_mean(key, choices)
+                or (f"{those} {', '.join(choices)}" if choices else f"{those} none"),
+            )
+        for name in takers:
+            found[name][key] = _typed(key, text, offered[name][key])
+    return found
+
+
+def _typed(key: str, text: str, parameter: inspect.Parameter) -> Any:
+    """The value as the type of the parameter's default."""
+    value, default = scalar(text), parameter.default
+    if isinstance(default, bool):
+        right = isinstance(value, bool)
+    elif isinstance(default, int):
+        right = isinstance(value, int) and not isinstance(value, bool)
+    elif isinstance(default, float):
+        right = isinstance(value, int | float) and not isinstance(value, bool)
+        right = right and math.isfinite(value)
+        value = float(value) if right else value
+    else:
+        value, right = text, True
+    if right:
+        return value
+    kind = {bool: "true or false", int: "an integer", float: "a number"}[type(default)]
+    raise OptionError(
+        f"`--option {key}={text}` is not {kind}", help=f"the default is `{key}={default}`"
+    )
