@@ -45,7 +45,7 @@ STEP = "running/step.py"
 PARTS = {"model", "called", "criterion", "backward", "step", "zero_grad", "batches"}
 RUNNERS = {"running", "api", "commands"}
 
-#: What puts something back after a run, in running/state.py and running/switches.py.
+#: What puts something back after a run, in running/state.py and running/state.py.
 PUT_BACK = {
     "state_restored",
     "modules_restored",
@@ -405,10 +405,10 @@ def test_who_else_leaves_things_as_found_is_found(tmp_path):
 
 
 MIXED = {
-    "another question": ("explain/zero/a.py", "from gradscope.explain.missing.cuts import Cut"),
+    "another question": ("explain/zero/a.py", "from gradscope.explain.missing.values import Cut"),
     "a question from what all share": (
         "explain/shared/a.py",
-        "from gradscope.explain.errors.kind import Kind",
+        "from gradscope.explain.errors.explanation import Kind",
     ),
     "errors from the question that it may use": (
         "explain/missing/a.py",
@@ -423,10 +423,10 @@ MIXED = {
 @pytest.mark.parametrize(("file", "source"), MIXED.values(), ids=MIXED)
 def test_a_question_that_uses_another_is_found(file, source, tmp_path):
     fine = {
-        "explain/errors/kinds/no_grad_root.py": "from gradscope.explain.missing.cuts import Cut",
-        "explain/missing/cuts.py": "from gradscope.explain.shared.call_site import CallSite",
+        "explain/errors/kinds/no_grad_root.py": "from gradscope.explain.missing.values import Cut",
+        "explain/missing/values.py": "from gradscope.explain.shared.frames import CallSite",
         "explain/zero/causes.py": "from gradscope.explain.zero.flat_activations import curved",
-        "explain/shared/call_site.py": "from gradscope.records import Frame",
+        "explain/shared/frames.py": "from gradscope.records import Frame",
         "api/runs.py": "from gradscope.explain.zero.explain_zero import explain_zeros",
     }
     package = write(tmp_path / "gradscope", fine)

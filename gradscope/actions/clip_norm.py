@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gradscope.actions._action import Action, is_positive
+from gradscope.actions import Action, is_positive
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gradscope.actions._action import Action, is_number
+from gradscope.actions import Action, is_number
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,6 @@ from gradscope.api._divergence_findings import figures, off
 from gradscope.api.opened import run_info, versions
 from gradscope.capture.differences import Difference, difference
 from gradscope.capture.names import named_parameters
-from gradscope.capture.probes import ProbeKey
 from gradscope.comparison.alignment import CallKey
 from gradscope.loading.workload import Workload
 from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDiff
@@ -21,11 +20,14 @@ from gradscope.running.compared_step import Comparison
 from gradscope.running.divergent_calls import (
     FACTOR,
     Noise,
+    OutputDiff,
+    OutputsDivergence,
+    compare_outputs,
     gradient_noise,
     parameter_noise,
     value_noise,
 )
-from gradscope.running.outputs_only import OutputDiff, OutputsDivergence, compare_outputs
+from gradscope.running.probed_step import ProbeKey
 
 #: Why a gradient is not compared.
 _SUMMED = "of other samples"

@@ -23,13 +23,16 @@ from gradscope.records.diff import REFERENCES, DiffReport
 from gradscope.records.history import RunHistory
 from gradscope.records.report import Report
 from gradscope.records.showing import Shown
-from gradscope.running.compared_runs import Divergence, diverge
-from gradscope.running.divergent_calls import FACTOR, divergent_calls
-from gradscope.running.handover import equal_parameters, hand_batch, hand_weights
-from gradscope.running.outputs_only import is_compiled
-from gradscope.running.plain_calls import StepFailed
-from gradscope.running.reference import in_float64
-from gradscope.running.samples import SharedSamples, shared_samples
+from gradscope.running.compared_runs import Divergence, diverge, in_float64
+from gradscope.running.divergent_calls import FACTOR, divergent_calls, is_compiled
+from gradscope.running.handover import (
+    SharedSamples,
+    equal_parameters,
+    hand_batch,
+    hand_weights,
+    shared_samples,
+)
+from gradscope.running.rerun import StepFailed
 
 #: Keys of a config that select other weights, or another batch.
 _WEIGHTS = ("weights", "checkpoint", "seed")

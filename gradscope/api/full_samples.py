@@ -11,9 +11,8 @@ from torch import nn
 from gradscope import progress
 from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import select_layers
-from gradscope.capture.links import located
 from gradscope.capture.names import named_parameters
-from gradscope.capture.stacks import stacks_recorded
+from gradscope.capture.nodes import located, stacks_recorded
 from gradscope.errors import Interrupted, interruption, message_of
 from gradscope.explain.precision.forecast import forecast
 from gradscope.explain.shared.frames import locate
@@ -24,11 +23,11 @@ from gradscope.rules import RuleSettings, diagnose, wanted
 from gradscope.running import costs
 from gradscope.running.accumulation import accumulation
 from gradscope.running.gradcheck import gradient_checks
+from gradscope.running.gradients import task_gradients
 from gradscope.running.histograms import histograms
 from gradscope.running.rerun import rerun
 from gradscope.running.sketching import sketches
 from gradscope.running.step import as_found, repeated
-from gradscope.running.tasks import task_gradients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +248,8 @@ def _per_sample(run: _Run, report: Report, asked: Collection[str]) -> dict[str, 
 
 def _leaks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """What each output depends on and must not."""
-    from gradscope.leaks.judge import Wishes, judge
+    from gradscope.leaks.judge import judge
+    from gradscope.leaks.subject import Wishes
 
     with as_found(run.workload, weights=False):
         run.workload.model.eval()

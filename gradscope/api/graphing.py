@@ -16,7 +16,7 @@ from gradscope.api.opened import Options, opened, read, run_info, versions
 from gradscope.capture.graph import free_nodes
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.names import named_parameters
-from gradscope.capture.trace import Trace, TraceContext
+from gradscope.capture.trace import Trace
 from gradscope.config.reading import LoadedConfig
 from gradscope.errors import OptionError
 from gradscope.explain.missing.explain_missing import explain_missing
@@ -25,10 +25,9 @@ from gradscope.loading.workload import Workload
 from gradscope.records.answers import Answer
 from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.records.run import RunInfo
-from gradscope.running.losses import loss_value
+from gradscope.running.gradients import loss_value
 from gradscope.running.rerun import rerun
-from gradscope.running.roots import LOSS, RootSum, root_of
-from gradscope.running.trace import GraphTrace, trace
+from gradscope.running.trace import LOSS, GraphTrace, RootSum, root_of, trace
 
 
 def graph_of(tensor: Tensor, model: Any = None) -> AutogradGraph:
@@ -54,13 +53,12 @@ def graph_of(tensor: Tensor, model: Any = None) -> AutogradGraph:
             help="check for `no_grad`, `detach()` and `.item()` upstream of it",
         )
     named = {} if model is None else {each.name: p for p, each in named_parameters(model).items()}
-    context = TraceContext(
-        names={id(p): name for name, p in named.items()},
+    trace = Trace(
+        *(get_gradient_edge(tensor).node, (), _nowhere, {id(p): name for name, p in named.items()}),
         recomputed=lambda: ((), _nowhere),
         locate=lambda stack: None,
         excluded=list(named.values()),
     )
-    trace = Trace(get_gradient_edge(tensor).node, (), _nowhere, context)
     try:
         nodes, saved = trace.nodes(), trace.saved_bytes
     finally:

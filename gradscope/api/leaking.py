@@ -15,10 +15,11 @@ from gradscope.api.opened import Options, opened, read, run_info, versions
 from gradscope.config.reading import LoadedConfig
 from gradscope.errors import GradscopeError, ModelError, OptionError
 from gradscope.explain.errors.explain_exception import explain_error
-from gradscope.leaks.judge import Judged, Wishes, judge
+from gradscope.leaks.judge import Judged, judge
+from gradscope.leaks.subject import Wishes
 from gradscope.loading.workload import Workload
 from gradscope.records.leaks import LeaksReport
-from gradscope.running.plain_calls import StepFailed
+from gradscope.running.rerun import StepFailed
 
 
 def leaks(

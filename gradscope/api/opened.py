@@ -35,8 +35,7 @@ from gradscope.records.leaks import LeaksReport
 from gradscope.records.modules import LayerInfo
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
-from gradscope.running.state import random_state_restored, state_restored
-from gradscope.running.switches import switches_restored
+from gradscope.running.state import random_state_restored, state_restored, switches_restored
 from gradscope.version import __version__
 
 

@@ -1,9 +1,10 @@
-"""Calls while they are being collected, and the stack of those that have not returned."""
+"""Calls of modules: those that run, their numbers and nodes; records while they are collected."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -14,6 +15,28 @@ from torch import nn
 from gradscope.capture.frontier import ObservedTensor
 from gradscope.nesting import find
 from gradscope.patterns import Named
+
+#: Whether autocast is on for any kind of device: cheap enough to be asked at each call.
+any_autocast = torch._C._is_any_autocast_enabled
+
+
+def autocast_dtypes() -> list[tuple[str, torch.dtype]]:
+    """The kinds of device that it is on for, with the dtype."""
+    return [
+        (device, torch.get_autocast_dtype(device))
+        for device in ("cpu", "cuda")
+        if torch.is_autocast_enabled(device)
+    ]
+
+
+def autocast_name(module: nn.Module) -> str | None:
+    """``bfloat16``: the dtype on the device of the module's parameters; None where it is off."""
+    first = next(module.parameters(), None)
+    wanted = "cpu" if first is None else first.device.type
+    for device, dtype in autocast_dtypes():
+        if device == wanted:
+            return str(dtype).removeprefix("torch.")
+    return None
 
 
 def call_tensors(
@@ -27,6 +50,88 @@ def call_tensors(
 def sequence_number() -> int:
     """The number that the next autograd node of this thread gets."""
     return torch._C._autograd._get_sequence_nr()
+
+
+def in_backward() -> bool:
+    """Whether this thread is executing a backward, so that a forward now is a recomputation."""
+    return torch._C._current_graph_task_id() != -1
+
+
+@dataclass(slots=True, eq=False)
+class ModuleCall:
+    """One execution of a module's forward: the nodes from ``start`` up to ``end`` are its own."""
+
+    module: nn.Module
+    name: str
+    number: int
+    recomputed: bool
+    parent: int
+    start: int
+    end: int | None = None
+
+
+class ModuleCalls:
+    """The calls of some modules in their order, those that run among them.
+
+    A call that a checkpoint runs again inside backward is the call that it repeats. A recorder,
+    whose models may call themselves or run in several threads, has a ``CallStack`` instead.
+
+    Args:
+        names: of the modules.
+    """
+
+    def __init__(self, names: Mapping[nn.Module, str]) -> None:
+        self._names = names
+        self._counts: Counter[nn.Module] = Counter()
+        self._calls: list[ModuleCall] = []
+        self._open: list[int] = []
+
+    def begin(self, module: nn.Module) -> ModuleCall:
+        """A module's forward begins."""
+        recomputed = in_backward()
+        number = self._counts[module]
+        if recomputed:
+            number = max(0, number - 1)
+        else:
+            self._counts[module] += 1
+        self._drop_recomputed()
+        name, parent = self._names.get(module, ""), self._open[-1] if self._open else -1
+        self._open.append(len(self._calls))
+        self._calls.append(ModuleCall(module, name, number, recomputed, parent, sequence_number()))
+        return self._calls[-1]
+
+    def end(self, module: nn.Module) -> ModuleCall | None:
+        """The call of a module that returned; those inside it that raised are left too."""
+        if self.innermost(module) is None:
+            return None
+        while True:
+            call = self._calls[self._open.pop()]
+            call.end = sequence_number()
+            if call.module is module:
+                return call
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """``begin``, as a hook."""
+        self.begin(module)
+
+    def leave(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        """``end``, as a hook."""
+        self.end(module)
+
+    def innermost(self, module: nn.Module | None = None) -> ModuleCall | None:
+        """The innermost call that runs, of any module or of this one."""
+        self._drop_recomputed()
+        for index in reversed(self._open):
+            if module is None or self._calls[index].module is module:
+                return self._calls[index]
+        return None
+
+    def _drop_recomputed(self) -> None:
+        """After backward no recomputed call runs: a checkpoint leaves it once it has enough."""
+        while self._open and self._calls[self._open[-1]].recomputed and not in_backward():
+            self._open.pop()
 
 
 @dataclass(slots=True)

@@ -20,8 +20,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.measurements import version
-from gradscope.capture.names import named_modules
-from gradscope.capture.shards import written_class
+from gradscope.capture.names import module_names, named_modules, written_class
 from gradscope.capture.stats import Measured, flags, resolve
 from gradscope.nesting import find
 from gradscope.records.modules import ModuleFacts, Unregistered
@@ -132,7 +131,7 @@ class Buffers:
             ]
             for module in model.modules()
         }
-        self._names = {module: named.name for module, named in named_modules(model).items()}
+        self._names = module_names(model)
         self._compared = False
         self._written: dict[nn.Module, set[str]] = {}
         self._unsure: list[tuple[list[tuple[nn.Module, str]], Measured]] = []

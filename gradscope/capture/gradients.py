@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF
-from gradscope.capture.hooks import Handle, hook_node, hook_tensor
+from gradscope.capture.hooks import Handle, hook_node, hook_tensor, raised_by_a_handler
 from gradscope.capture.shards import local, placements_of
-from gradscope.capture.signals import raised_by_a_handler
 from gradscope.capture.stats import Measured, measure
 from gradscope.errors import message_of
 
@@ -45,6 +45,7 @@ class GradientCache:
         return measured
 
 
+@dataclass(slots=True, eq=False)
 class GradientSlot:
     """Adds up the parts of one gradient and measures the sum when the last has arrived.
 
@@ -52,30 +53,16 @@ class GradientSlot:
     kept, otherwise the latest alone. A slot with a ``note`` is unknown and has no numbers.
     """
 
-    __slots__ = (
-        "_arrived",
-        "_cache",
-        "_measured",
-        "_partial",
-        "_total",
-        "accumulate",
-        "differentiated",
-        "note",
-        "parts",
-        "shareable",
-    )
-
-    def __init__(self, parts: int, cache: GradientCache, *, accumulate: bool) -> None:
-        self.parts = parts
-        self.accumulate = accumulate
-        self.note: str | None = None
-        self.differentiated = False  # a gradient of it was itself made part of the graph
-        self.shareable = True  # False where a hook of the user's is between it and the consumer
-        self._cache = cache
-        self._measured: Measured | None = None
-        self._arrived = 0
-        self._partial: torch.Tensor | None = None
-        self._total: torch.Tensor | None = None
+    parts: int
+    _cache: GradientCache
+    accumulate: bool = field(kw_only=True)
+    note: str | None = None
+    differentiated: bool = False  # a gradient of it was itself made part of the graph
+    shareable: bool = True  # False where a hook of the user's is between it and the consumer
+    _measured: Measured | None = None
+    _arrived: int = 0
+    _partial: torch.Tensor | None = None
+    _total: torch.Tensor | None = None
 
     @property
     def measured(self) -> Measured | None:

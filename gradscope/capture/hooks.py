@@ -1,11 +1,14 @@
-"""The only file that registers hooks, and the selection of the modules to hook."""
+"""The only file that registers hooks; which modules take them; what a signal raises inside one."""
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
+from types import CodeType
 from typing import Any
 
 import torch
@@ -16,34 +19,17 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils.hooks import RemovableHandle as Handle
+from torch.utils.hooks import RemovableHandle
 
 from gradscope.capture.names import named_modules
 from gradscope.errors import OptionError
 from gradscope.patterns import Named, matching, wraps
 
-__all__ = [
-    "Handle",
-    "before_any_call",
-    "change_calls",
-    "change_gradient",
-    "change_node",
-    "changed",
-    "hook_calls",
-    "hook_first_call",
-    "hook_first_output",
-    "hook_node",
-    "hook_node_before",
-    "hook_optimizers",
-    "hook_tensor",
-    "hooked",
-    "select_layer",
-    "select_layers",
-    "without_own_hooks",
-]
-
-PreHook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
-PostHook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
+Handle = RemovableHandle
+#: Of a module, args and kwargs; may return other (args, kwargs).
+PreHook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+#: Of these and the output; may return another output.
+PostHook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], Any]
 
 
 def select_layers(model: nn.Module, patterns: Sequence[str]) -> dict[nn.Module, Named]:
@@ -145,11 +131,13 @@ def without_own_hooks(state: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def hooked(modules: Sequence[nn.Module], before: PreHook, after: PostHook) -> Iterator[None]:
+def hooked(
+    modules: Iterable[nn.Module], before: PreHook | None, after: PostHook | None
+) -> Iterator[None]:
     """Call ``before`` and ``after`` around each forward of ``modules``; on leaving no hook is left.
 
     They are the last hooks of each module, so they see what the user's own hooks made of the
-    arguments and of the result. They change nothing.
+    arguments and of the result.
     """
     handles: list[OwnHook] = []
     try:
@@ -159,11 +147,6 @@ def hooked(modules: Sequence[nn.Module], before: PreHook, after: PostHook) -> It
     finally:
         for handle in handles:
             handle.remove()
-
-
-def hook_calls(module: nn.Module, before: PreHook, after: PostHook) -> list[OwnHook]:
-    """``hooked`` of one module, until what is returned is removed."""
-    return change_calls(module, before, after)
 
 
 def hook_first_call(module: nn.Module, before: Callable[[], None]) -> OwnHook:
@@ -177,19 +160,19 @@ def hook_first_call(module: nn.Module, before: Callable[[], None]) -> OwnHook:
     return hook.held_by(module.register_forward_pre_hook(hook))
 
 
-def change_calls(
-    module: nn.Module, before: Callable[..., Any], after: Callable[..., Any]
-) -> list[OwnHook]:
-    """Each call of ``module`` goes on with what the two return, unless that is None.
+def hook_calls(module: nn.Module, before: PreHook | None, after: PostHook | None) -> list[OwnHook]:
+    """``hooked`` of one module, until what is returned is removed.
 
-    ``before`` is given (module, args, kwargs) and may return new (args, kwargs); ``after`` is given
-    the output besides and may return another.
+    The call goes on with what the two return, unless that is None.
     """
-    first, last = OwnHook(before), OwnHook(after)
-    return [
-        first.held_by(module.register_forward_pre_hook(first, with_kwargs=True)),
-        last.held_by(module.register_forward_hook(last, with_kwargs=True)),
-    ]
+    hooks = []
+    if before is not None:
+        first = OwnHook(before)
+        hooks.append(first.held_by(module.register_forward_pre_hook(first, with_kwargs=True)))
+    if after is not None:
+        last = OwnHook(after)
+        hooks.append(last.held_by(module.register_forward_hook(last, with_kwargs=True)))
+    return hooks
 
 
 @contextmanager
@@ -229,21 +212,20 @@ def _compiled_modules_silent() -> Iterator[None]:
         yield
 
 
-def hook_tensor(tensor: torch.Tensor, read: Callable[[torch.Tensor | None], None]) -> Handle:
-    """Call ``read`` with the gradient of ``tensor`` as it is now, whatever is done to it later."""
-    return tensor.register_hook(read)  # type: ignore[no-any-return,no-untyped-call]
+def hook_tensor(tensor: torch.Tensor, hook: Callable[[Any], torch.Tensor | None]) -> Handle:
+    """Call ``hook`` with the gradient of ``tensor`` as it is now, whatever is done to it later.
+
+    What it returns takes the gradient's place, unless that is None.
+    """
+    return tensor.register_hook(hook)  # type: ignore[no-any-return,no-untyped-call]
 
 
-def change_gradient(
-    tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor | None]
-) -> Handle:
-    """The gradient of ``tensor`` as it is now becomes what ``change`` makes of it; None: stays."""
-    return tensor.register_hook(change)  # type: ignore[no-any-return,no-untyped-call]
+def hook_node(node: Node, hook: Callable[..., Any]) -> Handle:
+    """Call ``hook`` with what ``node`` sends to its inputs and what it got for its outputs.
 
-
-def hook_node(node: Node, read: Callable[..., None]) -> Handle:
-    """Call ``read`` with what ``node`` sends to its inputs and what it got for its outputs."""
-    return node.register_hook(read)
+    What it returns is sent instead, unless that is None.
+    """
+    return node.register_hook(hook)
 
 
 def hook_node_before(node: Node, read: Callable[..., None]) -> Handle:
@@ -279,9 +261,26 @@ def hook_optimizers(
     return register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
 
 
-def change_node(
-    node: Node,
-    rule: Callable[[tuple[torch.Tensor | None, ...], tuple[torch.Tensor | None, ...]], Any],
-) -> Handle:
-    """What ``node`` sends to its inputs becomes ``rule(sent, got)``."""
-    return node.register_hook(rule)
+def raised_by_a_handler(error: BaseException) -> bool:
+    """Whether a handler that the script set raised this: it is the script's, wherever it came."""
+    handlers = _handlers()
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in handlers:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _handlers() -> set[CodeType]:
+    """The code of all handlers that are written in Python."""
+    found = set()
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, partial):
+            handler = handler.func
+        for function in (handler, getattr(type(handler), "__call__", None)):  # noqa: B004
+            code = getattr(getattr(function, "__func__", function), "__code__", None)
+            if isinstance(code, CodeType):
+                found.add(code)
+    return found

@@ -16,12 +16,11 @@ import torch
 from torch import nn
 
 from gradscope.actions import Intervention
-from gradscope.capture.calls import call_tensors
+from gradscope.capture.calls import call_tensors, in_backward
 from gradscope.capture.gradients import GradientCache, GradientSlot
-from gradscope.capture.hooks import Handle, change_calls, change_gradient
-from gradscope.capture.measurements import version
-from gradscope.capture.names import named_modules, named_parameters
-from gradscope.capture.recompute import in_backward
+from gradscope.capture.hooks import Handle, hook_tensor, hooked
+from gradscope.capture.measurements import is_floating, version
+from gradscope.capture.names import first_names, module_names
 from gradscope.capture.stats import resolve
 from gradscope.errors import ConfigError
 from gradscope.nesting import find, replaced
@@ -112,7 +111,7 @@ class Interventions:
             return self._apply((number, name, None, ""), gradient)
 
         if parameter.requires_grad:
-            hooks.callback(change_gradient(parameter, change).remove)
+            hooks.callback(hook_tensor(parameter, change).remove)
 
     def _at_module(self, number: int, name: str, module: nn.Module, hooks: ExitStack) -> None:
         at = self.wanted[number].at
@@ -133,8 +132,7 @@ class Interventions:
                 return None
             return self._outputs((number, name, call), output)
 
-        for handle in change_calls(module, before, after):
-            hooks.callback(handle.remove)
+        hooks.enter_context(hooked([module], before, after))
 
     def _begin_call(self, number: int, module: nn.Module) -> int | None:
         """The call's number; None of one that a checkpoint runs again, if it could be several."""
@@ -152,7 +150,7 @@ class Interventions:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with copies of what needs a gradient: only what this call sends back, and
         no other reader of the tensor, is a copy."""
-        paths = {id(t): path for path, t in call_tensors(args, kwargs) if _is_floating(t)}
+        paths = {id(t): path for path, t in call_tensors(args, kwargs) if is_floating(t)}
 
         def copy(tensor: torch.Tensor) -> torch.Tensor:
             if id(tensor) not in paths or not tensor.requires_grad:
@@ -172,7 +170,7 @@ class Interventions:
         return tuple(map(changed, args)), {name: changed(one) for name, one in kwargs.items()}
 
     def _outputs(self, call: tuple[int, str, int | None], output: Any) -> Any:
-        paths = {id(t): path for path, t in find(output, torch.Tensor) if _is_floating(t)}
+        paths = {id(t): path for path, t in find(output, torch.Tensor) if is_floating(t)}
         if not paths:
             self._place((*call, "")).note = _NO_TENSOR
         if self.wanted[call[0]].at == "activation":
@@ -199,7 +197,7 @@ class Interventions:
             return None if gradient is None else self._apply(key, gradient)
 
         place.note = _HIDDEN if tensor._is_view() else None
-        self._handles.append(change_gradient(tensor, change))
+        self._handles.append(hook_tensor(tensor, change))
         return True
 
     def _apply(self, key: _Key, tensor: torch.Tensor) -> torch.Tensor:
@@ -224,11 +222,9 @@ class Interventions:
 
     def _targets(self, one: Intervention) -> dict[str, nn.Module | nn.Parameter]:
         """What an intervention is at, by first names."""
-        known: dict[str, Any] = {}
-        if one.at == "parameter_grad":
-            known = {named.name: p for p, named in named_parameters(self.model).items()}
-        else:
-            known = {named.name: m for m, named in named_modules(self.model).items()}
+        known: dict[str, Any] = dict(first_names(self.model))
+        if one.at != "parameter_grad":
+            known = {name: m for m, name in module_names(self.model).items()}
         return {name: known[name] for name in one.names if name in known}
 
     def _place(self, key: _Key) -> _Place:
@@ -278,10 +274,6 @@ def _factor(before: TensorStats | None, after: TensorStats | None) -> float | No
     if before is None or after is None or not before.norm or after.norm is None:
         return None
     return after.norm / before.norm
-
-
-def _is_floating(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _fits(value: torch.Tensor, tensor: torch.Tensor) -> bool:

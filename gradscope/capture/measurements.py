@@ -64,6 +64,11 @@ class MeasurementCache:
         return found
 
 
+def is_floating(tensor: torch.Tensor) -> bool:
+    """Whether its numbers have a gradient: real or complex, no integers."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def version(tensor: torch.Tensor) -> int:
     """The in-place version counter; -1 where there is none."""
     return -1 if tensor.is_inference() else tensor._version

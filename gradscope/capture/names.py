@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from gradscope.capture.shards import written_class
 from gradscope.patterns import Named, without_wrappers, wraps
 
 
@@ -36,6 +35,11 @@ def named_parameters(model: nn.Module) -> dict[nn.Parameter, Named]:
     return {p: Named(first, tuple(others)) for p, (first, *others) in names.items()}
 
 
+def module_names(model: nn.Module) -> dict[nn.Module, str]:
+    """Every module's first name."""
+    return {module: named.name for module, named in named_modules(model).items()}
+
+
 def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
     """Every module under each of its names; wrappers are left out."""
     return {
@@ -62,3 +66,14 @@ def first_names(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 def buffer_names(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Every buffer once, with its first name."""
     return ((without_wrappers(name), b) for name, b in model.named_buffers())
+
+
+def written_class(module: nn.Module) -> type[nn.Module]:
+    """The class that the script gave a module: ``fully_shard`` and the like derive one from it."""
+    kind = type(module)
+    while kind.__module__.startswith("torch.distributed.") and len(kind.__bases__) == 2:
+        written = kind.__bases__[1]
+        if not issubclass(written, nn.Module):  # of a wrapper, which is no class of the script's
+            break
+        kind = written
+    return kind

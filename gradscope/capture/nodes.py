@@ -1,19 +1,55 @@
-"""Autograd nodes as records: what each is, its shape, which call made it, where it leads."""
+"""Autograd nodes: their order, stacks and records, and what goes into a loss or a batch norm."""
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.capture.graph import LEAF, Span, owners
+from gradscope.capture.graph import LEAF, Edge, Span, Walk, owners
 from gradscope.records.graph import GraphNode
+from gradscope.records.modules import Link
 
 #: Of an index into the spans: the module's name and the number of its call.
 Label = Callable[[int], tuple[str, int]]
+_Item = TypeVar("_Item", bound=Hashable)
+
+
+def topological(
+    roots: Iterable[_Item],
+    following: Callable[[_Item], Iterable[_Item]],
+    rank: Callable[[_Item], int],
+) -> list[_Item]:
+    """All that ``roots`` lead to, each before what it leads to; the least ``rank`` comes first."""
+    roots = list(dict.fromkeys(roots))
+    onward: dict[_Item, list[_Item]] = {}
+    waiting: Counter[_Item] = Counter()
+    stack = list(roots)
+    while stack:
+        item = stack.pop()
+        if item not in onward:
+            onward[item] = found = list(following(item))
+            waiting.update(found)
+            stack += found
+    ready = [(rank(item), i, item) for i, item in enumerate(roots) if not waiting[item]]
+    heapq.heapify(ready)
+    order: list[_Item] = []
+    pushed = len(roots)
+    while ready:
+        item = heapq.heappop(ready)[2]
+        order.append(item)
+        for after in onward[item]:
+            waiting[after] -= 1
+            if not waiting[after]:
+                pushed += 1  # a tie-break, for nodes do not compare
+                heapq.heappush(ready, (rank(after), pushed, after))
+    return order
 
 
 def ordered(roots: Iterable[Node]) -> list[Node]:
@@ -21,39 +57,30 @@ def ordered(roots: Iterable[Node]) -> list[Node]:
 
     A leaf follows the first operation that leaves nobody else to wait for.
     """
-    roots = list(dict.fromkeys(roots))
-    waiting = _consumers(roots)
-    ready = [(-node._sequence_nr(), i, node) for i, node in enumerate(roots) if not waiting[node]]
-    heapq.heapify(ready)
-    found: list[Node] = []
-    pushed = len(roots)
-    while ready:
-        node = heapq.heappop(ready)[2]
-        found.append(node)
-        for following, _ in node.next_functions:
-            if following is None:
-                continue
-            waiting[following] -= 1
-            if not waiting[following]:
-                pushed += 1  # a tie-break, for nodes do not compare
-                heapq.heappush(ready, (-following._sequence_nr(), pushed, following))
-    return found
+    return topological(roots, upstream, lambda node: -node._sequence_nr())
 
 
-def _consumers(roots: Sequence[Node]) -> Counter[Node]:
-    """How many edges lead to each node."""
-    waiting: Counter[Node] = Counter()
-    seen = set(roots)
-    stack = list(roots)
-    while stack:
-        for following, _ in stack.pop().next_functions:
-            if following is None:
-                continue
-            waiting[following] += 1
-            if following not in seen:
-                seen.add(following)
-                stack.append(following)
-    return waiting
+def upstream(node: Node) -> list[Node]:
+    """The nodes that a node leads to, one for each edge."""
+    return [following for following, _ in node.next_functions if following is not None]
+
+
+@contextmanager
+def stacks_recorded() -> Iterator[None]:
+    """Every node that is made in the block remembers the Python stack that made it."""
+    before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    # Not by its class, which warns.
+    torch.set_anomaly_enabled(True, before[0] and before[1])
+    try:
+        yield
+    finally:
+        torch.set_anomaly_enabled(*before)
+
+
+def stack_of(node: Node) -> Sequence[str]:
+    """The formatted frames that made a node; empty where none were recorded."""
+    metadata: dict[str, Any] = node.metadata  # type: ignore[assignment]  # torch types a method
+    return metadata.get("traceback_") or ()
 
 
 def describe(
@@ -107,3 +134,150 @@ def _shape(node: Node, leaf: torch.Tensor | None) -> tuple[int, ...] | None:
         return tuple(leaf.shape)
     metadata = node._input_metadata
     return tuple(int(n) for n in metadata[0].shape) if metadata else None
+
+
+#: What a link leads into. The data are the first input of each.
+INTO = frozenset(
+    [
+        "LogSoftmaxBackward0",
+        "NllLossBackward0",
+        "NllLoss2DBackward0",
+        "BinaryCrossEntropyBackward0",
+        "BinaryCrossEntropyWithLogitsBackward0",
+        "NativeBatchNormBackward0",
+        "NativeBatchNormLegitBackward0",
+        "NativeBatchNormLegitBackward1",
+        "BatchNormWithUpdateBackward0",
+        "CudnnBatchNormBackward0",
+        "MiopenBatchNormBackward0",
+        "SyncBatchNormBackward",
+    ]
+)
+
+#: Operations that move numbers and change none, without the version in their names.
+MOVES = frozenset(
+    [
+        "AliasBackward",
+        "AsStridedBackward",
+        "ChunkBackward",
+        "CloneBackward",
+        "DiagonalBackward",
+        "ExpandBackward",
+        "FlipBackward",
+        "GatherBackward",
+        "IndexBackward",
+        "IndexSelectBackward",
+        "LazyCloneBackward",
+        "LiftFreshBackward",
+        "MaskedSelectBackward",
+        "MkldnnReshapeBackward",
+        "NarrowCopyBackward",
+        "PermuteBackward",
+        "ReshapeAliasBackward",
+        "ReshapeCopyBackward",
+        "RollBackward",
+        "SelectBackward",
+        "SliceBackward",
+        "SplitBackward",
+        "SplitWithSizesBackward",
+        "SqueezeBackward",
+        "TBackward",
+        "ToCopyBackward",
+        "ToDenseBackward",
+        "ToMkldnnBackward",
+        "TransposeBackward",
+        "UnbindBackward",
+        "UnfoldBackward",
+        "UnsafeIndexBackward",
+        "UnsafeSplitBackward",
+        "UnsafeSplitWithSizesBackward",
+        "UnsafeViewBackward",
+        "UnsqueezeBackward",
+        "ViewBackward",
+    ]
+)
+#: `x.copy_(y)`: what it overwrites comes first.
+_COPY = "CopyBackwards"
+
+
+def links(found: Walk, spans: Sequence[Span], label: Label) -> tuple[Link, ...]:
+    """The producer of what went into each loss and each batch norm, in the order of forward.
+
+    What needs no gradient has no node, so a frozen producer is not found.
+
+    Args:
+        found: the walk from the loss.
+        spans: the calls' spans.
+        label: module name and call number of a span's index.
+    """
+    pairs = _pairs(found)
+    made_by = owners([node for pair in pairs for node in pair[:2]], spans)
+    names = [label(owner) if owner >= 0 else (None, None) for owner in made_by]
+    return tuple(
+        Link(
+            op=type(producer).__name__,
+            into=type(reader).__name__,
+            name=names[2 * i][0],
+            call=names[2 * i][1],
+            into_name=names[2 * i + 1][0],
+            into_call=names[2 * i + 1][1],
+            shared=shared,
+        )
+        for i, (producer, reader, shared) in enumerate(pairs)
+    )
+
+
+def located(
+    unlocated: Sequence[Link], found: Walk, locate: Callable[[Sequence[str]], str | None]
+) -> tuple[Link, ...]:
+    """The links of a run with the line that made each producer, from the same run under anomaly
+    mode; as they are where that run computed something else.
+
+    Args:
+        unlocated: the links without lines.
+        found: the walk from the loss of the run in which each node kept its stack.
+        locate: the user's line in a stack of formatted frames.
+    """
+    pairs = _pairs(found)
+    same = [(type(producer).__name__, type(reader).__name__) for producer, reader, _ in pairs]
+    if same != [(link.op, link.into) for link in unlocated]:
+        return tuple(unlocated)
+    stacks = [stack_of(producer) for producer, _, _ in pairs]
+    return tuple(
+        replace(link, location=locate(stack) if stack else None)
+        for link, stack in zip(unlocated, stacks, strict=True)
+    )
+
+
+def _pairs(found: Walk) -> list[tuple[Node, Node, bool]]:
+    """Producer and reader, and whether others read the same, in the order of forward."""
+    readers = [node for node in found.nodes if type(node).__name__ in INTO]
+    readers.sort(key=lambda node: node._sequence_nr())
+    pairs = []
+    for reader in readers:
+        producer, shared = _producer(reader, found)
+        if producer is not None:
+            pairs.append((producer, reader, shared))
+    return pairs
+
+
+def _producer(reader: Node, found: Walk) -> tuple[Node | None, bool]:
+    """The operation that computed what ``reader`` took, and whether others are known to read it."""
+    shared, position, node = False, 0, reader
+    while True:
+        following = node.next_functions
+        if len(following) <= position:
+            return None, shared
+        after, number = following[position]
+        if after is None or isinstance(after, LEAF):
+            return None, shared
+        edge: Edge = (after, number)
+        shared = shared or len(found.consumers.get(edge, ())) > 1
+        name = type(after).__name__
+        if name == _COPY:
+            position = 1
+        elif name.rstrip("0123456789") in MOVES:
+            position = 0
+        else:
+            return after, shared
+        node = after

@@ -9,36 +9,29 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right, insort
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from gradscope.capture.calls import call_tensors, sequence_number
-from gradscope.capture.frontier import ObservedTensor, between
+from gradscope.capture.calls import Call, call_tensors, sequence_number
+from gradscope.capture.frontier import NOTE, ObservedTensor, between
 from gradscope.capture.gradients import GradientHooks
 from gradscope.capture.graph import Edge, Span, edge_of, walk
 from gradscope.capture.measurements import version
-from gradscope.capture.views import NOTE
 from gradscope.nesting import find
 
-
-class FirstPass(Protocol):
-    """The call of the first pass, as the recorder keeps it."""
-
-    index: int
-    module: nn.Module
-    inputs: list[ObservedTensor]
-    outputs: list[ObservedTensor]
-
-    def note(self, text: str) -> None:
-        """Remember a note."""
+#: The node of a reentrant checkpoint.
+CHECKPOINT = "CheckpointFunctionBackward"
 
 
 @dataclass(slots=True)
 class _Recomputed:
-    original: FirstPass
+    original: Call
     start: int
     span: int
     end: int = 0
@@ -46,9 +39,38 @@ class _Recomputed:
     arguments: list[tuple[ObservedTensor, torch.Tensor, int]] = field(default_factory=list)
 
 
-def in_backward() -> bool:
-    """Whether this thread is executing a backward, so that a forward now is a recomputation."""
-    return torch._C._current_graph_task_id() != -1
+def follow_checkpoint(
+    node: Any,
+    joined: Callable[[list[GradientEdge], dict[int, tuple[Node, int]]], None],
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Callable[[], None]:
+    """Tell of the graph that a reentrant checkpoint builds when it runs its function again.
+
+    Args:
+        node: the checkpoint's own; any other is left alone.
+        joined: gets the edges of what the function returned, and where each of its arguments,
+            which are detached leaves, leads on to, by the leaf's ``id``.
+        around: entered around the function.
+
+    Returns:
+        What ends it.
+    """
+    original = getattr(node, "run_function", None)
+    if type(node).__name__ != CHECKPOINT or original is None:
+        return lambda: None
+
+    def run_function(*inputs: Any) -> Any:
+        with around():
+            outputs = original(*inputs)
+        tensors = [tensor for _, tensor in find(outputs, torch.Tensor) if tensor.requires_grad]
+        given = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor)]
+        edges = zip(given, node.next_functions, strict=False)
+        outer = {id(tensor): edge for tensor, edge in edges if edge[0] is not None}
+        joined([get_gradient_edge(tensor) for tensor in tensors], outer)
+        return outputs
+
+    node.run_function = run_function
+    return lambda: setattr(node, "run_function", original)
 
 
 class Recomputation:
@@ -58,13 +80,13 @@ class Recomputation:
         self._gradient_hooks = gradient_hooks
         # A reentrant checkpoint's node is made just before its first pass: the calls of that pass
         # are those without gradients from the sequence number after the node's, in their order.
-        self._ungraphed: list[tuple[int, FirstPass]] = []
+        self._ungraphed: list[tuple[int, Call]] = []
         self._cursors: dict[tuple[int, int], int] = {}
         self._open: list[_Recomputed] = []
         self._returned: list[_Recomputed] = []
         self._spans: list[tuple[int, Span]] = []
 
-    def note_ungraphed(self, call: FirstPass) -> None:
+    def note_ungraphed(self, call: Call) -> None:
         """A call that runs while gradients are disabled: perhaps a checkpoint's first pass."""
         insort(self._ungraphed, (sequence_number(), call), key=lambda entry: entry[0])
 
@@ -95,7 +117,7 @@ class Recomputation:
         spans, self._spans = self._spans, []
         return spans
 
-    def _match(self, module: nn.Module) -> FirstPass | None:
+    def _match(self, module: nn.Module) -> Call | None:
         node = torch._C._current_autograd_node()
         if not isinstance(node, torch.autograd.function.BackwardCFunction):
             return None

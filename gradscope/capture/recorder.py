@@ -13,9 +13,22 @@ import torch
 from torch import nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from gradscope.capture.autocast import any_autocast, autocast_name
-from gradscope.capture.calls import Call, CallStack, call_tensors, sequence_number
-from gradscope.capture.frontier import CallSpan, ObservedTensor, assign_gradient_slots, wanted_edges
+from gradscope.capture.calls import (
+    Call,
+    CallStack,
+    any_autocast,
+    autocast_name,
+    call_tensors,
+    in_backward,
+    sequence_number,
+)
+from gradscope.capture.frontier import (
+    CallSpan,
+    ObservedTensor,
+    assign_gradient_slots,
+    view_of,
+    wanted_edges,
+)
 from gradscope.capture.gradients import GradientHooks
 from gradscope.capture.graph import (
     SavedBytes,
@@ -27,19 +40,15 @@ from gradscope.capture.graph import (
     saved_tensors,
     walk,
 )
-from gradscope.capture.hooks import PostHook, PreHook, hooked, watchable
-from gradscope.capture.links import links
+from gradscope.capture.hooks import hooked, raised_by_a_handler, watchable
 from gradscope.capture.measurements import MeasurementCache, version
-from gradscope.capture.names import first_names, named_modules
-from gradscope.capture.nodes import Label, describe, ordered
+from gradscope.capture.names import first_names, named_modules, written_class
+from gradscope.capture.nodes import Label, describe, links, ordered
 from gradscope.capture.parameters import parameter_count
-from gradscope.capture.recompute import Recomputation, in_backward
+from gradscope.capture.recompute import Recomputation
 from gradscope.capture.saved_memory import noticing_hooked_saves
-from gradscope.capture.shards import written_class
-from gradscope.capture.signals import raised_by_a_handler
 from gradscope.capture.stats import Measured, head_of, resolve
-from gradscope.capture.trace import Trace, TraceContext
-from gradscope.capture.views import view_of
+from gradscope.capture.trace import Trace
 from gradscope.errors import message_of
 from gradscope.nesting import find
 from gradscope.patterns import Named
@@ -119,9 +128,10 @@ class Recorder:
         def hooks_seen() -> None:
             self.needs_counting_run = True
 
+        guard = self._guard or (lambda hook: hook)
         try:
             with (
-                hooked(self._hooks, *self._guarded()),
+                hooked(self._hooks, guard(self._before), guard(self._after)),
                 noticing_hooked_saves(hooks_seen),
             ):
                 yield
@@ -137,11 +147,6 @@ class Recorder:
                 call.arguments.clear()
                 for observed in (*call.inputs, *call.outputs):
                     observed.edge = observed.view = None
-
-    def _guarded(self) -> tuple[PreHook, PostHook]:
-        if self._guard is None:
-            return self._before, self._after
-        return self._guard(self._before), self._guard(self._after)
 
     def free_nodes(self) -> None:
         """Free the graph, once the loss itself is gone."""
@@ -368,15 +373,17 @@ class Recorder:
             locate: the user's line in the stack of formatted frames that anomaly mode keeps.
             stacks: entered where a checkpoint runs its function again.
         """
-        context = TraceContext(
-            names=dict(inputs) | {id(p): name for name, p in first_names(self.model)},
+        return Trace(
+            root,
+            self._spans(),
+            self._label,
+            dict(inputs) | {id(p): name for name, p in first_names(self.model)},
             recomputed=self._recomputed,
             locate=locate,
             stacks=stacks,
             excluded=self.model.parameters(),
             unreadable=self.needs_counting_run,
         )
-        return Trace(root, self._spans(), self._label, context)
 
     def graph_calls(self) -> tuple[GraphCall, ...]:
         """Every call, as the graph's nodes refer to it."""

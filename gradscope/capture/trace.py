@@ -3,16 +3,15 @@ and the graphs that reentrant checkpoints build on the way."""
 
 from __future__ import annotations
 
-import heapq
+import functools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node
 
 from gradscope.capture.graph import (
     LEAF,
@@ -23,14 +22,11 @@ from gradscope.capture.graph import (
     storage_key,
 )
 from gradscope.capture.hooks import Handle, hook_node_before
-from gradscope.capture.nodes import Label, describe, ordered
+from gradscope.capture.nodes import Label, describe, ordered, stack_of, topological
+from gradscope.capture.recompute import follow_checkpoint
 from gradscope.capture.stats import Measured, measure, resolve
-from gradscope.nesting import find
 from gradscope.records.graph import GraphNode, SavedTensor
 from gradscope.records.tensors import TensorStats
-
-#: The node of torch's reentrant checkpoint, which runs its function again in backward.
-_CHECKPOINT = "CheckpointFunctionBackward"
 
 
 @dataclass(slots=True)
@@ -41,35 +37,36 @@ class _NodeGradients:
     measured: list[Measured] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class TraceContext:
-    """What a trace has to know of the run.
+class Trace:
+    """The graph upstream of one node, from after forward to after backward.
 
     Args:
+        root: the node.
+        spans: the calls' spans, whose index ``label`` names.
         names: names of parameters and inputs, by ``id`` of the leaf tensor.
         recomputed: the spans of what a checkpoint has run again just now, and their labels.
         locate: the user's line in a node's stack, a list of formatted frames.
-        excluded: tensors that cost nothing more when they are saved.
         stacks: entered where a checkpoint runs its function again, so that its nodes keep theirs.
+        excluded: tensors that cost nothing more when they are saved.
         unreadable: somebody's hooks may be before saved tensors, and nobody can tell where.
     """
 
-    names: Mapping[int, str]
-    recomputed: Callable[[], tuple[Sequence[Span], Label]]
-    locate: Callable[[Sequence[str]], str | None]
-    stacks: Callable[[], AbstractContextManager[None]] = nullcontext
-    excluded: Iterable[torch.Tensor] = ()
-    unreadable: bool = False
-
-
-class Trace:
-    """The graph upstream of one node, from after forward to after backward."""
-
     def __init__(
-        self, root: Node, spans: Sequence[Span], label: Label, context: TraceContext
+        self,
+        root: Node,
+        spans: Sequence[Span],
+        label: Label,
+        names: Mapping[int, str],
+        *,
+        recomputed: Callable[[], tuple[Sequence[Span], Label]],
+        locate: Callable[[Sequence[str]], str | None],
+        stacks: Callable[[], AbstractContextManager[None]] = nullcontext,
+        excluded: Iterable[torch.Tensor] = (),
+        unreadable: bool = False,
     ) -> None:
-        self._context = context
-        self._excluded = {storage_key(part) for t in context.excluded for part in dense_parts(t)}
+        self._names, self._recomputed, self._locate = names, recomputed, locate
+        self._stacks, self._unreadable = stacks, unreadable
+        self._excluded = {storage_key(part) for t in excluded for part in dense_parts(t)}
         self._numbers: dict[Node, int] = {}
         self._records: list[GraphNode] = []
         self._gradients: list[_NodeGradients] = []
@@ -78,7 +75,7 @@ class Trace:
         self._inner: dict[int, tuple[tuple[int, int], ...]] = {}
         self._joins: dict[int, tuple[int, int]] = {}
         self._handles: list[Handle] = []
-        self._wrapped: list[tuple[Any, Callable[..., Any]]] = []
+        self._restore: list[Callable[[], None]] = []
         self._add([root], spans, label)
 
     @property
@@ -107,10 +104,10 @@ class Trace:
         """Remove every hook; what was noted stays. The nodes are the caller's to let go."""
         for handle in self._handles:
             handle.remove()
-        for node, original in self._wrapped:
-            node.run_function = original
+        for restore in self._restore:
+            restore()
         self._handles.clear()
-        self._wrapped.clear()
+        self._restore.clear()
         nodes = list(self._numbers)
         self._numbers.clear()
         return nodes
@@ -143,22 +140,21 @@ class Trace:
         new = [node for node in ordered(roots) if node not in self._numbers]
         known = len(self._numbers)
         self._numbers.update((node, known + i) for i, node in enumerate(new))
-        described = describe(new, spans, label, self._context.names, numbers=self._numbers)
+        described = describe(new, spans, label, self._names, numbers=self._numbers)
         for node, record in zip(new, described, strict=True):
             received = _NodeGradients()
             self._records.append(self._completed(node, record))
             self._gradients.append(received)
             self._handles.append(hook_node_before(node, _listener(received)))
-            if type(node).__name__ == _CHECKPOINT and hasattr(node, "run_function"):
-                self._follow(node, record)
+            joined = functools.partial(self._join, record.id)
+            self._restore.append(follow_checkpoint(node, joined, self._stacks))
         return new
 
     # ---------------------------------------------------------------- what a node keeps
 
     def _completed(self, node: Node, record: GraphNode) -> GraphNode:
-        metadata: dict[str, Any] = node.metadata  # type: ignore[assignment]  # torch types a method
-        stack = metadata.get("traceback_")  # there under anomaly mode
-        location = self._context.locate(stack) if stack else None
+        stack = stack_of(node)
+        location = self._locate(stack) if stack else None
         saved = self._saved(node)
         if saved is None:
             return replace(record, location=location)
@@ -170,7 +166,7 @@ class Trace:
     def _saved(self, node: Node) -> list[SavedTensor] | None:
         if isinstance(node, LEAF):
             return []
-        if self._context.unreadable:
+        if self._unreadable:
             return None
         try:
             tensors = saved_tensors(node)
@@ -196,28 +192,14 @@ class Trace:
 
     # ---------------------------------------------------------------- checkpoints
 
-    def _follow(self, node: Any, record: GraphNode) -> None:
-        """When the checkpoint runs its function again, the graph of that run is joined in."""
-        original = node.run_function
-
-        def run_function(*inputs: Any) -> Any:
-            with self._context.stacks():
-                outputs = original(*inputs)
-            self._join(self._records[record.id], inputs, outputs)
-            return outputs
-
-        node.run_function = run_function
-        self._wrapped.append((node, original))
-
-    def _join(self, record: GraphNode, inputs: Sequence[Any], outputs: Any) -> None:
-        roots = [
-            get_gradient_edge(tensor)
-            for _, tensor in find(outputs, torch.Tensor)
-            if tensor.requires_grad
-        ]
+    def _join(
+        self, checkpoint: int, roots: list[GradientEdge], outer: dict[int, tuple[Node, int]]
+    ) -> None:
+        """The graph of what the checkpoint's function ran again is a part of this one."""
         if not roots:
             return
-        spans, label = self._context.recomputed()
+        record = self._records[checkpoint]
+        spans, label = self._recomputed()
         known = len(self._records)
         new = self._add([edge.node for edge in roots], spans, label)
         for number in range(known, len(self._records)):
@@ -226,12 +208,10 @@ class Trace:
                 # Outside every module that ran again, but within the one that the checkpoint is in.
                 self._records[number] = replace(made, module=record.module, call=record.call)
         self._inner[record.id] = tuple((self._numbers[edge.node], edge.output_nr) for edge in roots)
-        # The function's own arguments are detached: each leads on to where it was detached from.
-        given = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor)]
-        outer = {id(t): edge for t, edge in zip(given, record.to, strict=False) if edge}
         for node in new:
             if isinstance(node, LEAF) and id(node.variable) in outer:
-                self._joins[self._numbers[node]] = outer[id(node.variable)]
+                producer, position = outer[id(node.variable)]
+                self._joins[self._numbers[node]] = self._numbers[producer], position
 
 
 def _listener(received: _NodeGradients) -> Callable[..., None]:
@@ -260,16 +240,7 @@ def _together(gradients: Sequence[TensorStats]) -> tuple[float | None, int]:
 def _sorted(records: Sequence[GraphNode]) -> list[GraphNode]:
     """In topological order again, and numbered so, once checkpoints' graphs were joined in."""
     onward = [[edge[0] for edge in (*r.to, *r.inner) if edge] for r in records]
-    waiting = Counter(number for numbers in onward for number in numbers)
-    ready = [0]
-    order: list[int] = []
-    while ready:
-        number = heapq.heappop(ready)
-        order.append(number)
-        for following in onward[number]:
-            waiting[following] -= 1
-            if not waiting[following]:
-                heapq.heappush(ready, following)
+    order = topological([0], onward.__getitem__, int)
     place = {number: i for i, number in enumerate(order)}
     return [
         replace(

@@ -7,12 +7,37 @@ from dataclasses import dataclass
 
 from gradscope.comparison.alignment import CallKey
 from gradscope.comparison.estimated_differences import SKETCH_FACTOR
-from gradscope.comparison.findings import LOOK, only_in_one, other_weight
-from gradscope.comparison.saved_report import TensorKey, timeline
-from gradscope.comparison.tensor_differences import SavedPair
+from gradscope.comparison.saved_pair import SavedPair, TensorKey, timeline
 from gradscope.records.diff import DiffReport
 from gradscope.records.modules import ModuleCall
 from gradscope.records.report import Finding
+
+LOOK = "compare the code, the arguments and the dtype of this module in A and B"
+
+
+def only_in_one(report: DiffReport) -> Iterator[Finding]:
+    """What the other lacks."""
+    for code, whose, names in (("GD103", "A", report.only_a), ("GD104", "B", report.only_b)):
+        if names:
+            yield Finding(
+                code=code,
+                rule=f"only-in-{whose.lower()}",
+                severity="warning",
+                name=names[0],
+                message=f"{len(names)} modules and parameters are only in {whose}, and not "
+                f"compared: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}",
+                advice="map the names with `--match 'A=B'`",
+            )
+
+
+def other_weight(report: DiffReport, name: str) -> str:
+    """The module's first parameter that is not A's."""
+    for one in report.parameters:
+        module, _, own = one.name.rpartition(".")
+        if module == name and (one.value.error or 0) > report.step:
+            return f"; its `{own}` differs from A's by {one.value.error:.1e}"
+    return ""
+
 
 #: For a tensor with so much noise, as a bias's gradient before a BatchNorm, less is no divergence.
 _VAGUE = 0.1

@@ -1,4 +1,4 @@
-"""Two training runs → a comparison: the first step in which they diverge, and the layer."""
+"""Two training runs → a comparison: the first step in which they diverge, layer and parameter."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.comparison.estimated_differences import Accuracy
-from gradscope.comparison.parameter_norms import largest_difference
-from gradscope.comparison.trained_models import (
+from gradscope.comparison.reports import (
     ComparedModel,
     compare_models,
     update_error,
@@ -15,11 +14,43 @@ from gradscope.comparison.trained_models import (
 )
 from gradscope.errors import OptionError
 from gradscope.records.diff import DiffReport, ParameterDiff
+from gradscope.records.norms import NormSeries, number_or_none
 from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
 from gradscope.records.training import TrainingStep
 from gradscope.rules import explained
 from gradscope.runfile.reader import RunFile
+
+
+def largest_difference(a: RunFile, b: RunFile, step: int, limit: float) -> str:
+    """``the gradient of `fc.weight` is furthest off: 0.5 in A, 0.7 in B``; "" where none is.
+
+    Args:
+        a: the run that is compared with.
+        b: the one that is compared with it.
+        step: at which both may have read their gradients.
+        limit: the relative error from which on two norms differ.
+    """
+    theirs = b.norm_series()
+    found: list[tuple[float, str, float, float]] = []
+    for key, one in a.norm_series().items():
+        ours, other = _at(one, step), _at(theirs.get(key, NormSeries()), step)
+        if ours is None or other is None or ours == other:
+            continue
+        error = abs(other - ours) / (ours or other)
+        if error > limit:
+            found.append((error, key[1], ours, other))
+    if not found:
+        return ""
+    error, name, ours, other = max(found)
+    return f"the gradient of `{name}` is furthest off: {ours:.4g} in A, {other:.4g} in B"
+
+
+def _at(norms: NormSeries, step: int) -> float | None:
+    if step not in norms.steps:
+        return None
+    return number_or_none(norms.gradient[norms.steps.index(step)])
+
 
 #: How near to the ratio of the processes that of the gradients is.
 _NEAR = 0.01

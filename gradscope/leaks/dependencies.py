@@ -1,4 +1,7 @@
-"""The second instrument: where the gradient of an output with respect to an input is not zero."""
+"""The second instrument: where the gradient of an output with respect to an input is not zero.
+
+Also as a map of which input each output depends on: of a causal model a triangle.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradscope.leaks.forwards import detached, predictions
+from gradscope.leaks.meaning import Given
+from gradscope.records.leaks import DependencyMap
 
 if TYPE_CHECKING:
     from gradscope.leaks.subject import Subject
@@ -33,7 +38,7 @@ class Gradients:
 
 def gradients(subject: Subject) -> Gradients:
     """Run the base once, with a graph that begins at the sources."""
-    if not subject.backward:
+    if not subject.wishes.backward:
         outputs = subject.forwards.again(subject.rows.base)
         return Gradients(outputs, reason="no gradient: only forward passes were asked for")
     return subject.forwards.embedded(
@@ -55,7 +60,7 @@ def _taken(subject: Subject, output: Any, leaves: dict[str, list[torch.Tensor]])
     layout = subject.layout
     time = samples = None
     try:
-        if (subject.causal or subject.maps) and subject.positions > 1:
+        if (subject.causal or subject.wishes.maps) and subject.positions > 1:
             time = _over_time(subject, [t for _, t in found], leaves)
         if layout.rows is not None and layout.rows > 1:
             samples = _over_samples(subject, [t for _, t in found], leaves)
@@ -83,23 +88,16 @@ def _over_time(
             if cut is not None and row < aligned.shape[0]:
                 picked = aligned[row, cut]
                 parts.append((picked * _weights(picked)).sum())
-    own = [
-        (one, leaf)
-        for one in subject.meaning.sequences
-        for leaf in leaves.get(one.path, ())
-        if leaf.requires_grad
-    ]
-    if not parts or not own:
+    sent = _sent(subject, parts, subject.meaning.sequences, leaves)
+    if sent is None:
         return None
     total = torch.zeros(subject.rows.count, subject.positions, dtype=torch.float64)
-    for (one, _), sent in zip(own, _sent(subject, parts, own), strict=True):
-        if sent is None:
-            continue
-        moved = sent.abs().to(torch.float64).nan_to_num(0.0)
+    for one, size in sent:
+        assert one.time is not None
         if one.batch is None:
-            total[:1] += moved.movedim(one.time, 0).reshape(subject.positions, -1).sum(1)[None]
+            total[:1] += size.movedim(one.time, 0).reshape(subject.positions, -1).sum(1)[None]
             continue
-        moved = moved.movedim((one.batch, one.time), (0, 1))
+        moved = size.movedim((one.batch, one.time), (0, 1))
         total += moved.reshape(*total.shape, -1).sum(-1).cpu()
     return total
 
@@ -112,25 +110,53 @@ def _over_samples(
         by_row = layout.by_row(output)
         if by_row is not None:
             parts.append((by_row[control] * _weights(by_row[control])).sum())
-    own = [
-        (one, leaf)
-        for one in subject.meaning.sources
-        if one.batch is not None
-        for leaf in leaves.get(one.path, ())
-        if leaf.requires_grad
-    ]
-    if not parts or not own:
+    sources = [one for one in subject.meaning.sources if one.batch is not None]
+    sent = _sent(subject, parts, sources, leaves)
+    if sent is None:
         return None
     total = torch.zeros(subject.rows.count, dtype=torch.float64)
-    for (one, _), sent in zip(own, _sent(subject, parts, own), strict=True):
-        if sent is not None and sent.size(one.batch) == subject.rows.count:
-            moved = sent.abs().to(torch.float64).nan_to_num(0.0).movedim(one.batch, 0)
-            total += moved.reshape(subject.rows.count, -1).sum(-1).cpu()
+    for one, size in sent:
+        if one.batch is not None and size.size(one.batch) == subject.rows.count:
+            total += size.movedim(one.batch, 0).reshape(subject.rows.count, -1).sum(-1).cpu()
     return total
 
 
-def _sent(subject: Subject, parts: list[torch.Tensor], own: list[Any]) -> list[Any]:
+def _sent(
+    subject: Subject,
+    parts: list[torch.Tensor],
+    sources: list[Given],
+    leaves: dict[str, list[torch.Tensor]],
+) -> list[tuple[Given, torch.Tensor]] | None:
+    """The size of the gradient from outputs to each source that it reaches, from one backward."""
+    own = [
+        (one, leaf) for one in sources for leaf in leaves.get(one.path, ()) if leaf.requires_grad
+    ]
+    if not parts or not own:
+        return None
     subject.forwards.backwards += 1
-    leaves = [leaf for _, leaf in own]
     start = torch.stack([part.to(torch.float64) for part in parts]).sum()
-    return list(torch.autograd.grad(start, leaves, retain_graph=True, allow_unused=True))
+    sent = torch.autograd.grad(
+        start, [leaf for _, leaf in own], retain_graph=True, allow_unused=True
+    )
+    return [
+        (one, gradient.abs().to(torch.float64).nan_to_num(0.0))
+        for (one, _), gradient in zip(own, sent, strict=True)
+        if gradient is not None
+    ]
+
+
+def maps(subject: Subject) -> tuple[DependencyMap, ...]:
+    """The maps that gradients gave, over time and over the samples of the batch."""
+    found = []
+    time, samples = subject.gradients.time, subject.gradients.samples
+    if time is not None:
+        rows = sorted((cut, row) for row, cut in enumerate(subject.cuts) if cut is not None)
+        values = tuple(tuple(time[row].tolist()) for _, row in rows)
+        outputs = tuple(cut for cut, _ in rows)
+        inputs = tuple(range(subject.positions))
+        found.append(DependencyMap("time", "gradient", outputs, inputs, values))
+    if samples is not None:
+        control, inputs = subject.rows.control, tuple(range(subject.rows.count))
+        values = (tuple(samples.tolist()),)
+        found.append(DependencyMap("batch", "gradient", (control,), inputs, values))
+    return tuple(found)

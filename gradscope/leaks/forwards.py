@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from gradscope.capture.hooks import change_calls
+from gradscope.capture.hooks import hooked
 from gradscope.leaks.meaning import Meaning
 from gradscope.loading.batches import Batch
 from gradscope.loading.workload import Workload
 from gradscope.nesting import find
-from gradscope.running.plain_calls import StepFailed
-from gradscope.running.rerun import rerun
+from gradscope.running.rerun import StepFailed, rerun
 from gradscope.running.step import GraphRoot, Observer, Step
 
 _Result = TypeVar("_Result")
@@ -126,9 +125,6 @@ class Forwards:
         own = {one.path: _leaf(tensors.get(one.path, one.tensor)) for one in self.meaning.sources}
         tokens = {path: t for path, t in own.items() if not t.is_floating_point()}
 
-        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
-            return None
-
         def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
             taken = [t for _, t in find((args, kwargs), torch.Tensor)]
             for path, ids in tokens.items():
@@ -140,12 +136,8 @@ class Forwards:
             return None
 
         def around() -> AbstractContextManager[Any]:
-            kept = ExitStack()
-            for module in self.workload.model.modules():
-                if isinstance(module, nn.Embedding):
-                    for handle in change_calls(module, before, after):
-                        kept.callback(handle.remove)
-            return kept
+            modules = self.workload.model.modules()
+            return hooked([m for m in modules if isinstance(m, nn.Embedding)], None, after)
 
         def done(output: Any, step: Step) -> _Result:
             inputs = dict(find((step.clone.args, step.clone.kwargs), torch.Tensor))

@@ -4,61 +4,26 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from gradscope import plugins
-from gradscope.errors import OptionError, did_you_mean
+from gradscope.leaks.dependencies import maps
 from gradscope.leaks.forwards import Forwards
-from gradscope.leaks.maps import maps
 from gradscope.leaks.meaning import HIDDEN, LENGTHS, MASK, Meaning, read_meaning
 from gradscope.leaks.rows import Rows, cuts, tile, unmasked, vocabularies
-from gradscope.leaks.subject import Subject, hole_of, kinds_of, masked_rows, with_masks
+from gradscope.leaks.subject import Subject, Wishes, hole_of, kinds_of, masked_rows, with_masks
 from gradscope.loading.batches import Batch
 from gradscope.loading.workload import Workload
 from gradscope.records.leaks import AXES, AxisResult, DependencyMap
-from gradscope.running.plain_calls import StepFailed
+from gradscope.running.rerun import StepFailed
 
 #: Axes that are judged where the user asks for them.
 ON_DEMAND = ("order",)
 #: Attributes by which a module says that it is causal.
 _FLAGS = ("is_causal", "causal", "is_decoder")
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the user said.
-
-    Attributes:
-        causal: whether the model is meant to be; None: it is found out.
-        axes: which dimension an axis is.
-        padding: the token that stands for padding.
-        only: the axes that are judged; none: all.
-        maps: make dependency maps.
-        backward: take gradients too, not forward passes alone.
-    """
-
-    causal: bool | None = None
-    axes: Mapping[str, int] = field(default_factory=dict)
-    padding: float | None = None
-    only: Sequence[str] = ()
-    maps: bool = False
-    backward: bool = True
-
-    def check(self) -> None:
-        """Refuse axes that there are not.
-
-        Raises:
-            OptionError: names the closest.
-        """
-        for name in (*self.axes, *self.only):
-            if name not in AXES:
-                raise OptionError(
-                    f"there is no axis `{name}`", help=did_you_mean(name, AXES) or ", ".join(AXES)
-                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +54,7 @@ def judge(workload: Workload, wishes: Wishes) -> Judged:
     subject.notices += _hidden_by_zeros(workload.model)
     # Samples first: where they depend on one another the others have to know.
     for axis in sorted(wanted, key=lambda axis: axis != "batch"):
-        if axis in ON_DEMAND and axis not in subject.asked:
+        if axis in ON_DEMAND and axis not in wishes.asked:
             continue
         found[axis] = plugins.load("gradscope.leaks.axes", axis).judge(subject)
     found_maps = maps(subject) if wishes.maps else ()
@@ -156,12 +121,9 @@ def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool, masks: bool = T
     subject = Subject(
         forwards=forwards,
         rows=rows,
+        wishes=wishes,
         causal=causal,
-        asked=frozenset((*wishes.axes, *wishes.only)),
-        dims=wishes.axes,
         mask=mask,
-        maps=wishes.maps,
-        backward=wishes.backward,
         pooled=not (_takes_any_mask(model) and padding is not None),
         notices=notices,
     )

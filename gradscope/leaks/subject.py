@@ -11,12 +11,14 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gradscope.capture.names import named_modules
+from gradscope.capture.names import module_names
+from gradscope.errors import OptionError, did_you_mean
 from gradscope.leaks.changes import Layout
 from gradscope.leaks.dependencies import Gradients, gradients
 from gradscope.leaks.forwards import Forwards
 from gradscope.leaks.meaning import HIDDEN, LENGTHS, MASK, PREFIX, TOKENS, Given, Meaning, values_of
-from gradscope.leaks.rows import Rows, Tensors, cuts, future, spread_over
+from gradscope.leaks.rows import Rows, Tensors, cuts, future, spread_over, tile, unmasked
+from gradscope.records.leaks import AXES
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,44 @@ class Masked:
     where: torch.Tensor  # bool [positions], what is masked
 
 
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user said.
+
+    Attributes:
+        causal: whether the model is meant to be; None: it is found out.
+        axes: which dimension an axis is.
+        padding: the token that stands for padding.
+        only: the axes that are judged; none: all.
+        maps: make dependency maps.
+        backward: take gradients too, not forward passes alone.
+    """
+
+    causal: bool | None = None
+    axes: Mapping[str, int] = field(default_factory=dict)
+    padding: float | None = None
+    only: Sequence[str] = ()
+    maps: bool = False
+    backward: bool = True
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The axes that the user named."""
+        return (*self.axes, *self.only)
+
+    def check(self) -> None:
+        """Refuse axes that there are not.
+
+        Raises:
+            OptionError: names the closest.
+        """
+        for name in self.asked:
+            if name not in AXES:
+                raise OptionError(
+                    f"there is no axis `{name}`", help=did_you_mean(name, AXES) or ", ".join(AXES)
+                )
+
+
 @dataclass
 class Subject:
     """What is judged.
@@ -35,25 +75,19 @@ class Subject:
     Attributes:
         forwards: runs the model.
         rows: of one sample.
+        wishes: what the user said.
         causal: whether it is meant to be; None: nobody says.
-        cache: whether the model takes the keys and values of before.
         mixes: whether rows were found to depend on one another.
-        asked: the axes that the user named.
-        dims: which dimension an axis is, where the user said.
-        backward: whether gradients are taken.
     """
 
     forwards: Forwards
     rows: Rows
+    wishes: Wishes
     causal: bool | None
-    asked: frozenset[str] = frozenset()
-    dims: Mapping[str, int] = field(default_factory=dict)
     mixes: bool = False
     masked: tuple[Masked, ...] = ()
     mask: Given | None = None
     hole: Any = 0
-    maps: bool = False
-    backward: bool = True
     masks_fail: str | None = None
     pooled: bool = True
     notices: list[str] = field(default_factory=list)
@@ -166,6 +200,20 @@ class Subject:
             where[one.path] = self.hidden if own is None else own | self.hidden
         return self.differing(where)
 
+    def tiled(self, count: int) -> Tensors:
+        """So many rows of one sample, of which nothing is masked."""
+        return unmasked(self.meaning, tile(self.meaning, count))
+
+    def small(self) -> tuple[int, Tensors]:
+        """A few rows, or the batch's own, and how many they are."""
+        if self.rows.tiled:
+            return self.few, self.tiled(self.few)
+        return self.rows.count, self.rows.base
+
+    def sequences_differing(self, where: torch.Tensor, base: Tensors | None = None) -> Tensors:
+        """A batch with other content at these places of its sequences."""
+        return self.differing({one.path: where for one in self.meaning.sequences}, base)
+
     def differing(self, where: Mapping[str, torch.Tensor], base: Tensors | None = None) -> Tensors:
         """A batch with other content at these places of its sources, by their paths."""
         base = self.rows.base if base is None else base
@@ -179,11 +227,8 @@ class Subject:
     @cached_property
     def normalisers(self) -> list[tuple[str, nn.Module]]:
         """Modules that in training normalise over the batch."""
-        return [
-            (named.name, module)
-            for module, named in named_modules(self.model).items()
-            if isinstance(module, _BatchNorm)
-        ]
+        names = module_names(self.model)
+        return [(name, module) for module, name in names.items() if isinstance(module, _BatchNorm)]
 
 
 def _side(one: Given) -> bool:

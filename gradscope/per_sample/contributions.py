@@ -19,10 +19,10 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gradscope.capture.calls import in_backward
 from gradscope.capture.graph import Edge, edge_of, walk
 from gradscope.capture.hooks import hooked, watchable
 from gradscope.capture.names import named_modules, named_parameters
-from gradscope.capture.recompute import in_backward
 from gradscope.nesting import find
 from gradscope.per_sample import layers
 from gradscope.per_sample.layers import LayerCall
@@ -109,12 +109,8 @@ def sample_gradients(
         raise NotSeparable("the loss has no graph")
     rows = _rows(output, loss, count)
     edges = [call.edge for call in calls.found]
-    sent = torch.autograd.grad(
-        loss,
-        [*named, *edges, *(get_gradient_edge(row) for row in rows)],
-        retain_graph=True,
-        allow_unused=True,
-    )
+    wanted: list[Any] = [*named, *edges, *(get_gradient_edge(row) for row in rows)]
+    sent = torch.autograd.grad(loss, wanted, retain_graph=True, allow_unused=True)
     full = {p: g for p, g in zip(named, sent, strict=False) if g is not None}
     back = sent[len(named) : len(named) + len(edges)]
     calls.returned(back)

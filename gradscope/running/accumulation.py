@@ -17,11 +17,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradscope.capture.hooks import hooked, watchable
-from gradscope.capture.names import named_modules
+from gradscope.capture.names import module_names, named_modules
 from gradscope.loading.float64 import in_float64
 from gradscope.loading.workload import Workload
 from gradscope.records.full_samples import AccumulatedLayer, Accumulation, AccumulationCause
 from gradscope.running.rerun import rerun
+from gradscope.running.state import random_states
 from gradscope.running.step import Step, repeated, zero_gradients
 
 #: A layer's gradients, of all its parameters as one vector, by the layer's name.
@@ -104,11 +105,11 @@ class _Comparison:
         running: list[tuple[torch.Tensor, bool]] = []
 
         def before(*_: Any) -> None:
-            running.append((_random_state(), False))
+            running.append((torch.cat(random_states()), False))
 
         def after(module: nn.Module, *_: Any) -> None:
             state, inner = running.pop()
-            moved = not torch.equal(state, _random_state())
+            moved = not torch.equal(state, torch.cat(random_states()))
             if moved and not inner:
                 drew.append(module)
             if moved and running:
@@ -145,7 +146,7 @@ class _Comparison:
         self, found: _Gradients, errors: dict[str, float]
     ) -> tuple[list[AccumulationCause], dict[str, tuple[str, ...]]]:
         """What distinguishes them, and of each layer which of it does."""
-        names = {module: named.name for module, named in named_modules(self._model).items()}
+        names = module_names(self._model)
         modules = self._model.modules()
         norms: list[nn.Module] = [m for m in modules if isinstance(m, _BatchNorm) and m.training]
         drawing = [m for m in self._drawing() if m.training and m not in norms]
@@ -224,13 +225,6 @@ def _weights(found: _Gradients) -> list[float]:
     # zeros, of a micro-batch that counts for nothing, finds no weight.
     solved = torch.linalg.lstsq(matrix, full.double().cpu().unsqueeze(1), driver="gelsd").solution
     return [float(weight) for weight in solved.flatten()]
-
-
-def _random_state() -> torch.Tensor:
-    states = [torch.get_rng_state()]
-    if torch.cuda.is_available():
-        states += torch.cuda.get_rng_state_all()
-    return torch.cat(states)
 
 
 def _cause(

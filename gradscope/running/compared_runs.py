@@ -2,34 +2,73 @@
 
 A is recorded once. B runs free-running, for the errors that a user sees, and teacher-forced, for
 each call's own error. A teacher-forced on itself, with each number's last bit changed, gives the
-is where nothing is wrong: rounding that the sum at hand makes large is large there too.
+noise, where nothing is wrong: rounding that the sum at hand makes large is large there too.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
+from torch import nn
 
 from gradscope import progress
 from gradscope.capture.differences import difference
-from gradscope.capture.probes import ProbeKey
 from gradscope.comparison.alignment import CallKey, Renaming, align_calls
+from gradscope.errors import OptionError
 from gradscope.loading.workload import Workload
 from gradscope.running.compared_step import Comparison
-from gradscope.running.plain_calls import (
-    Gradients,
-    PlainCall,
-    PlainStep,
-    StepFailed,
-    plain_step,
-)
-from gradscope.running.probed_step import StepProbe, Tape, probed_step
-from gradscope.running.reference import Reference
-from gradscope.running.samples import SharedSamples
+from gradscope.running.handover import SharedSamples, hand_batch
+from gradscope.running.probed_step import ProbeKey, StepProbe, Tape, probed_step
+from gradscope.running.rerun import Gradients, PlainCall, PlainStep, StepFailed, plain_step
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Two runs compared with a third, all by A's names.
+
+    Attributes:
+        a: A as it is, and ``own`` with every call given what the reference's call was given.
+        b: B as it is.
+    """
+
+    a: Comparison
+    own: Comparison
+    b: Comparison
+
+
+def in_float64(workload: Workload) -> Workload:
+    """A copy of a workload that computes in float64, on the same batch.
+
+    Raises:
+        OptionError: the model cannot be copied, or its device has no float64.
+    """
+    if workload.device.type == "mps":
+        raise OptionError("`mps` has no float64", help="run the reference with `--device cpu`")
+    try:
+        model, criterion = copy.deepcopy((workload.model, workload.criterion))
+    except Exception as failure:
+        name = type(failure).__name__
+        raise OptionError(
+            f"the model cannot be copied for a reference: `copy.deepcopy` raised {name}",
+            help="leave `--reference` away",
+        ) from failure
+    if isinstance(criterion.spec, nn.Module):
+        criterion.spec.double()
+    wide = replace(
+        workload,
+        model=model.double(),
+        criterion=criterion,
+        dtype=torch.float64,
+        autocast=None,
+    )
+    hand_batch(workload, wide)
+    return wide
+
 
 #: Steps that say how large the noise is.
 DRAWS = 2

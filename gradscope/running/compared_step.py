@@ -13,34 +13,28 @@ from dataclasses import dataclass, field
 import torch
 
 from gradscope.capture.differences import Difference, difference
-from gradscope.capture.probes import ProbeKey
-from gradscope.running.plain_calls import Gradients
-from gradscope.running.probed_step import Copies, Tape, moved
-from gradscope.running.samples import Part, SharedSamples
+from gradscope.running.handover import Part, SharedSamples
+from gradscope.running.probed_step import Copies, ProbeKey, StepProbe, Tape, moved
+from gradscope.running.rerun import Gradients
 
 
 @dataclass(kw_only=True)
-class Comparison:
+class Comparison(StepProbe):
     """A step compared with a tape: how far everything is off, by the tape's names.
 
     Attributes:
         tape: what it is compared with.
         teacher_forced: put what is on the tape in the place of what comes by.
-        noise: each number that is given on is moved by this share of itself, up or down, and
-            ``draw`` is the number among several such steps.
         named: the tape's name of a tensor that comes by; None where it has none.
         parameter: the same of a parameter.
         samples: those that both batches have, where these are not the same; they are compared, and
             gradients as those of a loss that is a mean, where it is one.
         missing: keys whose gradient is on the tape and did not come.
         summed: keys without an axis of samples, where not all samples are in both batches.
-        arrived: gradients of the parameters, by the step's own names.
     """
 
     tape: Tape
     teacher_forced: bool = False
-    noise: float = 0.0
-    draw: int = 0
     named: Callable[[ProbeKey], ProbeKey | None] = lambda key: key
     parameter: Callable[[str], str | None] = lambda name: name
     samples: SharedSamples | None = None
@@ -48,17 +42,15 @@ class Comparison:
     gradients: dict[ProbeKey, Difference] = field(default_factory=dict)
     parameters: dict[str, Difference | None] = field(default_factory=dict)
     shapes: dict[ProbeKey, tuple[int, ...]] = field(default_factory=dict)
-    loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
     missing: set[ProbeKey] = field(default_factory=set)
     summed: set[ProbeKey] = field(default_factory=set)
-    arrived: Gradients = field(default_factory=dict)
     _copies: Copies = field(default_factory=Copies)
     _backwards: dict[ProbeKey, int] = field(default_factory=dict)
     _parts: dict[ProbeKey, Part | None] = field(default_factory=dict)
     _share: float | None = None
     _moved: int = 0
 
-    def forward(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
+    def value(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
         """Compare the tensor with the tape's; pass that one on if the step is teacher-forced."""
         known = self.named(key)
         on_tape = None if known is None else self.tape.values.get(known)
@@ -75,7 +67,7 @@ class Comparison:
         self.values[known] = self._difference(on_tape, tensor, part)
         return self._put(on_tape if self.teacher_forced else tensor.detach(), tensor, part)
 
-    def backward(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
+    def gradient(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
         """The same of its gradient; of several the one that is farthest off counts."""
         known = self.named(key)
         on_tape = [] if known is None else self.tape.gradients.get(known, [])
@@ -113,7 +105,7 @@ class Comparison:
 
     def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
         """Hold what the step left against what the tape's left."""
-        self.loss, self.arrived = loss, parameters
+        super().end(loss, parameters)
         self.missing = self.tape.gradients.keys() - self.gradients.keys() - self.summed
         if self.samples and not self.samples.complete:
             return

@@ -1,53 +1,76 @@
-"""Forward again, for what each call costs: its seconds, and its floating-point operations.
+"""What a step costs: seconds of the device; and of each call, by forward again.
 
-Each in its own runs, without an observer: a recorder takes longer than many layers do.
+Seconds and floating-point operations of calls are taken in their own runs, without an observer: a
+recorder takes longer than many layers do.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
 
+from gradscope.capture.calls import ModuleCall, ModuleCalls
 from gradscope.capture.hooks import hooked, watchable
-from gradscope.capture.names import named_modules
+from gradscope.capture.names import module_names
 from gradscope.running.step import Step, repeated
+
+
+class Stopwatch:
+    """Adds up the seconds of the blocks that it is entered for.
+
+    A GPU works on after Python has gone on: there a block is bounded by events in the GPU's own
+    queue, and only ``seconds`` waits until it has come to the last of them.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._began = 0.0
+        self._seconds = 0.0
+        self._start: torch.cuda.Event | None = None
+        self._blocks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def __enter__(self) -> None:
+        if self._device.type == "cuda":
+            self._start = self._mark()
+        else:
+            self._began = time.perf_counter()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._device.type == "cuda":
+            if self._start is not None:
+                self._blocks.append((self._start, self._mark()))
+        else:
+            self._seconds += time.perf_counter() - self._began
+
+    def _mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    @property
+    def seconds(self) -> float:
+        """Of all blocks together."""
+        milliseconds = 0.0
+        for start, end in self._blocks:
+            end.synchronize()
+            milliseconds += float(start.elapsed_time(end))
+        return self._seconds + milliseconds / 1000
+
 
 #: A call by its module's name and its number.
 Key = tuple[str, int]
 #: Forwards that are timed; the fastest of a call counts.
 _ROUNDS = 3
-
-
-@dataclass
-class _Meter:
-    """Reads a figure that only grows at both ends of each call, and keeps the differences."""
-
-    names: dict[nn.Module, str]
-    read: Callable[[], float]
-    found: dict[Key, float] = field(default_factory=dict)
-    counts: Counter[nn.Module] = field(default_factory=Counter)
-    running: list[tuple[nn.Module, Key, float]] = field(default_factory=list)
-
-    def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """A call begins."""
-        key = self.names[module], self.counts[module]
-        self.counts[module] += 1
-        self.running.append((module, key, self.read()))
-
-    def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """It returns; calls inside it that have not were left by an exception."""
-        now = self.read()
-        while self.running:
-            begun, key, start = self.running.pop()
-            if begun is module:
-                self.found[key] = now - start
-                return
 
 
 def seconds(step: Step) -> dict[Key, float]:
@@ -80,12 +103,23 @@ def flops(step: Step) -> dict[Key, int]:
 
 
 def _metered(step: Step, read: Callable[[], float]) -> dict[Key, float]:
+    """By how much a figure that only grows does so in each call."""
     model = step.workload.model
-    meter = _Meter({module: named.name for module, named in named_modules(model).items()}, read)
-    hookable = watchable(model)
-    with repeated(step, weights=True) as plain, hooked(hookable, meter.before, meter.after):
+    calls = ModuleCalls(module_names(model))
+    found: dict[Key, float] = {}
+    began: dict[ModuleCall, float] = {}
+
+    def before(module: nn.Module, *_: Any) -> None:
+        began[calls.begin(module)] = read()
+
+    def after(module: nn.Module, *_: Any) -> None:
+        now, call = read(), calls.end(module)
+        if call is not None:
+            found[call.name, call.number] = now - began[call]
+
+    with repeated(step, weights=True) as plain, hooked(watchable(model), before, after):
         plain.forward()
-    return meter.found
+    return found
 
 
 def _wait(device: torch.device) -> None:

@@ -6,7 +6,6 @@ Each layer is copied as it is right before its call, and checked in float64.
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,13 +15,14 @@ import torch
 from torch import nn
 from torch.autograd.gradcheck import GradcheckError, gradcheck
 
-from gradscope.capture.calls import call_tensors
+from gradscope.capture.calls import ModuleCalls, call_tensors
 from gradscope.capture.hooks import hooked
-from gradscope.capture.recompute import in_backward
+from gradscope.capture.measurements import is_floating
 from gradscope.loading.float64 import widened
 from gradscope.nesting import find, replaced
 from gradscope.patterns import Named
 from gradscope.records.full_samples import GradientCheck
+from gradscope.running.state import random_states
 from gradscope.running.step import Step
 
 #: Up to so many elements every one of them is moved alone, above that all in one direction.
@@ -54,26 +54,23 @@ def gradient_checks(step: Step, chosen: dict[nn.Module, Named]) -> tuple[Gradien
     ``step`` is one that a rerun gives: its forward is run here.
     """
     calls: list[_Call] = []
-    counts: Counter[nn.Module] = Counter()
+    running = ModuleCalls({module: named.name for module, named in chosen.items()})
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if in_backward():
+        begun = running.begin(module)
+        if begun.recomputed:
             return
-        call = _Call(chosen[module].name, type(module).__name__, counts[module])
-        counts[module] += 1
+        call = _Call(begun.name, type(module).__name__, begun.number)
         calls.append(call)
         try:
-            call.states = _random_states()
+            call.states = random_states()
             call.args, call.kwargs = _own((args, kwargs))
             call.module = copy.deepcopy(module).double()
         except Exception as error:
             call.fault = f"cannot be copied: {_first_line(error)}"
 
-    def after(*_: Any) -> None:
-        """What it returns is computed again."""
-
     modules = [module for module in chosen if not isinstance(module, torch.jit.ScriptModule)]
-    with hooked(modules, before, after):
+    with hooked(modules, before, running.leave):
         step.forward()
     with torch.enable_grad():
         return tuple(check for call in calls for check in _checks(call))
@@ -139,7 +136,7 @@ class _Function:
         self._inputs: dict[int, torch.Tensor] = {}
         self._leaves: dict[str, torch.Tensor] = {}
         for path, tensor in call_tensors(call.args, call.kwargs):
-            if _is_floating(tensor) and id(tensor) not in self._inputs:
+            if is_floating(tensor) and id(tensor) not in self._inputs:
                 leaf = tensor.clone().requires_grad_()
                 self._inputs[id(tensor)] = self._leaves[f"input {path}"] = leaf
         self._leaves |= {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -214,7 +211,7 @@ class _Function:
 
         args, kwargs = replaced((call.args, call.kwargs), torch.Tensor, put)
         output = self._module(*args, **kwargs)
-        return tuple(tensor for _, tensor in find(output, torch.Tensor) if _is_floating(tensor))
+        return tuple(tensor for _, tensor in find(output, torch.Tensor) if is_floating(tensor))
 
 
 @contextmanager
@@ -234,20 +231,10 @@ def _drawn(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
 
-def _random_states() -> tuple[torch.Tensor, ...]:
-    """Of the processor, and of each GPU that is in use."""
-    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return torch.get_rng_state(), *gpus
-
-
 def _set_random_states(states: tuple[torch.Tensor, ...]) -> None:
     torch.set_rng_state(states[0])
     if states[1:]:
         torch.cuda.set_rng_state_all(states[1:])
-
-
-def _is_floating(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _first_line(error: BaseException) -> str:

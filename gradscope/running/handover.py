@@ -1,15 +1,18 @@
-"""A's weights and batch for B, so that what differs is what the two do with them."""
+"""A's weights and batch for B; and which samples of one batch are another's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from gradscope.capture.names import named_parameters
+from gradscope.capture.differences import difference
+from gradscope.capture.names import first_names
 from gradscope.loading.batches import Batch
 from gradscope.loading.workload import Workload
-from gradscope.nesting import replaced
+from gradscope.nesting import find, replaced
 from gradscope.running.rerun import rerun
 
 
@@ -33,7 +36,7 @@ def equal_parameters(a: Workload, b: Workload, names: Mapping[str, str]) -> tupl
 
     Constants, as those of a norm at its beginning, say nothing and are not counted.
     """
-    ours, theirs = _parameters(a), _parameters(b)
+    ours, theirs = dict(first_names(a.model)), dict(first_names(b.model))
     equal = [
         torch.equal(theirs[name].detach(), ours[known].detach().to(theirs[name]))
         for name, known in names.items()
@@ -45,7 +48,7 @@ def equal_parameters(a: Workload, b: Workload, names: Mapping[str, str]) -> tupl
 @torch.no_grad()
 def hand_weights(a: Workload, b: Workload, names: Mapping[str, str]) -> None:
     """B's parameters and buffers become A's; ``names`` has A's parameters by B's."""
-    ours, theirs = _parameters(a), _parameters(b)
+    ours, theirs = dict(first_names(a.model)), dict(first_names(b.model))
     for name, known in names.items():
         theirs[name].copy_(ours[known])
     modules = {name.rpartition(".")[0]: known.rpartition(".")[0] for name, known in names.items()}
@@ -57,5 +60,110 @@ def hand_weights(a: Workload, b: Workload, names: Mapping[str, str]) -> None:
             buffer.copy_(value)
 
 
-def _parameters(workload: Workload) -> dict[str, torch.nn.Parameter]:
-    return {named.name: p for p, named in named_parameters(workload.model).items()}
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The rows of two tensors that belong to the same samples, along an axis."""
+
+    axis: int
+    a: torch.Tensor
+    b: torch.Tensor
+
+    def of_a(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A's rows, in the order of the samples that both have."""
+        return tensor.index_select(self.axis, self.a.to(tensor.device))
+
+    def of_b(self, tensor: torch.Tensor) -> torch.Tensor:
+        """B's rows, in the same order."""
+        return tensor.index_select(self.axis, self.b.to(tensor.device))
+
+    def put(self, rows: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """B's tensor with other rows for these samples; the rest of it is its own."""
+        rows = rows.to(tensor.device, tensor.dtype)
+        return tensor.detach().index_copy(self.axis, self.b.to(tensor.device), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSamples:
+    """The samples that two batches have both, by their places in either.
+
+    Attributes:
+        a, b: of each sample its place in A and in B.
+        sizes: of the two batches.
+    """
+
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    sizes: tuple[int, int]
+
+    @property
+    def complete(self) -> bool:
+        """Whether neither has others: what is summed over samples is then the same too."""
+        return len(self.a) == self.sizes[0] == self.sizes[1]
+
+    def part(self, a: torch.Tensor, b: torch.Tensor) -> Part | None:
+        """Where the samples are in a tensor of A and in B's; None: nowhere, or it has none.
+
+        Of several ways to read two tensors, the one counts by which they are closest: sixteen rows
+        are sixteen positions as well as four samples of four.
+        """
+        parts = [Part(axis, *self._rows(a.shape[axis])) for axis in self._axes(a, b)]
+        if not parts or (len(parts) == 1 and a.shape != b.shape):
+            return parts[0] if parts else None
+        errors = [difference(part.of_a(a), part.of_b(b)).error for part in parts]
+        closest = min(range(len(parts)), key=errors.__getitem__)
+        if a.shape == b.shape and difference(a, b).error < errors[closest]:
+            return None
+        return parts[closest]
+
+    def _axes(self, a: torch.Tensor, b: torch.Tensor) -> Iterator[int]:
+        """The first, of samples or of several rows for each; the second, of samples."""
+        for axis in range(min(2, a.dim())):
+            rows, rest = divmod(a.shape[axis], self.sizes[0])
+            wanted = list(a.shape)
+            wanted[axis] = rows * self.sizes[1]
+            if rows and not rest and list(b.shape) == wanted and (rows == 1 or axis == 0):
+                yield axis
+
+    def _rows(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        each = torch.arange(length // self.sizes[0], device="cpu")
+        pair = (torch.tensor(places, device="cpu") for places in (self.a, self.b))
+        a, b = ((places[:, None] * len(each) + each).flatten() for places in pair)
+        return a, b
+
+
+def shared_samples(a: Workload, b: Workload) -> SharedSamples | None:
+    """The samples, each with its target, that are bit for bit in both first batches.
+
+    None where they are the same from first to last, where there are none, or where a batch has no
+    axis of samples.
+    """
+    ours, theirs = _tensors(a), _tensors(b)
+    if [(t.shape[1:], t.dtype) for t in ours] != [(t.shape[1:], t.dtype) for t in theirs]:
+        return None
+    if any(len({len(tensor) for tensor in tensors}) != 1 for tensors in (ours, theirs)):
+        return None
+    left: dict[bytes, list[int]] = {}
+    for place, row in enumerate(_rows(ours)):
+        left.setdefault(row, []).append(place)
+    pairs = [(left[row].pop(0), place) for place, row in enumerate(_rows(theirs)) if left.get(row)]
+    sizes = len(ours[0]), len(theirs[0])
+    if not pairs or (sizes[0] == sizes[1] == len(pairs) and all(x == y for x, y in pairs)):
+        return None
+    return SharedSamples(tuple(x for x, _ in pairs), tuple(y for _, y in pairs), sizes)
+
+
+def _tensors(workload: Workload) -> list[torch.Tensor]:
+    """Of the arguments and the target."""
+    with rerun(workload) as step:
+        target = step.clone.target if step.clone.target is not None else workload.criterion.target
+        parts: Any = step.clone.args, step.clone.kwargs, target
+        return [t.detach().cpu() for _, t in find(parts, torch.Tensor) if t.dim()]
+
+
+def _rows(tensors: list[torch.Tensor]) -> list[bytes]:
+    """What belongs to each sample, as bytes."""
+    flat = [tensor.reshape(len(tensor), -1).contiguous() for tensor in tensors]
+    return [
+        b"".join(tensor[n].view(torch.uint8).numpy().tobytes() for tensor in flat)
+        for n in range(len(flat[0]))
+    ]

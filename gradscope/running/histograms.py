@@ -1,21 +1,68 @@
-"""Repeats a step for histograms of some layers: outputs, parameters, gradients."""
+"""Repeats a step for histograms of some layers: outputs, parameters, gradients.
+
+Counts are by sign and power of two: exact, and the same bins for every tensor.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from gradscope.capture.histograms import counted
+from gradscope.capture.calls import ModuleCalls
 from gradscope.capture.hooks import hook_tensor, hooked
-from gradscope.capture.recompute import in_backward
 from gradscope.nesting import find
 from gradscope.patterns import Named
 from gradscope.records.full_samples import Histogram
 from gradscope.running.step import Step
+
+_CHUNK = 1 << 20  # elements that are held in float64 at a time
+#: The lowest and highest exponents of float64, subnormals included.
+_LOWEST, _HIGHEST = -1074, 1023
+
+
+def counted(tensor: torch.Tensor) -> dict[str, Any]:
+    """The fields of a ``Histogram`` that say what is in a tensor; complex numbers by modulus."""
+    bins = torch.zeros(2, _HIGHEST - _LOWEST + 1, dtype=torch.int64)
+    zeros = nan = inf = numel = 0
+    for chunk in _chunks(tensor.detach()):
+        numel += chunk.numel()
+        zeros += int((chunk == 0).sum())
+        nan += int(chunk.isnan().sum())
+        inf += int(chunk.isinf().sum())
+        chunk = chunk[chunk.isfinite() & (chunk != 0)]
+        # frexp's mantissa lies in [0.5, 1): the power of two below |x| is one less.
+        exponents = (torch.frexp(chunk).exponent.long() - 1).clamp(_LOWEST, _HIGHEST) - _LOWEST
+        for row, sign in enumerate((chunk < 0, chunk > 0)):
+            bins[row] += torch.bincount(exponents[sign], minlength=bins.shape[1])
+    there = bins.sum(0).nonzero().flatten().tolist()
+    first, end = (there[0], there[-1] + 1) if there else (-_LOWEST, -_LOWEST)
+    return {
+        "numel": numel,
+        "first": first + _LOWEST,
+        "negative": tuple(bins[0, first:end].tolist()),
+        "positive": tuple(bins[1, first:end].tolist()),
+        "zeros": zeros,
+        "nan": nan,
+        "inf": inf,
+    }
+
+
+def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Some elements after the other in float64 on the CPU."""
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.is_nested:
+        parts = list(tensor.unbind())
+    else:
+        parts = [tensor if tensor.layout == torch.strided else tensor.to_dense()]
+    for part in parts:
+        for chunk in torch.split(part.reshape(-1), _CHUNK):
+            chunk = chunk.cpu()
+            yield chunk.abs().double() if chunk.is_complex() else chunk.double()
 
 
 @dataclass
@@ -36,24 +83,19 @@ class _Output:
 class _Outputs:
     """The outputs of the chosen modules' calls, in the order in which they were returned."""
 
-    chosen: dict[nn.Module, Named]
-    counts: Counter[nn.Module] = field(default_factory=Counter)
+    calls: ModuleCalls
     found: list[_Output] = field(default_factory=list)
-
-    def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Only outputs are read."""
 
     def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Count what the call returned, and wait for its gradient."""
-        if in_backward():  # a checkpoint's second pass is no second call
+        call = self.calls.end(module)
+        if call is None or call.recomputed:
             return
-        name, call = self.chosen[module].name, self.counts[module]
-        self.counts[module] += 1
         for path, tensor in find(output, torch.Tensor):
             if tensor.device.type == "meta":
                 continue
             what = counted(tensor)
-            one = _Output(Histogram(name, "activation", path, call=call, **what))
+            one = _Output(Histogram(call.name, "activation", path, call=call.number, **what))
             self.found.append(one)
             if tensor.requires_grad:
                 hook_tensor(tensor, one.add)
@@ -64,10 +106,10 @@ def histograms(step: Step, chosen: dict[nn.Module, Named]) -> tuple[Histogram, .
 
     ``step`` is one that a rerun gives: it is run here.
     """
-    outputs = _Outputs(chosen)
+    outputs = _Outputs(ModuleCalls({module: named.name for module, named in chosen.items()}))
     # Scripted modules take no hooks; their parameters are still read.
     modules = [module for module in chosen if not isinstance(module, torch.jit.ScriptModule)]
-    with hooked(modules, outputs.before, outputs.after):
+    with hooked(modules, outputs.calls.enter, outputs.after):
         step.compute_gradients()
     found = []
     for one in outputs.found:

@@ -21,10 +21,9 @@ from gradscope.capture.parameters import (
     total_norm,
     updates,
 )
-from gradscope.capture.placements import placements
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.saved_memory import keeps_scores
-from gradscope.capture.shards import is_spread, local
+from gradscope.capture.shards import is_spread, local, placements
 from gradscope.loading.workload import Workload
 from gradscope.patterns import Named
 from gradscope.records.full_samples import Change
@@ -32,11 +31,10 @@ from gradscope.records.modules import ModuleCall, ModuleFacts, ParameterStats
 from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 from gradscope.records.run import LossPart, Seconds, StepParameter, StepRecord, Verification
 from gradscope.records.tensors import TensorRecord
-from gradscope.running.losses import Losses, measured_loss, read_losses
-from gradscope.running.saved_memory import count_saved
+from gradscope.running.costs import Stopwatch
+from gradscope.running.gradients import Losses, measured_loss, read_losses
+from gradscope.running.rerun import Verifier, count_saved, gradients, plain_gradients
 from gradscope.running.step import GraphRoot, Observer, Step, run
-from gradscope.running.stopwatch import Stopwatch
-from gradscope.running.verification import Verifier, gradients, plain_gradients
 
 _SCORES = (
     "saved bytes: `meta` has no fused attention, so attention scores are counted; a CPU or GPU "

@@ -1,21 +1,152 @@
-"""Runs a step with probes between its calls; a tape records every tensor that passes."""
+"""Runs a step with probes on the tensors between its calls; a tape records every one that passes.
+
+A probe is at every tensor that a call takes or returns, in forward and at its gradient in backward.
+It returns the tensor that flows on.
+"""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from gradscope.capture.names import named_modules
-from gradscope.capture.probes import Probe, ProbeKey, ProbePoints
+from gradscope.capture.calls import ModuleCall, ModuleCalls
+from gradscope.capture.hooks import hooked
+from gradscope.capture.names import module_names
 from gradscope.comparison.alignment import CallKey
 from gradscope.loading.workload import Workload
-from gradscope.running.plain_calls import Gradients, LossRecorder, gradients_of
-from gradscope.running.rerun import rerun
+from gradscope.nesting import find, replaced
+from gradscope.running.rerun import Gradients, LossRecorder, gradients_of, rerun
+
+#: Tensors of other classes (wrapped, nested, distributed) may not be what they seem: no probe.
+_PLAIN = (torch.Tensor, nn.Parameter)
+
+
+class ProbeKey(NamedTuple):
+    """The tensor at ``path`` in the arguments (``output`` false) or the result of a call."""
+
+    name: str
+    call: int
+    output: bool
+    path: str
+
+
+@dataclass(kw_only=True)
+class StepProbe:
+    """Gets every tensor at the probe points of a step, and returns the one that flows on instead.
+
+    Attributes:
+        noise: before the step, each number of the weights is moved by this share, up or down.
+        draw: the number of the step among several such steps.
+        arrived: gradients of the parameters.
+        loss: what backward started from.
+    """
+
+    noise: float = 0.0
+    draw: int = 0
+    arrived: Gradients = field(default_factory=dict)
+    loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    def value(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
+        """Its own tensor, of the same shape and dtype."""
+        return tensor.detach().clone()
+
+    def gradient(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
+        """Of the same shape and dtype."""
+        return gradient
+
+    def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
+        """Keep what the step left."""
+        self.loss, self.arrived = loss, parameters
+
+
+class ProbePoints:
+    """The probes of one step.
+
+    Args:
+        names: of the modules whose calls have probe_points.
+        probe: what is reported.
+        unprobed: calls whose arguments get none, by name and number.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[nn.Module, str],
+        probe: StepProbe,
+        unprobed: Collection[tuple[str, int]] = (),
+    ) -> None:
+        #: Until backward starts: a gradient that is taken inside forward is not the run's.
+        self.armed = False
+        self._names = names
+        self._probe = probe
+        self._unprobed = unprobed
+        self._calls = ModuleCalls(names)
+
+    def arm(self) -> None:
+        """Backward starts."""
+        self.armed = True
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """ProbePoints are there until the block ends."""
+        modules = [m for m in self._names if not isinstance(m, torch.jit.ScriptModule)]
+        with hooked(modules, self._before, self._after):
+            yield
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = self._calls.begin(module)
+        if call.recomputed or (call.name, call.number) in self._unprobed:
+            return None
+        # Positional arguments and keywords in one nesting: a tensor in both stays one.
+        return self._tapped((args, kwargs), call, output=False)
+
+    def _after(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        call = self._calls.end(module)
+        if call is None or call.recomputed:
+            return None
+        return self._tapped(output, call, output=True)
+
+    def _tapped(self, tree: Any, call: ModuleCall, *, output: bool) -> Any:
+        done: dict[int, torch.Tensor] = {}
+        for path, tensor in find(tree, torch.Tensor):
+            plain = type(tensor) in _PLAIN and tensor.layout == torch.strided
+            if id(tensor) not in done:
+                where = path if output else path.partition(".")[2]
+                key = ProbeKey(call.name, call.number, output, where)
+                done[id(tensor)] = self._add_probe(key, tensor) if plain else tensor
+        return replaced(tree, torch.Tensor, lambda tensor: done.get(id(tensor), tensor))
+
+    def _add_probe(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            return self._probe.value(key, tensor.detach())
+        probed: torch.Tensor = _ProbePoint.apply(tensor, self, key)
+        return probed
+
+
+class _ProbePoint(torch.autograd.Function):
+    """What the probe gives, forward and backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, probe_points: ProbePoints, key: ProbeKey
+    ) -> torch.Tensor:
+        ctx.probe_points, ctx.key = probe_points, key
+        return probe_points._probe.value(key, tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        probe_points: ProbePoints = ctx.probe_points
+        if not probe_points.armed:
+            return gradient, None, None
+        with torch.no_grad():
+            return probe_points._probe.gradient(ctx.key, gradient), None, None
 
 
 class Copies:
@@ -36,56 +167,29 @@ class Copies:
         return original if known else None
 
 
-class StepProbe(Probe, Protocol):
-    """Who observes a full step.
-
-    Attributes:
-        noise: before it, each number of the weights is moved by this share of itself, up or down.
-        draw: the number of the step among several such steps.
-        arrived: gradients of the parameters.
-    """
-
-    noise: float
-    draw: int
-    arrived: Gradients
-
-    def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
-        """The step is done."""
-
-
-@dataclass
-class Tape:
+@dataclass(kw_only=True)
+class Tape(StepProbe):
     """Every tensor that the probes of a step saw, in order, and its loss and parameter gradients.
 
     Attributes:
         values: what calls took and returned, as it was then.
         gradients: of the same; several where there were several backwards.
-        arrived: gradients of the parameters.
-        loss: what backward started from.
     """
 
     values: dict[ProbeKey, torch.Tensor] = field(default_factory=dict)
     gradients: dict[ProbeKey, list[torch.Tensor]] = field(default_factory=dict)
-    arrived: Gradients = field(default_factory=dict)
-    loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
-    noise: float = 0.0
-    draw: int = 0
     _copies: Copies = field(default_factory=Copies)
 
-    def forward(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
+    def value(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
         """Keep the tensor."""
         known = self._copies.original(tensor)
         self.values[key] = value = tensor.detach().clone() if known is None else known
         return self._copies.enter(tensor.detach().clone(), value)
 
-    def backward(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
+    def gradient(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
         """Keep the gradient; held, it is written to by nobody."""
         self.gradients.setdefault(key, []).append(gradient.detach())
         return gradient
-
-    def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
-        """Keep what the step left."""
-        self.loss, self.arrived = loss, parameters
 
 
 def moved(tensor: torch.Tensor, share: float, *, seed: int) -> torch.Tensor:
@@ -114,8 +218,7 @@ def probed_step(
         number: of the step.
     """
     model = workload.model
-    names = {module: named.name for module, named in named_modules(model).items()}
-    probe_points = ProbePoints(names, probe, unprobed)
+    probe_points = ProbePoints(module_names(model), probe, unprobed)
     observer = LossRecorder(arm=probe_points.arm)
     with rerun(workload, number, observer=observer, weights=True) as step:
         if probe.noise:

@@ -1,18 +1,40 @@
-"""Repeats a step of a run from its start, for a full sample."""
+"""Repeats a step of a run: for a full sample, for its calls, for the bytes that it keeps.
+
+And to prove harmlessness: two plain steps and one observed, all seeded alike, agree bit by bit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
+from torch import nn
 
-from gradscope.capture.names import named_parameters
+from gradscope.capture.calls import ModuleCall, ModuleCalls, call_tensors
+from gradscope.capture.graph import SavedBytes
+from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.names import first_names, module_names, named_parameters
+from gradscope.capture.saved_memory import counting_saved
+from gradscope.comparison.alignment import CallKey
+from gradscope.errors import GradscopeError, message_of
 from gradscope.loading.step_methods import RATE
 from gradscope.loading.workload import Workload
-from gradscope.running.state import post_accumulate_hooks_disabled
-from gradscope.running.step import Observer, Step, as_found, cloned_batch, steps, zero_gradients
+from gradscope.nesting import find
+from gradscope.records.run import Verification
+from gradscope.running.state import post_accumulate_hooks_disabled, same_bits
+from gradscope.running.step import (
+    GraphRoot,
+    Observer,
+    Step,
+    as_found,
+    cloned_batch,
+    repeated,
+    steps,
+    zero_gradients,
+)
 
 
 @contextmanager
@@ -76,7 +98,7 @@ class StepsUntilGradient:
     def __call__(self) -> Collection[str] | None:
         """The names whose gradient is still zero; None where no step could be made."""
         model = self.step.workload.model
-        parameters = {named.name: p for p, named in named_parameters(model).items()}
+        parameters = dict(first_names(model))
         try:
             self._update()
             zero_gradients(model)
@@ -105,3 +127,183 @@ class StepsUntilGradient:
 def _any(gradient: torch.Tensor) -> bool:
     values = gradient._values() if gradient.layout == torch.sparse_coo else gradient
     return bool(((values != 0) & ~values.isnan()).any())
+
+
+def count_saved(step: Step, notices: list[str]) -> SavedBytes | None:
+    """What one forward saves, counted by hooks; a notice, and nothing, where it cannot be."""
+    try:
+        with repeated(step, weights=True) as plain, counting_saved(step.workload.model) as saved:
+            plain.forward()
+    except Exception as error:
+        # `torch.func` forbids hooks on saved tensors, for one: the report goes without.
+        first = (message_of(error) or type(error).__name__).splitlines()[0]
+        notices.append(f"saved bytes: not counted: {first}")
+        return None
+    return saved
+
+
+_StepGradients = list[torch.Tensor | None]
+
+
+def plain_gradients(step: Step) -> _StepGradients:
+    """The results of one run of a step without an observer; all state is then restored."""
+    with repeated(step, weights=True) as plain:
+        plain.compute_gradients()
+        return gradients(plain)
+
+
+def gradients(step: Step) -> _StepGradients:
+    """``.grad`` of every parameter and every input."""
+    tensors = [*step.workload.model.parameters(), *step.inputs.values()]
+    return [t.grad for t in tensors if t.is_leaf]
+
+
+class Verifier:
+    """Holds the gradients of a plain step and what a second plain step differed by."""
+
+    def __init__(self, plain_step: Callable[[], _StepGradients]) -> None:
+        self._first = plain_step()
+        self._repeatable = _difference(self._first, plain_step()) == 0.0
+
+    def compare(self, observed: _StepGradients) -> Verification:
+        """The verdict on the observed step."""
+        difference = _difference(self._first, observed)
+        return Verification(self._repeatable, difference == 0.0, difference)
+
+
+def _difference(left: _StepGradients, right: _StepGradients) -> float | None:
+    """The largest absolute difference; 0.0 only if every bit agrees, None if it has no size."""
+    largest = 0.0
+    for one, other in zip(left, right, strict=True):
+        if one is None or other is None:
+            if one is not other:
+                return None
+            continue
+        one, other = (t.to_dense() if t.layout != torch.strided else t for t in (one, other))
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return None
+        if same_bits(one, other):
+            continue
+        wide = torch.complex128 if one.is_complex() else torch.float64
+        difference = (one.to(wide) - other.to(wide)).abs()
+        if not bool(torch.isfinite(difference).all()):
+            return None
+        largest = max(largest, difference.max().item(), torch.finfo(torch.float64).tiny)
+    return largest
+
+
+#: Of each parameter; None where none arrived.
+Gradients = dict[str, torch.Tensor | None]
+
+
+@dataclass(slots=True)
+class PlainCall:
+    """One call.
+
+    Attributes:
+        parent: the call around it; None for the outermost.
+        leaf: whether no other call runs inside.
+        writes: whether it writes to what it was given.
+        shapes: of the tensors that it returned.
+    """
+
+    key: CallKey
+    type: str
+    parent: CallKey | None
+    leaf: bool = True
+    writes: bool = False
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlainStep:
+    """Calls in the order in which they began; the loss, and the parameters' gradients."""
+
+    calls: dict[CallKey, PlainCall]
+    loss: torch.Tensor
+    parameters: Gradients
+
+
+@dataclass(kw_only=True)
+class LossRecorder(Observer):
+    """Keeps what backward starts from, and says when it is there."""
+
+    arm: Callable[[], None] = lambda: None
+    loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
+        """Forward is done."""
+        assert isinstance(root, torch.Tensor)
+        self.loss = root.detach().clone()
+        self.arm()
+        return super().leaves(step, root)
+
+
+class StepFailed(Exception):
+    """A step raised, which is the cause; ``phase`` says in which part, ``notes`` what else."""
+
+    def __init__(self, workload: Workload, phase: str, *notes: str) -> None:
+        super().__init__(phase)
+        self.workload, self.phase, self.notes = workload, phase, notes
+
+
+def plain_step(workload: Workload, number: int = 0) -> PlainStep:
+    """Run a step as it is; then everything is as it was.
+
+    Raises:
+        StepFailed: the model, its loss or its backward raised.
+    """
+    model, observer = workload.model, LossRecorder()
+    calls = _Calls(model)
+    try:
+        with (
+            rerun(workload, number, observer=observer) as step,
+            hooked(watchable(model), calls.before, calls.after),
+        ):
+            step.compute_gradients()
+            return PlainStep(calls.found, observer.loss, gradients_of(model))
+    except GradscopeError:
+        raise
+    except Exception as failure:
+        raise StepFailed(workload, observer.phase) from failure
+
+
+def gradients_of(model: nn.Module) -> Gradients:
+    """A copy of each parameter's gradient."""
+    return {
+        named.name: None if p.grad is None else p.grad.detach().clone()
+        for p, named in named_parameters(model).items()
+    }
+
+
+class _Calls:
+    """Notes calls, and the versions of their arguments before and after."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.found: dict[CallKey, PlainCall] = {}
+        self._calls = ModuleCalls(module_names(model))
+        self._given: dict[ModuleCall, list[tuple[torch.Tensor, int]]] = {}
+
+    def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A call begins."""
+        around = self._calls.innermost()
+        call = self._calls.begin(module)
+        if call.recomputed:
+            return
+        parent = None if around is None else self.found[around.name, around.number]
+        key = call.name, call.number
+        self.found[key] = PlainCall(key, type(module).__name__, parent.key if parent else None)
+        if parent is not None:
+            parent.leaf = False
+        self._given[call] = [
+            (t, t._version) for _, t in call_tensors(args, kwargs) if not t.is_inference()
+        ]
+
+    def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """It returns."""
+        call = self._calls.end(module)
+        if call is None or call.recomputed:
+            return
+        found = self.found[call.name, call.number]
+        found.writes = any(t._version != version for t, version in self._given.pop(call))
+        found.shapes = tuple(tuple(t.shape) for _, t in find(output, torch.Tensor))

@@ -1,8 +1,12 @@
-"""Repeats a step for sketches of its tensors; and with changed last bits, for their noise."""
+"""Repeats a step for sketches of its tensors; and with changed last bits, for their noise.
+
+A sketch's numbers are the same on every machine, device and memory layout.
+"""
 
 from __future__ import annotations
 
 import base64
+import functools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,50 +14,96 @@ from dataclasses import dataclass, field
 import torch
 
 from gradscope.capture.names import named_parameters
-from gradscope.capture.probes import ProbeKey
-from gradscope.capture.sketches import Projection, projected
 from gradscope.loading.workload import Workload
-from gradscope.records.full_samples import SKETCH_BITS, Sketch
+from gradscope.records.full_samples import SKETCH_BITS, SKETCH_WIDTH, Sketch
 from gradscope.running.compared_runs import DRAWS, harmless_step, last_bit
-from gradscope.running.plain_calls import Gradients, plain_step
-from gradscope.running.probed_step import moved, probed_step
+from gradscope.running.probed_step import ProbeKey, StepProbe, moved, probed_step
+from gradscope.running.rerun import plain_step
+
+_CHUNK = 1 << 18  # elements that are held in float64 at a time
+_LOW = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """The numbers of a sketch, in float64 on the CPU; the norm of the finite elements."""
+
+    numbers: torch.Tensor
+    norm: float
+    nonfinite: int
+
+    def __add__(self, other: Projection) -> Projection:
+        """Of the sum of two tensors; its norm is the sketch's."""
+        numbers = self.numbers + other.numbers
+        norm = float(torch.linalg.vector_norm(numbers))
+        return Projection(numbers, norm, self.nonfinite + other.nonfinite)
+
+
+@torch.no_grad()
+def projected(tensor: torch.Tensor) -> Projection:
+    """The projection of a tensor of any shape and dtype; of complex numbers both parts count."""
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    numbers = torch.zeros(SKETCH_WIDTH, dtype=torch.float64, device="cpu")
+    norm, nonfinite = torch.zeros((), dtype=torch.float64, device="cpu"), 0
+    for n, chunk in enumerate(torch.split(tensor.reshape(-1), _CHUNK)):
+        values = chunk.cpu().double()
+        size = torch.linalg.vector_norm(values)
+        if not bool(size.isfinite()):
+            finite = values.isfinite()
+            nonfinite += int((~finite).sum())
+            values = values.where(finite, 0.0)
+            size = torch.linalg.vector_norm(values)
+        sums = torch.bincount(_places(n)[: len(values)], values, minlength=2 * SKETCH_WIDTH)
+        numbers += sums[:SKETCH_WIDTH] - sums[SKETCH_WIDTH:]
+        norm = torch.hypot(norm, size)
+    return Projection(numbers, float(norm), nonfinite)
+
+
+@functools.lru_cache(maxsize=64)
+def _places(chunk: int) -> torch.Tensor:
+    """The number to which each element of a chunk goes; ``SKETCH_WIDTH`` more: it is subtracted."""
+    x = torch.arange(chunk * _CHUNK, (chunk + 1) * _CHUNK, device="cpu")
+    # T. Mueller's integer hash, whose products fit into int64.
+    x = (x ^ (x >> 32)) & _LOW
+    for _ in range(2):
+        x = (((x >> 16) ^ x) * 0x45D9F3B) & _LOW
+    x = (x >> 16) ^ x
+    return (x % SKETCH_WIDTH + SKETCH_WIDTH * ((x >> 20) & 1)).to(torch.uint8)
+
 
 #: Of a tensor with a norm below this, or above its inverse, float32 loses more than a last bit.
 _SMALL = 1e-28
 
 
-@dataclass
-class _Projections:
+@dataclass(kw_only=True)
+class _Projections(StepProbe):
     """The projection of everything that the probes of a step see.
 
     Where there is ``noise``, what is given on is moved by this share of itself.
     """
 
     modules: Collection[str]
-    noise: float = 0.0
-    draw: int = 0
     values: dict[ProbeKey, Projection] = field(default_factory=dict)
     gradients: dict[ProbeKey, Projection] = field(default_factory=dict)
-    arrived: Gradients = field(default_factory=dict)
     _moved: int = 0
 
-    def forward(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
+    def value(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
         """Project the tensor."""
         if key.name in self.modules:
             self.values[key] = projected(tensor)
         copy = torch.empty_like(tensor, requires_grad=False)
         return copy.copy_(self._next(tensor.detach()))
 
-    def backward(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
+    def gradient(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
         """The same of its gradient; those of several backwards add up."""
         if key.name in self.modules:
             found, before = projected(gradient), self.gradients.get(key)
             self.gradients[key] = found if before is None else before + found
         return self._next(gradient)
-
-    def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
-        """Keep what arrived at the parameters."""
-        self.arrived = parameters
 
     def _next(self, tensor: torch.Tensor) -> torch.Tensor:
         self._moved += 1
@@ -75,10 +125,10 @@ def sketches(
     """
     plain = plain_step(workload, number)
     found, unprobed, said = harmless_step(
-        workload, plain, lambda: _Projections(modules), "the model", number
+        workload, plain, lambda: _Projections(modules=modules), "the model", number
     )
     step = SKETCH_BITS * last_bit(workload)
-    draws = [_Projections(modules, noise=step, draw=n) for n in range(DRAWS)]
+    draws = [_Projections(modules=modules, noise=step, draw=n) for n in range(DRAWS)]
     for one in draws:
         probed_step(workload, one, unprobed, number)
     # What float32 loses of a sketch is less than its last bit in the tensor.

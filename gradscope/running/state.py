@@ -1,4 +1,4 @@
-"""The state that a run must restore: modes, gradients, buffers, weights, flags, random numbers."""
+"""What a run must restore: modes, gradients, buffers, weights, flags, random numbers, switches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.capture.hooks import before_any_call
 from gradscope.capture.shards import local
-from gradscope.running.switches import switches_restored
 
 Restore = Callable[[], None]
 #: A module's parameters, buffers, children and hooks are in such, as are caches of its own.
@@ -99,6 +98,12 @@ def random_state_restored(devices: set[torch.device]) -> Iterator[None]:
             random.setstate(python_state)
             if numpy_random:
                 numpy_random.set_state(numpy_state)
+
+
+def random_states() -> tuple[torch.Tensor, ...]:
+    """PyTorch's, of the processor and of each GPU that is in use."""
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return torch.get_rng_state(), *gpus
 
 
 @contextmanager
@@ -240,3 +245,85 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _anomaly() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _determinism() -> tuple[bool, bool]:
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.are_deterministic_algorithms_enabled(), warn_only
+
+
+def _set_determinism(setting: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(setting[0], warn_only=setting[1])
+
+
+def _cudnn() -> tuple[bool, bool, bool]:
+    cudnn: Any = torch.backends.cudnn
+    return cudnn.enabled, cudnn.benchmark, cudnn.deterministic
+
+
+def _set_cudnn(setting: tuple[bool, bool, bool]) -> None:
+    cudnn: Any = torch.backends.cudnn
+    cudnn.enabled, cudnn.benchmark, cudnn.deterministic = setting
+
+
+def _autocast() -> list[bool]:
+    return [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")]
+
+
+def _set_autocast(setting: list[bool]) -> None:
+    for device, on in zip(("cpu", "cuda"), setting, strict=True):
+        torch.set_autocast_enabled(device, on)
+
+
+def _modes() -> list[int]:
+    """How many function modes and how many dispatch modes are on."""
+    return [len(stack()) for stack, _ in _STACKS]
+
+
+def _leave_modes(before: list[int]) -> None:
+    """Leave what the model's code entered and never left."""
+    for (stack, pop), count in zip(_STACKS, before, strict=True):
+        for _ in range(len(stack()) - count):
+            pop()
+
+
+_functions: Any = torch.overrides
+_dispatch: Any = torch.utils._python_dispatch
+#: What lists the modes that are on, and what leaves the innermost.
+_STACKS: list[tuple[Callable[[], Any], Callable[[], Any]]] = [
+    (_functions._get_current_function_mode_stack, _functions._pop_mode),
+    (_dispatch._get_current_dispatch_mode_stack, _dispatch._pop_mode),
+]
+#: How a setting is read, and how it is put back. Modes first: they see what the others call.
+_SWITCHES: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
+    (_modes, _leave_modes),
+    (_anomaly, lambda setting: torch.autograd.set_detect_anomaly(*setting)),
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_num_threads, torch.set_num_threads),
+    (_determinism, _set_determinism),
+    (_cudnn, _set_cudnn),
+    (_autocast, _set_autocast),
+]
+
+
+@contextmanager
+def switches_restored() -> Iterator[None]:
+    """PyTorch's settings are after the block as they were; inside it, gradients are recorded.
+
+    Also where the caller has switched them off: who asks for gradients wants them.
+    """
+    found = [read() for read, _ in _SWITCHES]
+    with ExitStack() as modes:
+        if torch.is_inference_mode_enabled():
+            modes.enter_context(torch.inference_mode(False))
+        modes.enter_context(torch.enable_grad())
+        try:
+            yield
+        finally:
+            for (read, put_back), setting in zip(_SWITCHES, found, strict=True):
+                if read() != setting:
+                    put_back(setting)

@@ -7,15 +7,20 @@ draws numbers) and ``attribute(subject, *, …)``.
 from __future__ import annotations
 
 import importlib
+import inspect
+import math
+from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from gradscope import plugins
+from gradscope.config.yaml12 import scalar
+from gradscope.errors import OptionError, did_you_mean
 from gradscope.records.saliency import MethodText
 
 if TYPE_CHECKING:
     from gradscope.saliency._explaining import AttributionPlan, RecordedMap, explain
-    from gradscope.saliency._forward import probabilities
-    from gradscope.saliency._inputs import ModelInputs
-    from gradscope.saliency._options import method_names, options_of, read_options
+    from gradscope.saliency._forward import ModelInputs, probabilities
     from gradscope.saliency._segmentation import read_pixels
     from gradscope.saliency._subject import Subject
 
@@ -25,19 +30,13 @@ __all__ = [
     "RecordedMap",
     "Subject",
     "explain",
-    "method_names",
-    "methods",
-    "options_of",
     "probabilities",
-    "read_options",
     "read_pixels",
 ]
 
 _HOMES = {
     "_explaining": ("AttributionPlan", "RecordedMap", "explain"),
-    "_forward": ("probabilities",),
-    "_inputs": ("ModelInputs",),
-    "_options": ("method_names", "options_of", "read_options"),
+    "_forward": ("ModelInputs", "probabilities"),
     "_segmentation": ("read_pixels",),
     "_subject": ("Subject",),
 }
@@ -51,15 +50,90 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
+def method_names() -> list[str]:
+    """Every method, by the name of its file."""
+    return plugins.names(__name__)
+
+
+def method(name: str) -> ModuleType:
+    """The file of a method.
+
+    Raises:
+        OptionError: no method of that name; the closest is offered.
+    """
+    choices = method_names()
+    if name not in choices:
+        raise OptionError(
+            f"unknown method `{name}`",
+            help=did_you_mean(name.lower().replace("_", "-"), choices)
+            or "`gradscope saliency --methods` lists them",
+        )
+    return plugins.load(__name__, name)
+
+
 def methods() -> tuple[MethodText, ...]:
     """Every method, as its file documents it."""
-    from gradscope.saliency import _options
-
     found = []
-    for name in _options.method_names():
-        file = _options.method(name)
+    for name in method_names():
+        file = method(name)
         title = (file.__doc__ or "").strip().splitlines()[0].rstrip(".")
         summary = title.partition(": ")[2] or title
-        options = (f"{p.name}={p.default}" for p in _options.options_of(name).values())
+        options = (f"{p.name}={p.default}" for p in options_of(name).values())
         found.append(MethodText(name, summary, tuple(options), file.paper))
     return tuple(found)
+
+
+def options_of(name: str) -> dict[str, inspect.Parameter]:
+    """A method's options, by name."""
+    parameters = inspect.signature(method(name).attribute).parameters.values()
+    return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def read_options(words: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """``key=value`` words as options of each method that has them, with the right types.
+
+    Raises:
+        OptionError: no chosen method has such an option, or the value is of another type.
+    """
+    found: dict[str, dict[str, Any]] = {name: {} for name in methods}
+    offered = {name: options_of(name) for name in methods}
+    for word in words:
+        key, sign, text = word.partition("=")
+        key = key.strip().replace("-", "_")
+        if not sign:
+            raise OptionError(
+                f"`--option {word}` gives no value", help="write `--option name=value`"
+            )
+        takers = [name for name in methods if key in offered[name]]
+        if not takers:
+            choices = sorted({option for options in offered.values() for option in options})
+            those = f"{', '.join(methods)} take{'s' * (len(methods) == 1)}"
+            raise OptionError(
+                f"no chosen method has an option `{key}`",
+                help=did_you_mean(key, choices)
+                or (f"{those} {', '.join(choices)}" if choices else f"{those} none"),
+            )
+        for name in takers:
+            found[name][key] = _typed(key, text, offered[name][key])
+    return found
+
+
+def _typed(key: str, text: str, parameter: inspect.Parameter) -> Any:
+    """The value as the type of the parameter's default."""
+    value, default = scalar(text), parameter.default
+    if isinstance(default, bool):
+        right = isinstance(value, bool)
+    elif isinstance(default, int):
+        right = isinstance(value, int) and not isinstance(value, bool)
+    elif isinstance(default, float):
+        right = isinstance(value, int | float) and not isinstance(value, bool)
+        right = right and math.isfinite(value)
+        value = float(value) if right else value
+    else:
+        value, right = text, True
+    if right:
+        return value
+    kind = {bool: "true or false", int: "an integer", float: "a number"}[type(default)]
+    raise OptionError(
+        f"`--option {key}={text}` is not {kind}", help=f"the default is `{key}={default}`"
+    )

@@ -1,4 +1,4 @@
-"""All maps of a few pictures of one size: methods in turn over one subject, with their checks."""
+"""All maps of a few pictures of one size: methods in turn over one subject; contrasts, checks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,104 @@ from torch import Tensor, nn
 from gradscope import progress
 from gradscope.errors import OptionError
 from gradscope.records.saliency import Attribution
-from gradscope.saliency import _contrast, _options
+from gradscope.saliency import grad_cam, method, options_of
 from gradscope.saliency._batching import Batches
 from gradscope.saliency._checks.blank import blank
 from gradscope.saliency._checks.completeness import completeness
 from gradscope.saliency._checks.curves import curves
 from gradscope.saliency._checks.randomisation import randomisation
 from gradscope.saliency._checks.spread import spread
-from gradscope.saliency._inputs import ModelInputs
+from gradscope.saliency._forward import ModelInputs, Objective
 from gradscope.saliency._layers import Choice
-from gradscope.saliency._objective import Objective
 from gradscope.saliency._segmentation import Pixels
 from gradscope.saliency._subject import Subject
+
+#: The region is where the map is highest: this share of the image's pixels.
+AREA = 0.2
+
+#: As many regions of the same form elsewhere tell what removing any such area does.
+ELSEWHERE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """A map [N, H, W] and the measurement that goes with it; each number is per image, [N].
+
+    ``before`` and ``after`` are the quantity with the region there and replaced by zeros of the
+    model's input space, ``elsewhere`` the mean of ``after`` over regions of the same form at other
+    places, ``area`` the region's share of the image. ``quantity`` says what is measured.
+    """
+
+    map: Tensor
+    quantity: str
+    before: Tensor
+    after: Tensor
+    elsewhere: Tensor
+    area: Tensor
+
+
+def why_not(subject: Subject, class_id: int) -> Contrast:
+    """What speaks against class B: relu(Σ_k (1/Z Σ −∂S_B/∂A^k) A^k), and S_B without it.
+
+    Selvaraju et al. 2017, arXiv 1610.02391, section on counterfactual explanations. Where the map
+    is right, B's logit rises once the region is removed.
+    """
+    against = Objective(target=_all(subject, class_id))
+    against.check(subject.logits.shape[1])
+    activation, gradient = subject.layer_gradient(against)
+    found = subject.upsample(grad_cam.weighted(activation, -gradient).relu())
+    return _measured(subject, found, against, f"logit of class {class_id}")
+
+
+def versus(subject: Subject, other: int) -> Contrast:
+    """Why the target A rather than B: Grad-CAM on S_A − S_B, and that gap without the region.
+
+    Where the map is right, the gap shrinks once the region is removed.
+    """
+    between = replace(subject.objective, versus=_all(subject, other))
+    between.check(subject.logits.shape[1])
+    activation, gradient = subject.layer_gradient(between)
+    found = subject.upsample(grad_cam.weighted(activation, gradient).relu())
+    return _measured(subject, found, between, f"logit gap to class {other}")
+
+
+def _all(subject: Subject, class_id: int) -> Tensor:
+    return torch.full((len(subject.inputs),), class_id, device=subject.inputs.device)
+
+
+def _measured(subject: Subject, found: Tensor, objective: Objective, quantity: str) -> Contrast:
+    """The objective with the map's region removed, and with the region moved elsewhere."""
+    flat = found.flatten(1)
+    least = flat.topk(max(1, int(AREA * flat.shape[1])), dim=1).values[:, -1, None, None]
+    region = (found >= least) & (found > 0)
+    height, width = region.shape[1:]
+    generator, images = subject.generator(), len(found)
+    moves = [(0, 0)]
+    for _ in range(ELSEWHERE):
+        down = int(torch.randint(1, height, (), generator=generator)) if height > 1 else 0
+        right = int(torch.randint(1, width, (), generator=generator)) if width > 1 else 0
+        moves.append((down, right))
+
+    def make(rows: slice) -> Tensor:
+        made = []
+        for row in range(*rows.indices(images * len(moves))):
+            move, image = moves[row // images], row % images
+            removed = region[image].roll(move, dims=(0, 1))
+            made.append(subject.inputs[image].masked_fill(removed, 0.0))
+        return torch.stack(made)
+
+    scores = subject.scores_of(make, images * len(moves), objective=objective)
+    after, *others = scores.view(len(moves), images)
+    everyone = torch.arange(images, device=subject.logits.device)
+    return Contrast(
+        map=found,
+        quantity=quantity,
+        before=objective(subject.logits, everyone),
+        after=after,
+        elsewhere=torch.stack(others).mean(dim=0),
+        area=region.flatten(1).float().mean(dim=1),
+    )
+
 
 #: The checks that make a map again take no more samples than these.
 FEWER = 400
@@ -106,7 +192,7 @@ def explain(
         for i, pair in enumerate(_pairs(subject, plan)):
             found[i] += pair
         # Chosen on the first pictures, and kept: all maps are of one layer.
-        plan.layer = subject._layer or plan.layer
+        plan.layer = subject.layer_choice or plan.layer
         plan.batches = subject.measured
         _ = subject.scores  # while the model is as the subject needs it
         if subject.segmentation is not None:
@@ -122,14 +208,14 @@ def explain(
 
 def _shares(plan: AttributionPlan) -> bool:
     """Whether methods that read the layer are beside those that read the input's gradient."""
-    reads = {what for name in plan.methods for what in _options.method(name).reads}
+    reads = {what for name in plan.methods for what in method(name).reads}
     return {"layer", "input"} <= reads
 
 
 def _map(
     subject: Subject, name: str, options: Mapping[str, Any], plan: AttributionPlan
 ) -> list[RecordedMap]:
-    file = _options.method(name)
+    file = method(name)
     attribute = partial(file.attribute, **options)
     maps = attribute(subject)
     checks = [dict(one) for one in blank(subject, maps, file.reads)]
@@ -151,7 +237,7 @@ def _map(
         if getattr(file, "random", False):
             _join(checks, spread(subject, attribute, usual))
     layer = subject.layer if "layer" in file.reads else None
-    values = {key: p.default for key, p in _options.options_of(name).items()} | dict(options)
+    values = {key: p.default for key, p in options_of(name).items()} | dict(options)
     return [
         _recorded(name, maps[i], checks[i], layer=layer, options=values, signed=file.signed)
         for i in range(len(maps))
@@ -160,7 +246,7 @@ def _map(
 
 def _lighter(name: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """The options with fewer samples, or None where there are few already."""
-    samples = _options.options_of(name).get("n_samples")
+    samples = options_of(name).get("n_samples")
     if samples is None or options.get("n_samples", samples.default) <= FEWER:
         return None
     return {**options, "n_samples": FEWER}
@@ -210,11 +296,11 @@ def _with_absence(subject: Subject, i: int, records: list[RecordedMap]) -> list[
 def _pairs(subject: Subject, plan: AttributionPlan) -> list[list[RecordedMap]]:
     """The contrasts that were asked for: why not B, and why A rather than B."""
     found: list[list[RecordedMap]] = [[] for _ in subject.inputs]
-    contrasts: list[tuple[str, int, Callable[[Subject, int], _contrast.Contrast]]] = []
+    contrasts: list[tuple[str, int, Callable[[Subject, int], Contrast]]] = []
     if plan.why_not is not None:
-        contrasts.append(("why-not", plan.why_not, _contrast.why_not))
+        contrasts.append(("why-not", plan.why_not, why_not))
     if plan.versus is not None:
-        contrasts.append(("versus", plan.versus, _contrast.versus))
+        contrasts.append(("versus", plan.versus, versus))
     for name, other, contrast in contrasts:
         progress.begin(name)
         made = contrast(subject, other)

@@ -1,17 +1,151 @@
-"""From pictures to scores of classes: how the model is called, and what of its output is read."""
+"""From pictures to the number that is explained: how a model is called, what is read of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gradscope.errors import OptionError
-from gradscope.nesting import find
-from gradscope.saliency._inputs import ModelInputs
+from gradscope.nesting import find, replaced
 from gradscope.saliency._segmentation import Pixels, Segmentation, segmentation
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """The number per image that is explained: a class's logit, or by how much it beats another's.
+
+    ``target`` and ``versus`` are class ids [N]; without a target it is the highest logit's class.
+    """
+
+    target: Tensor | None = None
+    versus: Tensor | None = None
+
+    def __call__(self, logits: Tensor, owners: Tensor) -> Tensor:
+        """The score [M] of logits [M, classes]; ``owners`` [M] says whose row is whose image's."""
+        if self.target is None:
+            return logits.max(dim=1).values
+        rows = torch.arange(len(logits), device=logits.device)
+        score = logits[rows, self.target[owners]]
+        return score if self.versus is None else score - logits[rows, self.versus[owners]]
+
+    def to(self, device: torch.device) -> Objective:
+        """The same with its class ids on a device."""
+        target = None if self.target is None else self.target.to(device)
+        versus = None if self.versus is None else self.versus.to(device)
+        return Objective(target, versus)
+
+    def check(self, classes: int) -> None:
+        """Raise OptionError for an id that is no class of the model."""
+        for ids in (self.target, self.versus):
+            wrong = [] if ids is None else [i for i in ids.tolist() if not 0 <= i < classes]
+            if wrong:
+                raise OptionError(
+                    f"there is no class {wrong[0]}: the model has {classes} classes",
+                    help=f"name a class from 0 to {classes - 1}",
+                )
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """A call of a model whose pictures change from pass to pass; without arguments they are all.
+
+    Attributes:
+        pictures: the tensor among the arguments, at any depth, in whose place pictures go.
+        rows: how many pictures there are: a tensor of as many rows, or of one, goes along with
+            them, row by row; anything else is passed as it is.
+    """
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    pictures: Tensor | None = None
+    rows: int = 1
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], pictures: Tensor) -> ModelInputs:
+        """The call in which ``pictures``, one of the tensors, is explained."""
+
+        def fixed(tensor: Tensor) -> Tensor:
+            return tensor if tensor is pictures else tensor.detach()
+
+        args, kwargs = replaced((args, dict(kwargs)), Tensor, fixed)
+        return cls(args, kwargs, pictures, len(pictures))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tensors that are held fixed: ``1``, ``meta``, ``batch.meta``."""
+        named = {**{str(i): each for i, each in enumerate(self.args)}, **self.kwargs}
+        return [name for name, tensor in find(named, Tensor) if tensor is not self.pictures]
+
+    def to(self, device: torch.device) -> ModelInputs:
+        """The same with its fixed tensors on a device."""
+        return self._with(lambda tensor: tensor.to(device), self.rows)
+
+    def some(self, rows: Sequence[int]) -> ModelInputs:
+        """The call for some of the pictures."""
+        places = torch.tensor(rows)
+        return self._with(lambda tensor: self._picked(tensor, places), len(rows))
+
+    def first(self, rows: int) -> ModelInputs:
+        """The call for as many pictures, all of which get the first row of what is held fixed."""
+        return self.some([0] * rows)
+
+    def call(self, model: nn.Module, pictures: Tensor, owners: Tensor) -> Any:
+        """The model's output for pictures [M, C, H, W]; ``owners`` [M] says whose inputs each has.
+
+        What is held fixed is copied: a model may write into it.
+        """
+        if self.pictures is None:
+            return model(pictures)
+
+        def given(tensor: Tensor) -> Tensor:
+            return pictures if tensor is self.pictures else self._picked(tensor, owners).clone()
+
+        args, kwargs = replaced((self.args, dict(self.kwargs)), Tensor, given)
+        return model(*args, **kwargs)
+
+    def _picked(self, tensor: Tensor, rows: Tensor) -> Tensor:
+        if not tensor.dim() or len(tensor) not in (1, self.rows):
+            return tensor
+        return tensor[rows.to(tensor.device) % len(tensor)]
+
+    def _with(self, change: Any, rows: int) -> ModelInputs:
+        def one(tensor: Tensor) -> Tensor:
+            changed: Tensor = tensor if tensor is self.pictures else change(tensor)
+            return changed
+
+        args, kwargs = replaced((self.args, dict(self.kwargs)), Tensor, one)
+        return replace(self, args=args, kwargs=kwargs, rows=rows)
+
+
+@contextmanager
+def frozen(model: nn.Module, seed: int) -> Iterator[None]:
+    """No parameter requires a gradient, dropout is seeded; on leaving the model is as before.
+
+    The mode stays the caller's. A model left in training mode gets its buffers (running means)
+    back too.
+    """
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    kept = []
+    if any(module.training for module in model.modules()):
+        kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    cuda = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(cuda)):
+        torch.manual_seed(seed)
+        for parameter in trainable:
+            parameter.requires_grad = False  # its method may be hidden by a misspelt flag
+        try:
+            yield
+        finally:
+            for parameter in trainable:
+                parameter.requires_grad = True
+            with torch.no_grad():
+                for buffer, value in kept:
+                    buffer.copy_(value)
 
 
 @dataclass(slots=True)

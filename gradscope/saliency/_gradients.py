@@ -1,4 +1,4 @@
-"""Input gradients at many points near the images, a few at a time."""
+"""Input gradients at many points near the images, a few at a time; one value per pixel of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradscope import progress
 from gradscope.saliency._batching import is_out_of_memory, shares_statistics
-from gradscope.saliency._passes import input_gradient
+from gradscope.saliency._layers import input_gradient
 from gradscope.saliency._subject import Subject
 
 #: Images in one pass: beyond these nothing was gained.
@@ -35,7 +35,7 @@ def gradients_at(
     order: a point may be drawn at random. Several points share a pass where memory allows, and
     where the first one's gradient was seen to be the same in a batch as alone.
     """
-    passes = subject.shared.setdefault(_PointBatches, _PointBatches(subject))
+    passes = subject.once(_PointBatches, lambda: _PointBatches(subject))
     first = point(0)
     (alone,) = passes.gradients([first])
     yield 0, alone
@@ -113,3 +113,13 @@ def _gradient(subject: Subject, inputs: Tensor) -> Tensor:
     with torch.enable_grad():
         score = subject.score(x)
     return input_gradient(score, x, keep=False).contiguous()
+
+
+def strongest(attribution: Tensor) -> Tensor:
+    """[N, C, H, W] → [N, H, W]: the largest absolute value over the channels."""
+    return attribution.abs().amax(dim=1).float()
+
+
+def summed(attribution: Tensor) -> Tensor:
+    """[N, C, H, W] → [N, H, W]: the sum over the channels, with its sign."""
+    return attribution.sum(dim=1).float()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +15,21 @@ from torch.nn.functional import interpolate
 from gradscope.capture.maps import map_of
 from gradscope.capture.names import modules_by_name
 from gradscope.errors import OptionError
-from gradscope.saliency._batching import Batches
-from gradscope.saliency._forward import Forward
-from gradscope.saliency._frozen import frozen
-from gradscope.saliency._inputs import ModelInputs
-from gradscope.saliency._layers import WITHOUT_LAYER, Choice, choose, named_layer
-from gradscope.saliency._layout import Layout
-from gradscope.saliency._objective import Objective
-from gradscope.saliency._passes import Pass, above_layer, from_input, input_gradient
+from gradscope.saliency._batching import Batches, Layout
+from gradscope.saliency._forward import Forward, ModelInputs, Objective, frozen
+from gradscope.saliency._layers import (
+    WITHOUT_LAYER,
+    Choice,
+    Pass,
+    above_layer,
+    choose,
+    from_input,
+    input_gradient,
+    named_layer,
+)
 from gradscope.saliency._segmentation import Pixels, Segmentation
+
+Result = TypeVar("Result")
 
 __all__ = ["Objective", "Subject"]
 
@@ -47,8 +53,9 @@ class Subject:
 
     Attributes:
         layout: how the inputs are stored for passes with a graph.
-        shared: what methods compute and others can use (SmoothGrad's noise serves VarGrad).
         notes: sentences that methods leave about their maps, such as which ReLUs were covered.
+        layer_choice: the target layer, once it is known.
+        measured: what is known of batches, for another subject of this model.
     """
 
     def __init__(
@@ -68,37 +75,46 @@ class Subject:
         self.model = model
         self.inputs = inputs.detach()
         self.seed = seed
-        self.shared: dict[object, Any] = {}
+        self._shared: dict[object, Any] = {}
         self.notes: list[str] = []
         self._requested = (objective or Objective()).to(inputs.device)
         others = (others or ModelInputs()).to(inputs.device)
         target = self._requested.target
         self._forward = Forward(model, self.inputs, others, pixels, target, background)
-        self._layer = named_layer(model, layer) if isinstance(layer, str) else layer
+        self.layer_choice = named_layer(model, layer) if isinstance(layer, str) else layer
         self._whole = total
-        self._batches = batches
+        self.measured = batches
         self._exit = ExitStack()
         self.layout = Layout()
+        self._logits: Tensor | None = None
+        self._input_pass: Pass | None = None
+        self._layer_pass: Pass | None = None
 
     def __enter__(self) -> Subject:
         self._exit.enter_context(frozen(self.model, self.seed))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in ("_input_pass", "_layer_pass"):
-            self.__dict__.pop(name, None)  # the graphs; what was computed from them stays
+        self._input_pass = self._layer_pass = None  # what was computed from these graphs stays
         self._exit.close()
 
-    @cached_property
+    @property
     def logits(self) -> Tensor:
         """[N, classes], from whichever forward ran first."""
-        if self._whole:
-            return self._input_pass.logits.detach()
-        if "_layer_pass" in self.__dict__ or self._layer is not None:
-            return self._layer_pass.logits.detach()
-        with torch.inference_mode():
-            logits = self.scores_by_class(self.inputs.clone())
-        return logits.clone()
+        if self._logits is None and self._whole:
+            self._to_input()
+        elif self._logits is None and self.layer_choice is not None:
+            self._to_layer()
+        if self._logits is None:
+            with torch.inference_mode():
+                logits = self.scores_by_class(self.inputs.clone())
+            self._logits = logits.clone()
+        return self._logits
+
+    def _noted(self, run: Pass) -> Pass:
+        if self._logits is None:
+            self._logits = run.logits.detach()
+        return run
 
     @property
     def segmentation(self) -> Segmentation | None:
@@ -125,7 +141,7 @@ class Subject:
             model or self.model,
             self.inputs,
             Objective(self.target, self.objective.versus),
-            layer=self._layer,
+            layer=self.layer_choice,
             seed=self.seed if seed is None else seed,
             batches=self.batches,
         )
@@ -167,20 +183,20 @@ class Subject:
     def _everyone(self, rows: int) -> Tensor:
         return torch.arange(rows, device=self.inputs.device) % len(self.inputs)
 
-    @cached_property
-    def _input_pass(self) -> Pass:
-        layer = modules_by_name(self.model)[self.layer] if self._layer else None
-        return self._from_input(layer)
+    def _to_input(self) -> Pass:
+        if self._input_pass is None:
+            layer = modules_by_name(self.model)[self.layer] if self.layer_choice else None
+            self._input_pass = self._noted(self._from_input(layer))
+        return self._input_pass
 
     def _from_input(self, layer: nn.Module | None) -> Pass:
         return self.layout.run(self.inputs, lambda x: from_input(self.scores_by_class, x, layer))
 
     def graph_to_input(self) -> tuple[Tensor, Tensor]:
         """The score [N] with its graph, and the input [N, C, H, W] that is the graph's leaf."""
-        run = self._input_pass
+        run = self._to_input()
         if not self._whole:
-            del self._input_pass  # its memory is the caller's to free
-        self.__dict__.setdefault("logits", run.logits.detach())
+            self._input_pass = None  # its memory is the caller's to free
         return self.objective(run.logits, self._everyone(len(run.logits))), run.inputs
 
     def gradient_of(self, score: Tensor, inputs: Tensor) -> Tensor:
@@ -192,14 +208,14 @@ class Subject:
         """d score / d x, [N, C, H, W]."""
         return self.gradient_of(*self.graph_to_input())
 
-    @cached_property
+    @property
     def choice(self) -> Choice:
         """The target layer and why it is this one."""
-        if self._layer is None:
+        if self.layer_choice is None:
             if self.inputs.dim() != 4:
                 raise OptionError("the model's input is not a picture", help=WITHOUT_LAYER)
-            self._layer = choose(self._forward, self._guess)
-        return self._layer
+            self.layer_choice = choose(self._forward, self._guess)
+        return self.layer_choice
 
     def _guess(self, inputs: Tensor) -> Tensor:
         logits, found = self.scores_by_class(inputs.clone()), self._forward.segmentation
@@ -217,10 +233,12 @@ class Subject:
     def layer_description(self) -> str:
         return self.choice.description
 
-    @cached_property
-    def _layer_pass(self) -> Pass:
-        if self._whole and self._layer and self._input_pass.calls:
-            return self._input_pass
+    def _to_layer(self) -> Pass:
+        if self._layer_pass is not None:
+            return self._layer_pass
+        if self._whole and self.layer_choice and self._to_input().calls:
+            self._layer_pass = self._to_input()
+            return self._layer_pass
         layer = modules_by_name(self.model)[self.layer]
         if self._forward.others.names:  # a layer that sees other inputs too, in their own calls
             run = self._from_input(layer)
@@ -228,12 +246,12 @@ class Subject:
             run = self.layout.run(
                 self.inputs, lambda x: above_layer(self.scores_by_class, x, layer)
             )
-        self.__dict__.setdefault("logits", run.logits.detach())
-        if not run.calls:
+        if not self._noted(run).calls:
             raise OptionError(
                 f"layer `{self.layer}` gave no tensor when the model ran",
                 help="name a layer that runs and gives a map; `gradscope layers MODEL` lists them",
             )
+        self._layer_pass = run
         return run
 
     def layer_gradient(self, objective: Objective) -> tuple[Tensor, Tensor]:
@@ -244,7 +262,7 @@ class Subject:
         Raises:
             OptionError: the layer's output is no map, or the score does not depend on it.
         """
-        everyone, run = self._everyone(len(self.inputs)), self._layer_pass
+        everyone, run = self._everyone(len(self.inputs)), self._to_layer()
         found = run.at_layer(objective(run.logits, everyone))
         if found is None:
             # An in-place layer whose result the model does not take has no place to cut at.
@@ -278,19 +296,23 @@ class Subject:
         resized = interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)
         return resized[:, 0].float()
 
+    def once(self, key: object, make: Callable[[], Result]) -> Result:
+        """What is made at the first call with this key: SmoothGrad's noise serves VarGrad."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        found: Result = self._shared[key]
+        return found
+
     def generator(self) -> torch.Generator:
         """A fresh generator on the CPU, seeded: each method draws the same numbers every time."""
         return torch.Generator().manual_seed(self.seed)
 
-    @cached_property
+    @property
     def batches(self) -> Batches:
         """The batch size and memory layout that this model runs fastest with."""
-        return self._batches or Batches(self.model)
-
-    @property
-    def measured(self) -> Batches | None:
-        """What is known of batches, for another subject of this model; None before any was run."""
-        return self.__dict__.get("batches", self._batches)
+        if self.measured is None:
+            self.measured = Batches(self.model)
+        return self.measured
 
     def scores_of(
         self,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradscope.saliency._channels import strongest
-from gradscope.saliency._relu import deconvnet_rule, ruled_gradient
+from gradscope.saliency._gradients import strongest
 from gradscope.saliency._subject import Subject
+from gradscope.saliency.guided_backprop import deconvnet_rule, ruled_gradient
 
 paper = "Zeiler & Fergus 2014, arXiv 1311.2901"
 signed = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradscope.saliency._channels import strongest
+from gradscope.saliency._gradients import strongest
 from gradscope.saliency._subject import Subject
 
 paper = "Simonyan et al. 2014, arXiv 1312.6034"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradscope.saliency._channels import summed
+from gradscope.saliency._gradients import summed
 from gradscope.saliency._subject import Subject
 
 paper = "Shrikumar et al. 2016, arXiv 1605.01713"

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from gradscope.errors import OptionError
-from gradscope.saliency._channels import summed
-from gradscope.saliency._gradients import gradients_at
+from gradscope.saliency._gradients import gradients_at, summed
 from gradscope.saliency._subject import Subject
 
 paper = "Sundararajan et al. 2017, arXiv 1703.01365"

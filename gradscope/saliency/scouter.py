@@ -60,9 +60,6 @@ def _attention(subject: Subject) -> Tensor:
     found: list[Tensor] = []
     images, classes = subject.logits.shape
 
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Nothing is read before a call."""
-
     def after(
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
@@ -74,7 +71,7 @@ def _attention(subject: Subject) -> Tensor:
     modules = heads(subject.model)
     if not modules:
         raise OptionError("this model has no slot-attention head to read", help=WITHOUT_HEAD)
-    with torch.no_grad(), hooked(modules, before, after):
+    with torch.no_grad(), hooked(modules, None, after):
         subject.output()
     if not found:
         name = type(modules[-1]).__name__

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradscope.saliency._channels import strongest
-from gradscope.saliency._noise import moments
+from gradscope.saliency._gradients import strongest
 from gradscope.saliency._subject import Subject
+from gradscope.saliency.smooth_grad import moments
 
 paper = "Adebayo et al. 2018, arXiv 1810.03307"
 signed = False

@@ -9,7 +9,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any
 
-from gradscope.capture.signals import raised_by_a_handler
+from gradscope.capture.hooks import raised_by_a_handler
 
 
 class Guard:

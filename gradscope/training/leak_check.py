@@ -23,10 +23,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from gradscope.capture.hooks import OwnHook
-from gradscope.capture.signals import raised_by_a_handler
+from gradscope.capture.hooks import OwnHook, raised_by_a_handler
 from gradscope.errors import message_of
-from gradscope.leaks.judge import Wishes, judge
+from gradscope.leaks.judge import judge
+from gradscope.leaks.subject import Wishes
 from gradscope.loading.batches import Batch
 from gradscope.loading.losses import Criterion
 from gradscope.loading.workload import Workload

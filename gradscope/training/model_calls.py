@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.capture.autocast import any_autocast, autocast_name
+from gradscope.capture.calls import any_autocast, autocast_name, in_backward
 from gradscope.capture.hooks import OwnHook, hook_calls
-from gradscope.capture.recompute import in_backward
 from gradscope.training.guard import Guard
 from gradscope.training.models import Model
 from gradscope.training.replicas import batch_comes_first, batch_size

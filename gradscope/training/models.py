@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from gradscope.capture.shards import written_class
+from gradscope.capture.names import written_class
 from gradscope.loading.surgery import unwrapped
 from gradscope.records.training import TrainedModel, without_calls
 from gradscope.training.discovery import compiled_inside, outermost_modules, variable_name

@@ -11,8 +11,7 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradscope.capture.names import named_parameters
-from gradscope.capture.placements import mesh_record, placement
-from gradscope.capture.shards import is_spread, placements_of
+from gradscope.capture.shards import is_spread, mesh_record, placement, placements_of
 from gradscope.records.parallel import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.training.models import Model
 from gradscope.training.replicas import is_flat

@@ -16,8 +16,8 @@ from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.fingerprints import combined
 from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import select_layers, watchable
-from gradscope.capture.links import located
 from gradscope.capture.names import named_modules, named_parameters
+from gradscope.capture.nodes import located
 from gradscope.capture.norms import gradient_norms
 from gradscope.capture.parameters import Update, parameter_stats, total_norm, updates
 from gradscope.capture.recorder import Recorder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.explain.non_finite.script_steps import ScriptStepTracer
+from gradscope.explain.non_finite.explain_non_finite import ScriptStepTracer
 from gradscope.training.guard import Guard
 from gradscope.training.launch import Script
 from gradscope.training.models import Models

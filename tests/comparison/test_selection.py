@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.comparison.selection import of_layers
+from gradscope.comparison.reports import of_layers
 from gradscope.errors import LayerError, OptionError
 from gradscope.records.diff import DiffReport
 from gradscope.rules import COMPARISONS, explained, lookup

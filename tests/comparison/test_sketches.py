@@ -8,8 +8,8 @@ import statistics
 import pytest
 import torch
 
-from gradscope.capture.sketches import projected
 from gradscope.records.full_samples import SKETCH_WIDTH
+from gradscope.running.sketching import projected
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.capture.histograms import counted
 from gradscope.errors import LayerError
 from gradscope.records.full_samples import Histogram
+from gradscope.running.histograms import counted
 
 
 def by_hand(values: list[float]) -> dict[tuple[int, int], int]:

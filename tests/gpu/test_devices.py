@@ -19,10 +19,10 @@ from torch import nn
 import gradscope
 from gradscope.capture.fingerprints import fingerprints
 from gradscope.capture.norms import gradient_norms
-from gradscope.capture.sketches import projected
 from gradscope.capture.stats import measure, resolve
 from gradscope.records.tensors import TensorStats
 from gradscope.runfile.reader import RunFile
+from gradscope.running.sketching import projected
 
 GPU = pytest.param(
     "cuda",

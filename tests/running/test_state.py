@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import gradscope
+from gradscope.running.rerun import Verifier, _difference
 from gradscope.running.state import same_bits, state_restored
-from gradscope.running.verification import Verifier, _difference
 
 
 def network() -> nn.Module:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.running.switches import switches_restored
+from gradscope.running.state import switches_restored
 
 FULL_SAMPLES = pytest.mark.parametrize("look", [gradscope.graph, gradscope.inspect])
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from gradscope.errors import OptionError
 from gradscope.saliency import grad_cam
-from gradscope.saliency._contrast import versus, why_not
+from gradscope.saliency._explaining import versus, why_not
 from gradscope.saliency._subject import Objective, Subject
 
 

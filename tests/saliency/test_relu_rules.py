@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from gradscope.errors import OptionError
 from gradscope.saliency import deconvnet, gradient, guided_backprop
-from gradscope.saliency._relu import deconvnet_rule, guided_rule, ruled_gradient
 from gradscope.saliency._subject import Subject
+from gradscope.saliency.guided_backprop import deconvnet_rule, guided_rule, ruled_gradient
 
 PICTURES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(3))
 RULES = {"deconvnet": deconvnet, "guided": guided_backprop}

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gradscope.capture.hooks import change_calls, hook_optimizers, watchable
-from gradscope.capture.recompute import in_backward
+from gradscope.capture.calls import in_backward
+from gradscope.capture.hooks import hook_calls, hook_optimizers, watchable
 from gradscope.nesting import find, replaced
 from gradscope.training.discovery import outermost_modules
 from gradscope.training.patches import replace
@@ -77,7 +77,7 @@ def on_calls(patches: ExitStack, notes: dict[str, Any], change: Change) -> None:
 
     def found(model: nn.Module) -> None:
         for module in watchable(model):
-            for hook in change_calls(module, before, after):
+            for hook in hook_calls(module, before, after):
                 patches.callback(hook.remove)
 
     torch.compiler.set_stance("force_eager")  # a compiled call would not come here

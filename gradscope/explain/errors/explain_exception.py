@@ -15,17 +15,14 @@ from types import FrameType, TracebackType
 from torch import nn
 
 from gradscope.capture.calls import Call
-from gradscope.capture.hooks import hooked, watchable
 from gradscope.capture.stats import resolve
 from gradscope.errors import GradscopeError, message_of
-from gradscope.explain.errors.explanation import Again, Case
+from gradscope.explain.errors.explanation import Again, Case, kind_of, kinds
 from gradscope.explain.errors.failed_operation import NOTHING, FailedOperation
-from gradscope.explain.errors.kind import kind_of, kinds
-from gradscope.explain.errors.read_traceback import ModelNames, failed_operation
-from gradscope.explain.errors.recursion import once, recursion
+from gradscope.explain.errors.read_traceback import ModelNames, failed_operation, once, recursion
 from gradscope.explain.errors.step_tracer import ErrorTracer
 from gradscope.explain.shared.frames import PACKAGE, raised_at, user_frames
-from gradscope.explain.shared.tracing_modes import FunctionTracer
+from gradscope.explain.shared.tracing_modes import functions_traced
 from gradscope.loading.libraries import remedy
 from gradscope.records.run import ErrorRecord
 from gradscope.references import as_written
@@ -120,11 +117,10 @@ def _repeat(tracer: ErrorTracer, again: Again) -> BaseException | None:
     def note(step: str) -> None:
         tracer.step = step
 
-    calls = tracer.calls
-    with hooked(watchable(again.model), calls.enter, calls.leave), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they have been seen
         try:
-            with FunctionTracer(tracer.run):
+            with functions_traced(again.model, tracer.calls, tracer.run):
                 again.steps(note)
         except BaseException as failure:  # Ctrl-C too: the first explanation is there
             return failure

@@ -1,9 +1,16 @@
-"""The operation that raised, read off the traceback: its frames still hold what they worked on."""
+"""The operation that raised, read off the frames: they still hold what they worked on.
+
+Of a traceback, of an operation that runs now, and of calls nested until Python's limit.
+"""
 
 from __future__ import annotations
 
+import sys
+import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import FrameType, TracebackType
+from dataclasses import dataclass
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -11,9 +18,10 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from gradscope.capture.names import buffer_names, first_names
-from gradscope.explain.errors.failed_operation import FailedOperation, Operand, operand
-from gradscope.explain.shared.expressions import Expression
-from gradscope.explain.shared.frames import in_library, is_hidden, is_ours
+from gradscope.explain.errors.failed_operation import Expression, FailedOperation, Operand, operand
+from gradscope.explain.shared.frames import in_library, is_hidden, is_ours, nearest, outwards, shown
+from gradscope.explain.shared.tracing_modes import memory_of
+from gradscope.records.run import Frame
 
 _NN = "torch.nn.modules."
 _CALLS = nn.Module.__call__.__code__.co_filename  # the code around each forward
@@ -169,3 +177,125 @@ def look_up(text: str, known: Mapping[str, Any]) -> Any:
             if value is None:
                 value = held.get(register, {}).get(name)
     return value
+
+
+_OFTEN = 20  # as often a function is nested in itself only by calling itself
+
+
+@dataclass(frozen=True, slots=True)
+class Recursion:
+    """The line from which a function was entered again and again, and the function's module."""
+
+    location: str
+    module: nn.Module | None
+    details: tuple[str, ...]
+
+
+def recursion(failure: BaseException) -> Recursion | None:
+    """What calls itself without end; None where no line of the user's was seen often."""
+    if not isinstance(failure, RecursionError):
+        return None
+    frames = _users(failure.__traceback__)
+    often = Counter((frame.f_code, line) for frame, line in frames).most_common(1)
+    if not often or often[0][1] < _OFTEN:
+        return None
+    (code, line), count = often[0]
+    frame = next(frame for frame, _ in frames if frame.f_code is code)
+    owner = frame.f_locals.get("self")
+    location = f"{shown(code.co_filename)}:{line}"
+    fact = f"`{code.co_qualname}` came to {location} {count} times, each inside of the one before."
+    return Recursion(location, owner if isinstance(owner, nn.Module) else None, (fact,))
+
+
+def once(frames: list[Frame]) -> list[Frame]:
+    """Each line once, where it came first: the rest repeats."""
+    return list(dict.fromkeys(frames))
+
+
+def _users(trace: TracebackType | None) -> list[tuple[FrameType, int]]:
+    found = [(f, n) for f, n in traceback.walk_tb(trace) if not is_hidden(f.f_code.co_filename)]
+    own = [(f, n) for f, n in found if not in_library(f.f_code.co_filename)]
+    return own or found
+
+
+def local(tensor: torch.Tensor, last: CodeType) -> str | None:
+    """The local variable of the user's function that holds the tensor.
+
+    Args:
+        tensor: what it is about.
+        last: the code of the function that started the run.
+    """
+    here = local_tensors(nearest(sys._getframe(1), last))
+    return next((name for name, t in here.items() if t is tensor), None)
+
+
+def first_held(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, FrameType | None]:
+    """The name that the tensor has in the outermost function of the user's, and its frame.
+
+    Where it was made it has its own name; deeper down it goes by an argument's.
+    """
+    found: tuple[str | None, FrameType | None] = None, None
+    for frame in outwards(sys._getframe(1), last):
+        file = frame.f_code.co_filename
+        if is_hidden(file) or in_library(file):
+            continue
+        for name, held in local_tensors(frame).items():
+            if held is tensor:
+                found = name, frame
+                break
+    return found
+
+
+def whole_of(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, tuple[int, ...]]:
+    """The local variable that holds the tensor, or the largest in its memory, and its shape."""
+    here, memory = local_tensors(nearest(sys._getframe(1), last)), memory_of(tensor)
+    own = next((name for name, t in here.items() if t is tensor), None)
+    if own is not None or not memory:
+        return own, tuple(tensor.shape)
+    around = [(t.numel(), name) for name, t in here.items() if memory_of(t) == memory]
+    name = max(around)[1] if around else None
+    return name, tuple((tensor if name is None else here[name]).shape)
+
+
+def as_called(
+    name: str,
+    tensors: list[torch.Tensor],
+    args: tuple[Any, ...],
+    named: Callable[[torch.Tensor, str | None], Operand],
+    last: CodeType,
+) -> FailedOperation:
+    """The operation with its operands as the user wrote them.
+
+    Args:
+        name: of the operation.
+        tensors: what it took.
+        args: the same with whatever is no tensor.
+        named: makes an operand of a tensor and its text; gives it another name where it has none.
+        last: the code of the function that started the run.
+    """
+    frame = nearest(sys._getframe(1), last)
+    call = Expression() if frame is None else Expression.of(frame.f_code, frame.f_lasti)
+    known = {} if frame is None else frame.f_locals
+    here = local_tensors(frame)
+    texts = {id(look_up(text, known)): text for text in call.operands}
+    texts |= {id(t): text for text, t in here.items() if id(t) not in texts}
+    # In a layer's own code the operands are not those of the user's call.
+    outside = frame is not None and not _runs_layer(frame)
+    in_order = outside and len(call.operands) == len(tensors)
+    return FailedOperation(
+        name,
+        tuple(
+            named(t, texts.get(id(t)) or (call.operands[i] if in_order else None))
+            for i, t in enumerate(tensors)
+        ),
+        called=call.name,
+        arguments=call.operands,
+        local_shapes={text: tuple(t.shape) for text, t in here.items()},
+        constants=tuple(a for a in args if not isinstance(a, torch.Tensor)),
+    )
+
+
+def _runs_layer(frame: FrameType) -> bool:
+    """Whether PyTorch's own modules run between the user's frame and the operation."""
+    inner = outwards(sys._getframe(1), frame.f_code)
+    return any(isinstance(f.f_locals.get("self"), nn.Module) for f in inner)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import MutableMapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any
 
@@ -21,20 +21,78 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradscope.capture.calls import sequence_number
 from gradscope.capture.graph import LEAF, free_nodes, saved_tensors
+from gradscope.capture.measurements import version
 from gradscope.capture.names import buffer_names, first_names
 from gradscope.capture.nodes import ordered
 from gradscope.errors import message_of
-from gradscope.explain.errors.events import BackwardRun, CarriedTensor, Event, SavedTensor, Write
 from gradscope.explain.errors.failed_operation import FailedOperation, Operand, operand
-from gradscope.explain.errors.read_traceback import ModelNames
-from gradscope.explain.errors.user_names import as_called, first_held, local, whole_of
-from gradscope.explain.shared.call_site import CallSite
-from gradscope.explain.shared.frames import outwards
-from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.explain.errors.read_traceback import (
+    ModelNames,
+    as_called,
+    first_held,
+    local,
+    whole_of,
+)
+from gradscope.explain.shared.frames import CallSite, outwards
 from gradscope.explain.shared.operations import Trait, by_function, function_name
-from gradscope.explain.shared.tensors import memory_of, version_of
-from gradscope.explain.shared.tracing_modes import TracedCall
+from gradscope.explain.shared.tracing_modes import ModuleCalls, TracedCall, memory_of
 from gradscope.nesting import find
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An operation that ran; ``epoch`` counts the backwards before it."""
+
+    op: str
+    site: CallSite
+    epoch: int = 0
+    step: str = ""
+    doer: str | None = None  # the optimizer whose step it belongs to
+    target: str | None = None  # what the user calls the tensor that it wrote to, or a part of
+    full: tuple[int, ...] = ()  # the shape of that tensor
+    switch: bool = False  # whether a module built with ``inplace=True`` did it
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """A tensor that a node saved: where its memory is, and its version then."""
+
+    name: str
+    memory: int
+    version: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A write in place, which took the tensor's version to ``after``."""
+
+    event: Event
+    after: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedTensor:
+    """A tensor that was used after a backward though its graph was made before it."""
+
+    node: Node
+    text: str | None
+    attribute: bool
+    several: type | None  # that of the attribute, where it holds more than this tensor
+    single: bool  # one number: a loss
+    event: Event
+
+
+@dataclass(slots=True)
+class BackwardRun:
+    """A run of backward: the nodes upstream of its roots, as the engine takes them."""
+
+    event: Event
+    roots: list[Node]
+    root: torch.Tensor | None = None
+    nodes: list[Node] = field(default_factory=list)
+
 
 _RUNS = ("backward", "grad")
 
@@ -114,7 +172,7 @@ class ErrorTracer:
         if name in _RUNS and tensors:
             return self._backward(name, tensors, call)
         self._arriving(tensors)
-        versions = [version_of(tensor) for tensor in tensors]
+        versions = [version(tensor) for tensor in tensors]
         number = sequence_number()
         try:
             result = call.run()
@@ -122,9 +180,7 @@ class ErrorTracer:
             if self._failed is None or self._failed[0] is not failure:
                 self._failed = (failure, self._operation_of(name, tensors, args))
             raise
-        written = [
-            t for t, v in zip(tensors, versions, strict=True) if version_of(t) != v and v >= 0
-        ]
+        written = [t for t, v in zip(tensors, versions, strict=True) if version(t) != v and v >= 0]
         separate = {memory_of(t) for t in tensors if t in self._apart}
         if separate:
             self._apart.update((t, True) for t in _tensors(result) if memory_of(t) in separate)
@@ -133,7 +189,7 @@ class ErrorTracer:
             return result
         event = self._event(name, written)
         for tensor in written:
-            write = Write(event, version_of(tensor), tuple(tensor.shape))
+            write = Write(event, version(tensor), tuple(tensor.shape))
             self.writes.setdefault(memory_of(tensor), []).append(write)
         outputs = _tensors(result)
         self._keep([*outputs, *written], event)
@@ -207,7 +263,7 @@ class ErrorTracer:
             except RuntimeError:  # with a hook, or freed before this run
                 saved = []
             self.kept[node] = [
-                SavedTensor(name, memory_of(t), version_of(t), tuple(t.shape)) for name, t in saved
+                SavedTensor(name, memory_of(t), version(t), tuple(t.shape)) for name, t in saved
             ]
             stack.extend(after for after, _ in node.next_functions if after is not None)
 

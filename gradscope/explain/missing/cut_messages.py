@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.names import modules_by_name, parameters_by_name
-from gradscope.explain.missing.cuts import Cut
-from gradscope.explain.missing.values import Value
+from gradscope.explain.missing.values import Cut, Value
 from gradscope.records.answers import Answer
 
 _ADVICE = {

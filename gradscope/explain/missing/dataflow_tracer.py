@@ -15,16 +15,25 @@ import numpy as np
 import torch
 from torch import nn
 
+from gradscope.capture.measurements import version
 from gradscope.explain.missing.disabled_gradients import why_disabled
-from gradscope.explain.missing.numbers import Number, address_of, numbered, values_in
-from gradscope.explain.missing.observed_tensors import ObservedTensors
+from gradscope.explain.missing.observed_tensors import (
+    Number,
+    ObservedTensors,
+    address_of,
+    numbered,
+    values_in,
+)
 from gradscope.explain.missing.values import Value
-from gradscope.explain.shared.call_site import CallSite
-from gradscope.explain.shared.frames import is_hidden, is_ours
-from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.explain.shared.frames import CallSite, is_hidden, is_ours
 from gradscope.explain.shared.operations import Operation, Trait, by_function, function_name
-from gradscope.explain.shared.tensors import bare, memory_of, tensors_in, version_of
-from gradscope.explain.shared.tracing_modes import TracedCall
+from gradscope.explain.shared.tracing_modes import (
+    ModuleCalls,
+    TracedCall,
+    bare,
+    memory_of,
+    tensors_in,
+)
 
 _CACHED_BITS = 11  # of the ints that Python makes only once, with room for later versions
 
@@ -73,11 +82,11 @@ class Tracer:
         inputs = values_in(_carrying(operation, args, kwargs))
         tensors = [bare(item) for item in inputs if isinstance(item, torch.Tensor)]
         parents = self._parents(operation, inputs, (*args, *kwargs.values()))
-        versions = [version_of(tensor) for tensor in tensors]
+        versions = [version(tensor) for tensor in tensors]
         memories = {memory_of(tensor) for tensor in tensors}
         live = self._live(parents)
         result = call.run()
-        written = [t for t, v in zip(tensors, versions, strict=True) if version_of(t) != v]
+        written = [t for t, v in zip(tensors, versions, strict=True) if version(t) != v]
         if name == ".data" and getattr(call.function, "__name__", "") == "__set__":
             written = tensors[:1]
         outputs = {id(t): t for t in [*tensors_in(result), *written]}
@@ -95,7 +104,6 @@ class Tracer:
                 live,
                 overwritten=target and operation.has(Trait.OVERWRITES),
                 written=target,
-                dtype=tensor.dtype,
             )
         if operation.has(Trait.LEAVES_TORCH):
             return self._escape(name, made, live, result)
@@ -133,7 +141,6 @@ class Tracer:
         *,
         overwritten: bool,
         written: bool,
-        dtype: torch.dtype,
     ) -> None:
         """Note one result, or one argument that was written to."""
         parents = made.parents
@@ -147,7 +154,7 @@ class Tracer:
         kept = self.observed.live(tensor)
         cause, reason = None, None
         if live & ~kept:
-            cause, reason = self._cause(made.op, dtype, live & ~kept)
+            cause, reason = self._cause(made.op, tensor.dtype, live & ~kept)
         if cause == "checkpoint":
             kept, cause = kept | live, None
         own = self.observed.own(tensor)

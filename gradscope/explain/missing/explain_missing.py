@@ -9,12 +9,11 @@ from types import CodeType
 import torch
 from torch import nn
 
-from gradscope.capture.hooks import hooked, watchable
 from gradscope.capture.names import parameters_by_name
 from gradscope.explain.missing.cut_messages import answer, uncalled
-from gradscope.explain.missing.cuts import Cut, find_cuts
 from gradscope.explain.missing.dataflow_tracer import Tracer
-from gradscope.explain.shared.tracing_modes import FunctionTracer, Guarding, unguarded
+from gradscope.explain.missing.values import Cut, find_cuts
+from gradscope.explain.shared.tracing_modes import Guarding, functions_traced, unguarded
 from gradscope.records.answers import Answer
 
 
@@ -51,12 +50,8 @@ class MissingTrace:
     @contextmanager
     def active(self) -> Iterator[None]:
         """What is computed in the block is traced."""
-        calls = self._tracer.calls
-        enter, leave = self._guarding.hook(calls.enter), self._guarding.hook(calls.leave)
-        with (
-            hooked(watchable(self._model), enter, leave),
-            FunctionTracer(self._guarding.handler(self._tracer.run)),
-        ):
+        tracer = self._tracer
+        with functions_traced(self._model, tracer.calls, tracer.run, self._guarding):
             yield
 
     def value_of(self, loss: torch.Tensor) -> int | None:

@@ -1,22 +1,103 @@
-"""Which value each tensor holds, by its identity, its memory, or what has left for Python."""
+"""Which value each tensor holds, by its identity, its memory, or numbers that left for Python."""
 
 from __future__ import annotations
 
+import gc
 import weakref
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 from torch.autograd.function import BackwardCFunction
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gradscope.capture.live_objects import live_objects
 from gradscope.explain.missing.disabled_gradients import called_at
 from gradscope.explain.missing.values import Flow, LiveMasks, Value
-from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import node_name
-from gradscope.explain.shared.tensors import bare, memory_of
+from gradscope.explain.shared.tracing_modes import ModuleCalls, bare, memory_of
+from gradscope.nesting import find
+
+
+class Number(float):
+    """A float that came out of a tensor, and what was computed from it, with the values' numbers.
+
+    It is a float to everything else; the functions of ``math`` give a plain one.
+    """
+
+    sources: frozenset[int]
+
+    def __new__(cls, value: float, sources: frozenset[int]) -> Number:
+        made = super().__new__(cls, value)
+        made.sources = sources
+        return made
+
+    def __reduce__(self) -> tuple[type[float], tuple[float]]:
+        return float, (float(self),)
+
+
+def _traced(name: str) -> Callable[..., Any]:
+    plain = getattr(float, name)
+
+    def method(self: Number, *others: Any) -> Any:
+        result = plain(self, *others)
+        if type(result) is not float:
+            return result
+        sources = self.sources
+        for other in others:
+            if isinstance(other, Number):
+                sources |= other.sources
+        return Number(result, sources)
+
+    method.__name__ = name
+    return method
+
+
+for _name in [
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "radd",
+    "rsub",
+    "rmul",
+    "rtruediv",
+    "rfloordiv",
+    "rmod",
+    "rpow",
+    "neg",
+    "pos",
+    "abs",
+]:
+    setattr(Number, f"__{_name}__", _traced(f"__{_name}__"))
+
+
+def values_in(tree: Any) -> list[torch.Tensor | Number]:
+    """Tensors and traced numbers in nested arguments."""
+    tensors = (tensor for _, tensor in find(tree, torch.Tensor))
+    return [*tensors, *(number for _, number in find(tree, Number))]
+
+
+def address_of(array: Any) -> int | None:
+    """Where an array of NumPy's has its data."""
+    if not isinstance(array, np.ndarray):
+        return None
+    return int(array.__array_interface__["data"][0])
+
+
+def numbered(result: Any, sources: frozenset[int]) -> Any:
+    """The floats of a result as traced numbers."""
+    if type(result) is float:
+        return Number(result, sources)
+    if type(result) is list:
+        return [numbered(item, sources) for item in result]
+    return result
+
 
 _BUILT_IN = ("CheckpointFunction",)  # give None back where they should
 _CLEAN = -1  # a tensor seen to be made of nothing that is followed
@@ -158,3 +239,19 @@ class ObservedTensors:
         for tensor in tensors:
             if self._noted.get(tensor) is None and id(tensor) not in self.bits:
                 self._noted[tensor] = _CLEAN, memory_of(tensor)
+
+
+T = TypeVar("T")
+
+
+def live_objects(kind: type[T]) -> list[T]:
+    """Every object of a class or of one derived from it that the garbage collector knows.
+
+    Objects are not asked: ``isinstance`` wants their ``__class__``, and some make things for it.
+    """
+    kinds = _derived(kind)
+    return [found for found in gc.get_objects() if type(found) in kinds]
+
+
+def _derived(kind: type) -> set[type]:
+    return {kind}.union(*map(_derived, type.__subclasses__(kind)))

@@ -1,4 +1,4 @@
-"""The values of the second run: each tensor's value, its sources, and its line.
+"""The values of the second run: each tensor's value, its sources, its line, and what cut it off.
 
 Sets of parameters are bit masks. A value comes after those it was computed from, so one sweep in
 either direction answers for all parameters at once.
@@ -6,19 +6,20 @@ either direction answers for all parameters at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.explain.shared.call_site import CallSite
+from gradscope.capture.graph import LEAF
+from gradscope.capture.nodes import topological, upstream
+from gradscope.capture.recompute import CHECKPOINT
+from gradscope.explain.shared.frames import CallSite
+from gradscope.explain.shared.operations import Trait, by_function
 
 #: Why an output has no gradient path to an input that has one; the order is the precedence.
 CAUSES = ("no-grad", "detached", "non-differentiable")
-
-_LEAF: type = torch._C._functions.AccumulateGrad
-_CHECKPOINT = "CheckpointFunctionBackward"
 
 
 @dataclass(slots=True)
@@ -97,30 +98,171 @@ class LiveMasks:
             return 0
         node = tensor.grad_fn
         mask = self._node(node)
-        if type(node).__name__ == _CHECKPOINT and observed & ~mask:
+        if type(node).__name__ == CHECKPOINT and observed & ~mask:
             # Its graph is built in backward, so the node does not lead to what is used inside.
             mask = self._masks[node] = mask | observed
         return mask
 
     def _node(self, root: Node) -> int:
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            if node in self._masks:
-                stack.pop()
-                continue
-            if isinstance(node, _LEAF):
-                self._masks[node] = self._bits.get(id(node.variable), 0)  # type: ignore[attr-defined]
-                stack.pop()
-                continue
-            following = [after for after, _ in node.next_functions if after is not None]
-            waiting = [after for after in following if after not in self._masks]
-            if waiting:
-                stack.extend(waiting)
-                continue
-            mask = 0
-            for after in following:
+        def unknown(node: Node) -> list[Node]:
+            return [after for after in upstream(node) if after not in self._masks]
+
+        new = [root] if root not in self._masks else []
+        for node in reversed(topological(new, unknown, lambda node: 0)):
+            mask = self._bits.get(id(node.variable), 0) if isinstance(node, LEAF) else 0
+            for after in upstream(node):
                 mask |= self._masks[after]
             self._masks[node] = mask
-            stack.pop()
         return self._masks[root]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The one cause for the parameters of a mask, and the value that tells where.
+
+    ``left`` is the operation by which what never reaches the loss went into Python.
+    """
+
+    cause: str
+    mask: int
+    value: Value
+    left: Value | None = None
+
+
+def find_cuts(
+    flow: Flow,
+    sources: dict[int, int],
+    loss: int | None,
+    full: bool,
+    silent: Collection[str] | None = None,
+) -> list[Cut]:
+    """The cuts of the parameters with a source; none for those of which it cannot be known.
+
+    A cut counts where what it cut off goes on to the loss. The earliest counts, by precedence.
+
+    Args:
+        flow: the values.
+        sources: a parameter's bit to its first value.
+        loss: the loss's value, where anything that is followed goes into it.
+        full: whether the run came to its end: else only what was decided by then counts.
+        silent: nodes that gave no gradient on; None where that is not known.
+    """
+    left = 0
+    for bit in sources:
+        left |= bit
+    found: list[Cut] = []
+    last_uses = _last_uses(flow, set(sources.values()), left)
+    used = 0
+    for mask in last_uses.values():
+        used |= mask
+    if full:
+        cuts = _lost_paths(flow, flow.reaching(loss, guesses=False))
+        left = _take(flow, cuts, left, found)
+        left = _silent(flow, loss, left, found, silent)
+        left &= ~(flow.values[loss].live if loss is not None else 0)
+        guesses = _lost_paths(flow, flow.reaching(loss, guesses=True), last_uses)
+        left = _take(flow, guesses, left, found)
+        leaving = _leaving(flow, last_uses) if left & used else []
+        for number, mask in last_uses.items():
+            if mask & left:
+                gone = next((value for value, lost in leaving if lost & mask & left), None)
+                found.append(Cut("not-in-loss", mask & left, flow.values[number], gone))
+        left &= ~used
+    else:
+        left &= ~used
+    _take(flow, list(_first_cuts(flow)), left, found)
+    return found
+
+
+def _last_uses(flow: Flow, sources: set[int], wanted: int) -> dict[int, int]:
+    """The last value with a gradient path to each parameter, other than the parameter itself."""
+    last_uses: dict[int, int] = {}
+    for number in range(len(flow.values) - 1, -1, -1):
+        value = flow.values[number]
+        # What shares the parameter's memory and its graph is the parameter, seen differently.
+        mask = value.live & wanted & ~value.own
+        if mask and number not in sources:
+            last_uses[number] = mask
+            wanted &= ~mask
+    return last_uses
+
+
+def _lost_paths(
+    flow: Flow, reach: list[int], last_uses: dict[int, int] | None = None
+) -> list[tuple[int, int]]:
+    """Values that lost the gradient path to some parameters and go on to the loss, oldest first.
+
+    With ``last_uses``, only what was cut from the last value that still had the path.
+    """
+    cuts = []
+    for number, value in enumerate(flow.values):
+        if reach[number]:
+            lost = 0
+            for parent in value.parents:
+                mask = flow.values[parent].live & reach[number]
+                if last_uses is not None and flow.values[parent].op != "parameter":
+                    mask &= last_uses.get(parent, 0)
+                lost |= mask
+            if lost:
+                cuts.append((number, lost))
+    return cuts
+
+
+def _leaving(flow: Flow, last_uses: dict[int, int]) -> list[tuple[Value, int]]:
+    """The operations that gave Python what the last values with a path went into, oldest first."""
+    upstream = [0] * len(flow.values)
+    found = []
+    for number, value in enumerate(flow.values):
+        for parent in value.parents:
+            upstream[number] |= upstream[parent]
+        leaves = value.op == "__bool__" or by_function(value.op).has(Trait.LEAVES_TORCH)
+        if upstream[number] and leaves:
+            found.append((value, upstream[number]))
+        upstream[number] |= last_uses.get(number, 0)
+    return found
+
+
+def _silent(
+    flow: Flow, loss: int | None, left: int, found: list[Cut], silent: Collection[str] | None
+) -> int:
+    """Parameters in the loss's graph, whose path goes through a Function that gave None back."""
+    left_in = left & flow.values[loss].live if loss is not None else 0
+    for value in flow.values:
+        observed = silent is None or f"{value.function}Backward" in silent
+        if value.function and observed and value.live & left_in:
+            blamed = replace(value, reason=f"the autograd function `{value.function}`")
+            found.append(Cut("non-differentiable", value.live & left_in, blamed))
+            left &= ~value.live
+            left_in &= ~value.live
+    return left
+
+
+def _first_cuts(flow: Flow) -> Iterator[tuple[int, int]]:
+    """Every value that lost a path, the parameter's own updates left out."""
+    for number, value in enumerate(flow.values):
+        lost = 0
+        for parent in value.parents:
+            before = flow.values[parent]
+            lost |= before.live | before.own
+        lost &= ~(value.live | value.own)
+        if lost and value.op:
+            yield number, lost
+
+
+def _take(flow: Flow, cuts: list[tuple[int, int]], left: int, found: list[Cut]) -> int:
+    """Give each parameter of ``left`` the first cut by precedence; what is left then."""
+    for cause in CAUSES:
+        for number, lost in cuts:
+            value = flow.values[number]
+            if (value.cause or _inherited(flow, value)) == cause and lost & left:
+                found.append(Cut(cause, lost & left, value))
+                left &= ~lost
+    return left
+
+
+def _inherited(flow: Flow, value: Value) -> str:
+    """The cause where an operation read an alias that had been cut before: the alias's."""
+    for parent in value.parents:
+        if cause := flow.values[parent].cause:
+            return cause
+    return "detached"

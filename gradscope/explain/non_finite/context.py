@@ -3,23 +3,83 @@
 from __future__ import annotations
 
 import sys
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.names import first_names
-from gradscope.explain.non_finite.derivative_reasons import slope
-from gradscope.explain.non_finite.functions import CurrentFunction
-from gradscope.explain.non_finite.node_sites import NodeSites
-from gradscope.explain.non_finite.reasons import Reason
-from gradscope.explain.shared.call_site import CallSite
-from gradscope.explain.shared.frames import is_hidden, is_ours, outwards
-from gradscope.explain.shared.module_calls import ModuleCalls
-from gradscope.explain.shared.tensors import memory_of
+from gradscope.explain.non_finite.reasons import Reason, slope
+from gradscope.explain.shared.frames import CallSite, is_hidden, is_ours, outwards
+from gradscope.explain.shared.operations import function_name, written
+from gradscope.explain.shared.tracing_modes import ModuleCalls, TracedCall, memory_of
+
+#: Many operations of the engine's, none of them written by the user.
+_ENGINE = ("backward", "grad", "_set_grad_enabled")
+
+
+class CurrentFunction:
+    """The outermost of PyTorch's functions under way: ``softmax`` for all that it is made of."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.serial = 0  # of the latest call
+        self.asleep = False  # while something of ours computes
+
+    def run(self, call: TracedCall) -> Any:
+        """Run a function under its name."""
+        if self.asleep:
+            return call.run()
+        name = function_name(call.function)
+        with self.named(None if name in _ENGINE else written(name)):
+            return call.run()
+
+    @contextmanager
+    def named(self, name: str | None) -> Iterator[None]:
+        """What runs inside is a call of this function."""
+        self.serial += 1
+        self.name = name
+        try:
+            yield
+        finally:
+            self.name = None
+
+
+class NodeSites:
+    """Line, module call and function of the nodes that the run makes."""
+
+    def __init__(self) -> None:
+        self._last = torch._C._autograd._get_sequence_nr()
+        self._first = self._last
+        self._starts = array("q")
+        self._places: list[tuple[CallSite, int, str | None, bool]] = []
+        self._seen: dict[CallSite, CallSite] = {}
+
+    def grown(self) -> bool:
+        """Whether nodes were made since the last ``note``."""
+        return torch._C._autograd._get_sequence_nr() != self._last
+
+    def note(self, site: CallSite, serial: int, function: str | None) -> None:
+        """The nodes made since are of this place, and of this call of a function."""
+        hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        self._starts.append(self._last)
+        self._places.append((self._seen.setdefault(site, site), serial, function, hooked))
+        self._last = torch._C._autograd._get_sequence_nr()
+
+    def of(self, node: Node) -> tuple[CallSite, int | None, str | None, bool]:
+        """Place, call, function, and whether hooks are before what the node has saved."""
+        number = node._sequence_nr()
+        if not self._first <= number < self._last:
+            return CallSite(), None, None, True
+        return self._places[bisect_right(self._starts, number) - 1]
+
 
 _CHECKPOINT = "/torch/utils/checkpoint.py"
 _FUNCTION = "/torch/autograd/function.py"

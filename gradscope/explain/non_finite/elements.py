@@ -8,8 +8,16 @@ from typing import Any
 
 import torch
 
-from gradscope.explain.non_finite.levels import NAN, broken, level_of_number
-from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason, largest, spelled, wider
+from gradscope.explain.non_finite.reasons import (
+    NAN,
+    NonFiniteResult,
+    Reason,
+    broken,
+    largest,
+    level_of_number,
+    spelled,
+    wider,
+)
 
 #: Of the operands at one element: the words, and the fix.
 ElementExplainer = Callable[[NonFiniteResult, list[float]], tuple[str, str]]

@@ -10,11 +10,10 @@ from torch import nn
 
 from gradscope.capture.names import buffer_names, first_names
 from gradscope.capture.stats import measure
-from gradscope.explain.non_finite.levels import INF, NAN, broken, level, only_negative
 from gradscope.explain.non_finite.origins import ObservedOrigin, ObservedOrigins
-from gradscope.explain.non_finite.reasons import Reason
-from gradscope.explain.shared.call_site import CallSite
-from gradscope.explain.shared.tensors import tensors_in
+from gradscope.explain.non_finite.reasons import INF, NAN, Reason, broken, level, only_negative
+from gradscope.explain.shared.frames import CallSite
+from gradscope.explain.shared.tracing_modes import tensors_in
 from gradscope.nesting import find
 
 _LOOK = "check its source: the file, or a division or logarithm in the preprocessing"

@@ -1,33 +1,68 @@
-"""Operations that ran untraced, replayed under a tracer from the tensors that nodes saved."""
+"""Operations that ran untraced, replayed under a tracer from the tensors that nodes saved.
+
+``explain_graph`` replays a graph; ``explain_singular_derivatives`` single operations whose graph is
+gone. The line of an operation in the script, which no frame shows, is set beforehand.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import torch
+from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, Edge
 from gradscope.explain.non_finite.arithmetic import reason_of
 from gradscope.explain.non_finite.elements import unseen_element
-from gradscope.explain.non_finite.levels import INF, broken, level
-from gradscope.explain.non_finite.origin_messages import records
-from gradscope.explain.non_finite.origins import ObservedOrigin
-from gradscope.explain.non_finite.reasons import NonFiniteResult, Reason
-from gradscope.explain.non_finite.replayed_lines import ReplayedLines, ReplayedOperation
-from gradscope.explain.shared.call_site import CallSite
+from gradscope.explain.non_finite.operation_tracer import NonFiniteTracer
+from gradscope.explain.non_finite.origins import ObservedOrigin, records
+from gradscope.explain.non_finite.reasons import INF, NonFiniteResult, Reason, broken, level
+from gradscope.explain.shared.frames import CallSite
 from gradscope.explain.shared.node_forward import (
     NodeForward,
+    bound,
     fits,
     forwards,
     result_of,
     saved_by,
+    undone,
 )
 from gradscope.explain.shared.operations import by_node, node_name
+from gradscope.explain.shared.tracing_modes import ModuleCalls
 from gradscope.records.answers import NonFiniteOrigin
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedOperation:
+    """Where a node's operation is in the script, and the function of PyTorch's that ran it."""
+
+    site: CallSite = field(default_factory=CallSite)
+    function: str | None = None
+
+
+class ReplayedLines(ModuleCalls):
+    """In the place of module calls: an operation that runs is at the line that
+    was set."""
+
+    def __init__(self) -> None:
+        module = nn.Module()
+        super().__init__(module, ReplayedLines.__init__.__code__)
+        self.called.add(module)  # what runs outside of it now is the loss's
+        self.at = CallSite()
+        self._module = module
+
+    def site(self, frame: Any = None) -> CallSite:
+        """Where the operation is."""
+        return self.at
+
+    def tracer(self) -> NonFiniteTracer:
+        """A watch that asks here."""
+        return NonFiniteTracer(self._module, self.last, calls=self)
+
 
 #: Operations that put a number, which their nodes do not keep, among those of a tensor.
 _PUTS = ("masked_fill", "where", "index_fill", "index_put", "constant_pad_nd", "copy_slices")
@@ -207,3 +242,58 @@ class _Replay:
         return self.tracer.origins.add(
             ObservedOrigin(found, "loss", op, at.site, reason, deliberate=put)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SavedNode:
+    """A node whose slope may not be finite: what it saved, kept for when its graph is gone.
+
+    Attributes:
+        name: of the operation.
+        edges: how many lead to its inputs.
+    """
+
+    name: str
+    saved: Mapping[str, Any]
+    edges: int
+    written: ReplayedOperation
+
+
+def explain_singular_derivatives(nodes: Iterable[SavedNode]) -> tuple[NonFiniteOrigin, ...]:
+    """Which operations have a slope that is NaN or Inf where they were taken, the latest first.
+
+    Each is run again alone, and a gradient of ones is sent into it.
+    """
+    places = ReplayedLines()
+    tracer = places.tracer()
+    for kept in nodes:
+        places.at = kept.written.site
+        for forward in bound(kept.name, kept.saved, kept.edges):
+            if _back_and_forth(tracer, kept, forward):
+                break
+    return records(tracer.origins.reported(), ())
+
+
+def _back_and_forth(tracer: NonFiniteTracer, kept: SavedNode, forward: NodeForward) -> bool:
+    """Whether the operation ran."""
+    leaves: dict[str, torch.Tensor] = {}
+    for name in forward.edges:
+        value = forward.arguments.get(name, undone(kept.name, kept.saved))
+        if not isinstance(value, torch.Tensor):
+            return False
+        leaves[name] = value.detach().clone().requires_grad_()
+    try:
+        tracer.context.stage = "forward"
+        with torch.enable_grad(), tracer.replaying(kept.written.function or kept.name):
+            results = forward.run(leaves)
+        roots = [result for result in results if result.requires_grad]
+        tracer.context.stage = "backward"
+        with tracer.replaying(None):
+            torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+    except (RuntimeError, TypeError, NotImplementedError, IndexError):
+        return False
+    with tracer.quiet():
+        for leaf in leaves.values():
+            if leaf.grad is not None:
+                tracer.external.stays(leaf.grad, "the gradient of the loss")
+    return True

@@ -1,7 +1,7 @@
-"""The arithmetic that made NaN and Inf, in words, with the values that were combined.
+"""The level of a tensor (finite, with Inf, with NaN), and the arithmetic that made it so, in words.
 
 What one operation of PyTorch's core does is in ``elements`` (one element at a time) and
-``reductions`` (rows, sums, products of matrices).
+``arithmetic`` (rows, sums, products of matrices); why a node of backward did it, here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,87 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import Node
+
+from gradscope.capture.measurements import is_floating
+from gradscope.capture.shards import local
+from gradscope.explain.shared.operations import by_node
+
+FINITE, INF, NAN = 0, 1, 2
+KINDS = ("finite", "inf", "nan")
+
+
+def level(tensor: torch.Tensor) -> int:
+    """The worst that is among the elements that are here; what cannot be read counts as finite."""
+    tensor = local(tensor)
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return FINITE
+    try:
+        if type(tensor) is torch.Tensor and tensor.layout == torch.strided and _plain(tensor):
+            return _level(tensor)
+        return max((_level(part) for part in _dense(tensor)), default=FINITE)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return FINITE  # a wrapper, a kind of memory or a dtype without the reductions
+
+
+def level_of_number(value: Any) -> int:
+    """The same of a Python number; anything else is finite."""
+    if isinstance(value, complex):
+        return max(level_of_number(value.real), level_of_number(value.imag))
+    if not isinstance(value, float) or math.isfinite(value):
+        return FINITE
+    return NAN if math.isnan(value) else INF
+
+
+def broken(tensor: torch.Tensor, kind: int) -> torch.Tensor:
+    """Which elements that are here are NaN, or are NaN or Inf where ``kind`` is INF."""
+    tensor = local(tensor)
+    return torch.isnan(tensor) if kind == NAN else ~torch.isfinite(tensor)
+
+
+def only_negative(tensor: torch.Tensor) -> bool:
+    """Whether all that is NaN or Inf is -inf, as in a mask."""
+    return all(
+        not part.is_complex() and not bool(((part == math.inf) | part.isnan()).any())
+        for part in _dense(tensor)
+    )
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_nested or tensor.is_meta or tensor.is_quantized)
+
+
+def _level(tensor: torch.Tensor) -> int:
+    if tensor.numel() == 0:
+        return FINITE
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    if tensor.dtype.itemsize == 1:
+        tensor = tensor.half()
+    # One fast reduction: a finite sum has finite terms. Float16 is added up in float32.
+    wide = torch.float32 if tensor.dtype.itemsize < 4 else None
+    if math.isfinite(tensor.sum(dtype=wide).item()):
+        return FINITE
+    if bool(torch.isnan(tensor).any()):
+        return NAN
+    return INF if bool(torch.isinf(tensor).any()) else FINITE
+
+
+def _dense(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The values that are there, as strided tensors; nothing where there are none to read."""
+    tensor = local(tensor)
+    if tensor.is_meta or tensor.is_quantized or isinstance(tensor, FakeTensor):
+        return []
+    if tensor.is_nested:
+        return list(tensor.detach().unbind())
+    if tensor.layout == torch.sparse_coo:
+        return [tensor.detach()._values()]
+    if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]
+        return [tensor.detach().to_dense()]
+    if tensor.layout != torch.strided:
+        return [tensor.detach().values()]
+    return [tensor.detach()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +132,9 @@ class NonFiniteResult:
 
     def tensors(self) -> list[torch.Tensor]:
         """The floating-point tensors among the arguments."""
-        return [t for t in self.arguments.values() if isinstance(t, torch.Tensor) and _floating(t)]
+        return [
+            t for t in self.arguments.values() if isinstance(t, torch.Tensor) and is_floating(t)
+        ]
 
     def number(self, name: str, default: float) -> float:
         """An argument that is a number."""
@@ -90,5 +173,90 @@ def wider(dtype: torch.dtype) -> str:
     return "make the values smaller before it: normalise, lower the learning rate, clip gradients"
 
 
-def _floating(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
+_EPS = "add a small eps inside the root (`sqrt(x + eps)`): a clamp or `where` after it is too late"
+_EDGE = "keep the argument away from the edge: `clamp(-1 + eps, 1 - eps)`"
+_APART = "perturb the matrix a little, or use a loss of the values only"
+
+
+@dataclass(frozen=True, slots=True)
+class _Slope:
+    """What a node has saved, and the values where the slope of its function is NaN or Inf."""
+
+    saved: str
+    at: tuple[float, ...]
+    text: str
+    advice: str
+
+
+_INFINITE = "its derivative is infinite"
+_SLOPES = {
+    "sqrt": _Slope("result", (0.0,), _INFINITE, _EPS),
+    "acos": _Slope("self", (1.0, -1.0), _INFINITE, _EDGE),
+    "asin": _Slope("self", (1.0, -1.0), _INFINITE, _EDGE),
+    "acosh": _Slope("self", (1.0,), _INFINITE, _EDGE),
+    "hypot": _Slope("result", (0.0,), "its derivative is undefined there", _EPS),
+}
+_EQUAL = {
+    "linalg_eigh": (
+        "eigh of equal eigenvalues: the derivative of their vectors is undefined",
+        _APART,
+    ),
+    "linalg_eig": (
+        "eig of equal eigenvalues: the derivative of their vectors is undefined",
+        _APART,
+    ),
+    "linalg_svd": (
+        "svd of equal singular values: the derivative of their vectors is undefined",
+        _APART,
+    ),
+}
+
+
+def slope(node: Node, reason: Reason, *, readable: bool) -> tuple[Reason, tuple[torch.Tensor, ...]]:
+    """What to say of the node instead of its arithmetic, and its forward values.
+
+    Args:
+        reason: the arithmetic that went wrong inside the node.
+        readable: no hooks are on the saved tensors of the node.
+    """
+    function = by_node(node).name
+    if function in _EQUAL:
+        text, advice = _EQUAL[function]
+        return Reason(text, advice, reason.count), ()
+    if function == "pow" and readable:
+        return _power(node, reason)
+    known = _SLOPES.get(function)
+    if known is None:
+        return reason, ()
+    values = _saved(node, known.saved) if readable else None
+    if values is None:
+        return Reason(f"{function}: {known.text}", known.advice, reason.count), ()
+    found = values[torch.isin(values, values.new_tensor(known.at))]
+    if not found.numel():
+        return reason, (values,)
+    where = "(0, 0)" if function == "hypot" else spelled(float(found[0]))
+    text = f"{function} at {where}: {known.text}"
+    return Reason(text, known.advice, found.numel(), values.numel()), (values,)
+
+
+def _power(node: Node, reason: Reason) -> tuple[Reason, tuple[torch.Tensor, ...]]:
+    base, exponent = _saved(node, "self"), _saved(node, "exponent")
+    if base is None or not isinstance(exponent, int | float) or not 0 < exponent < 1:
+        return reason, () if base is None else (base,)
+    count = int((base == 0).sum())
+    if not count:
+        return reason, (base,)
+    text = f"0 ** {spelled(exponent)}: {_INFINITE}"
+    return Reason(text, "add a small eps to the base", count, base.numel()), (base,)
+
+
+def _saved(node: Node, name: str) -> Any:
+    """What the node kept for backward; None where it is gone, or not a number nor plain tensor."""
+    try:
+        value = getattr(node, f"_saved_{name}", None)
+    except RuntimeError:
+        return None  # freed while the node runs
+    if isinstance(value, torch.Tensor):
+        # To read what a transform of `torch.func` has wrapped, from below it, ends the process.
+        return None if torch._C._functorch.is_functorch_wrapped_tensor(value) else value.detach()
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

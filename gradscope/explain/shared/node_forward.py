@@ -158,27 +158,23 @@ def _edges(
     tensors = [a for a in arguments if str(a.type) in _TENSORS]
     if [str(a.type) for a in tensors] == ["List[Tensor]"]:
         return {tensors[0].name: tuple(range(count))}
-    for spare in (_whole, _optional, _kept):
+    spares: list[Callable[[Any], bool]] = [
+        lambda argument: _is_whole(saved.get(argument.name)),
+        lambda argument: str(argument.type) == "Optional[Tensor]",
+        lambda argument: argument.name in saved,
+    ]
+    for spare in spares:
         for argument in reversed(tensors):
-            if len(tensors) > count and spare(argument, saved):
+            if len(tensors) > count and spare(argument):
                 tensors.remove(argument)
     if len(tensors) != count:
         return None
     return {argument.name: (position,) for position, argument in enumerate(tensors)}
 
 
-def _whole(argument: Any, saved: Mapping[str, Any]) -> bool:
-    """An index, a mask, class ids: nothing that has a gradient."""
-    value = saved.get(argument.name)
+def _is_whole(value: Any) -> bool:
+    """Whether it is an index, a mask, class ids: nothing that has a gradient."""
     return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
-
-
-def _optional(argument: Any, saved: Mapping[str, Any]) -> bool:
-    return str(argument.type) == "Optional[Tensor]"
-
-
-def _kept(argument: Any, saved: Mapping[str, Any]) -> bool:
-    return argument.name in saved
 
 
 def _diagonal(vectors: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

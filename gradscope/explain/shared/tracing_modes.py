@@ -1,17 +1,32 @@
-"""The two modes by which a run is traced: as Python calls PyTorch, and as ATen is called.
+"""How a run is traced: as Python calls PyTorch, as ATen is called, and in whose call at which line.
 
-Each hands a call to one handler, which runs it and gives its result.
+Each mode hands a call to one handler, which runs it and gives its result. The functions at the end
+find the tensors in it, and what distinguishes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
+import torch
+from torch import nn
 from torch._ops import OpOverload
+from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from gradscope.capture import calls
+from gradscope.capture.calls import ModuleCall, sequence_number
+from gradscope.capture.graph import Span, owners
+from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.names import module_names
+from gradscope.explain.shared.frames import CallSite, nearest
+from gradscope.nesting import find
 
 
 @dataclass(slots=True)
@@ -97,6 +112,16 @@ class _Unguarded:
 unguarded: Guarding = _Unguarded()
 
 
+@contextmanager
+def functions_traced(
+    model: nn.Module, calls: ModuleCalls, handler: Handler, guarding: Guarding = unguarded
+) -> Iterator[None]:
+    """The functions that the block calls go to the handler, and the model's calls are followed."""
+    enter, leave = guarding.hook(calls.enter), guarding.hook(calls.leave)
+    with hooked(watchable(model), enter, leave), FunctionTracer(guarding.handler(handler)):
+        yield
+
+
 class FunctionTracer(TorchFunctionMode):
     """The functions of PyTorch's that the user's code and ``torch.nn`` call; none of their own."""
 
@@ -134,3 +159,66 @@ class OperatorTracer(TorchDispatchMode):
         """Let the handler run the operator; one of a higher order has no schema, and just runs."""
         call = TracedCall(func, args, kwargs or {})
         return self._handler(call) if isinstance(func, OpOverload) else call.run()
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """Every tensor in nested arguments or results, bare."""
+    return [bare(tensor) for _, tensor in find(tree, torch.Tensor)]
+
+
+def bare(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor inside the wrappers of ``vmap`` and its like."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """What tells the tensor's memory from others'; 0 where it has none of its own."""
+    if tensor.layout != torch.strided:
+        return 0
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):  # a wrapper without storage
+        return 0
+
+
+class ModuleCalls(calls.ModuleCalls):
+    """Module calls with their lines; ``enter`` and ``leave`` are for ``hooked``.
+
+    Args:
+        model: names the modules.
+        last: the code of the function that starts the run: the frames around it are not the user's.
+        line: file and line of what is in no frame of the user's.
+    """
+
+    def __init__(
+        self, model: nn.Module, last: CodeType, line: tuple[str, int] | None = None
+    ) -> None:
+        super().__init__(module_names(model))
+        self.last = last
+        self._line = line or (None, None)
+        self.called: set[nn.Module] = set()
+
+    def begin(self, module: nn.Module) -> ModuleCall:
+        """A module's forward begins."""
+        self.called.add(module)
+        return super().begin(module)
+
+    def site(self, frame: FrameType | None = None) -> CallSite:
+        """The innermost module call and the user's line nearest to ``frame``, else to now."""
+        call = self.innermost()
+        name, number = (None, None) if call is None else (call.name, call.number)
+        user = nearest(frame or sys._getframe(1), self.last)
+        if user is None:
+            return CallSite(name, number, *self._line)
+        return CallSite(name, number, user.f_code.co_filename, user.f_lineno)
+
+    def makers(self, nodes: Sequence[Node]) -> list[ModuleCall | None]:
+        """The innermost call that made each node."""
+        now = sequence_number()
+        spans = [
+            Span(call.start, now if call.end is None else call.end, call.parent)
+            for call in self._calls
+        ]
+        return [self._calls[i] if i >= 0 else None for i in owners(nodes, spans)]

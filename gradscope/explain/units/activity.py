@@ -10,14 +10,88 @@ import torch
 from torch import nn
 
 from gradscope.capture.hooks import hooked, watchable
-from gradscope.explain.shared.call_site import CallSite
-from gradscope.explain.shared.module_calls import ModuleCalls
-from gradscope.explain.shared.operations import Trait, by_operator
-from gradscope.explain.shared.tracing_modes import OperatorTracer, TracedCall
-from gradscope.explain.units.channels import Channels
+from gradscope.explain.shared.frames import CallSite
+from gradscope.explain.shared.operations import Operation, Trait, by_operator
+from gradscope.explain.shared.tracing_modes import (
+    ModuleCalls,
+    OperatorTracer,
+    TracedCall,
+    memory_of,
+    tensors_in,
+)
 from gradscope.explain.units.nonlinear import Flat, ends, softmax_ends
-from gradscope.explain.units.reach import Reach
 from gradscope.records.modules import UnitActivity
+
+
+class Channels:
+    """Follows shapes through a run; ``axis`` answers for a tensor of one of them."""
+
+    def __init__(self) -> None:
+        self._axes: dict[tuple[int, ...], int] = {}
+
+    def saw(self, operation: Operation, given: Any, result: Any) -> None:
+        """``operation`` made ``result``, or a tuple that begins with it, of ``given``."""
+        made = result[0] if isinstance(result, tuple | list) and result else result
+        if not isinstance(made, torch.Tensor) or made.dim() < 2:
+            return
+        if operation.has(Trait.CHANNELS):
+            self._axes[tuple(made.shape)] = 1
+        elif operation.has(Trait.FEATURES):
+            self._axes[tuple(made.shape)] = made.dim() - 1
+        elif operation.has(Trait.RESHAPES) and isinstance(given, torch.Tensor) and given.dim() > 1:
+            before = self._axes.get(tuple(given.shape))
+            if before == given.dim() - 1 and given.shape[-1] == made.shape[-1]:
+                self._axes[tuple(made.shape)] = made.dim() - 1
+
+    def axis(self, tensor: torch.Tensor) -> int:
+        """The axis of the units; without a sign, pictures have theirs second and the rest last."""
+        known = self._axes.get(tuple(tensor.shape))
+        if known is not None:
+            return known
+        return 1 if tensor.dim() in (4, 5) else tensor.dim() - 1
+
+
+#: So many rows and more say enough by themselves.
+_FEW = 16
+
+
+class Reach:
+    """Follows what linear layers gave of a few rows; ``highest`` answers for such a tensor.
+
+    With weights w and a bias b, no input whose entries lie between l and h, and whose length is n
+    at most, gives more than b + min(h·Σw⁺ + l·Σw⁻, n·‖w‖).
+    """
+
+    def __init__(self) -> None:
+        self._bounds: dict[int, torch.Tensor] = {}  # by the memory of what the layer gave
+
+    def saw(self, operation: Operation, args: tuple[Any, ...], result: Any) -> None:
+        """``operation`` made ``result``: a linear layer's is kept, what is written over it ends it.
+
+        A view is of the same memory and the same numbers.
+        """
+        if operation.has(Trait.RESHAPES):
+            return
+        for made in tensors_in(result):
+            self._bounds.pop(memory_of(made), None)
+        if operation.name in ("mm", "addmm") and 0 < len(result) < _FEW:
+            bias, x, weight = args if operation.name == "addmm" else (None, *args)
+            if x.is_floating_point() and weight.numel():
+                self._bounds[memory_of(result)] = _highest(bias, x.float(), weight.float())
+
+    def highest(self, tensor: torch.Tensor, axis: int) -> torch.Tensor | None:
+        """A bound for each unit on ``axis``; None where the tensor is no linear layer's result."""
+        bound = self._bounds.get(memory_of(tensor))
+        fits = bound is not None and axis == tensor.dim() - 1 and len(bound) == tensor.shape[-1]
+        return bound if fits else None
+
+
+@torch.no_grad()
+def _highest(bias: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    low, high = x.aminmax()
+    within = high * weight.clamp(min=0).sum(0) + low * weight.clamp(max=0).sum(0)
+    bound = torch.minimum(within, x.norm(dim=1).max() * weight.norm(dim=0))
+    return bound if bias is None else bound + bias
 
 
 def unit_activity(

@@ -12,11 +12,10 @@ from torch.autograd.graph import Node
 from gradscope.capture.graph import LEAF
 from gradscope.capture.names import modules_by_name
 from gradscope.explain.shared.frames import shown
-from gradscope.explain.shared.module_calls import ModuleCalls
 from gradscope.explain.shared.operations import Trait, by_node
-from gradscope.explain.zero.backward_trace import BackwardTrace
+from gradscope.explain.shared.tracing_modes import ModuleCalls
 from gradscope.explain.zero.flat_activations import ZeroCause
-from gradscope.explain.zero.forward_tracer import ObservedValues, location
+from gradscope.explain.zero.traces import BackwardTrace, ObservedValues, location
 from gradscope.explain.zero.zero_messages import message
 
 #: So many operations may lie between a layer and what it feeds.

@@ -8,17 +8,16 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF
 from gradscope.explain.shared.operations import Operation, Trait, by_node, node_name
-from gradscope.explain.zero.backward_trace import ZeroPoint
 from gradscope.explain.zero.factors import FactorOrigin, FactorOrigins, factor, saved
 from gradscope.explain.zero.flat_activations import (
+    NodeReplay,
     ZeroCause,
     curved,
     flat_figures,
     normalised,
     underflow,
 )
-from gradscope.explain.zero.node_gradients import Gradients
-from gradscope.explain.zero.node_replay import NodeReplay
+from gradscope.explain.zero.traces import Gradients, ZeroPoint
 
 _ATTENTION = "ScaledDotProduct"
 #: What PyTorch wraps a module in that has a hook in backward.

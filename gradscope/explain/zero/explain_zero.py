@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import CodeType
@@ -13,19 +13,26 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, free_nodes, storage_key
-from gradscope.capture.hooks import hooked, watchable
 from gradscope.capture.names import buffer_names, first_names, parameters_by_name
-from gradscope.capture.stacks import stacks_recorded
-from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.capture.nodes import stacks_recorded
 from gradscope.explain.shared.operations import Trait, by_node
-from gradscope.explain.shared.tracing_modes import FunctionTracer, Guarding, unguarded
-from gradscope.explain.zero.backward_trace import BackwardTrace, ZeroPoint
+from gradscope.explain.shared.tracing_modes import (
+    Guarding,
+    ModuleCalls,
+    functions_traced,
+    unguarded,
+)
 from gradscope.explain.zero.blockers import Blocker, Blockers
 from gradscope.explain.zero.causes import cause_of
 from gradscope.explain.zero.factors import FactorOrigins
 from gradscope.explain.zero.flat_activations import ZeroCause
-from gradscope.explain.zero.forward_tracer import ForwardTracer, ObservedValues, with_hooks
-from gradscope.explain.zero.node_gradients import any_nonzero
+from gradscope.explain.zero.traces import (
+    BackwardTrace,
+    ForwardTracer,
+    ZeroPoint,
+    any_nonzero,
+    with_hooks,
+)
 from gradscope.explain.zero.zero_messages import advice
 from gradscope.records.answers import Answer
 
@@ -71,15 +78,8 @@ class ZeroTrace:
             stacks: whether each node is to remember the Python stack that made it, by which the
                 line is reported; else somebody else sees to that.
         """
-        enter, leave = (
-            self._guarding.hook(self._calls.enter),
-            self._guarding.hook(self._calls.leave),
-        )
-        with (
-            hooked(watchable(self._model), enter, leave),
-            stacks_recorded() if stacks else nullcontext(),
-            FunctionTracer(self._guarding.handler(self._tracer.run)),
-        ):
+        recorded = stacks_recorded() if stacks else nullcontext()
+        with recorded, functions_traced(self._model, self._calls, self._tracer.run, self._guarding):
             yield
 
     @property
@@ -142,16 +142,31 @@ class ZeroTrace:
         return nodes
 
     def _find(self, loss: torch.Tensor, trace: BackwardTrace) -> None:
-        satisfied = not any_nonzero(loss.detach())
-        _find_causes(
-            self._model,
-            trace,
-            self._calls,
+        values, tensors = (
             self._tracer.values,
-            self._names,
-            self._blockers,
-            satisfied=satisfied,
+            [*first_names(self._model), *buffer_names(self._model)],
         )
+        origins = FactorOrigins(
+            {id(tensor): name for name, tensor in reversed(tensors)},
+            # What needs no gradient is saved as its own tensor, in the same memory.
+            {
+                storage_key(tensor): name
+                for name, tensor in reversed(tensors)
+                if tensor.layout == torch.strided and tensor.numel()
+            },
+            values,
+        )
+        decided: dict[ZeroPoint, ZeroCause] = {}
+        owned = parameters_by_name(self._model)
+        frozen = {name for name, p in owned.items() if not p.requires_grad}
+        for leaf, points in trace.points().items():
+            for point in points if leaf in self._names else ():
+                if point not in decided:
+                    got = trace.gradients(point.node) if point.kind == "op" else ()
+                    decided[point] = _with_details(cause_of(point, got, origins), trace, frozen)
+                self._blockers.add(decided[point], self._names[leaf])
+        satisfied = not any_nonzero(loss.detach())
+        self._blockers.locate(self._calls, values, trace, satisfied=satisfied)
 
     def forget(self) -> None:
         """Let go of the graph; what was found stays."""
@@ -235,28 +250,6 @@ def _run(
             nodes += trace.backward(loss, lambda: backward(loss))
 
 
-def _find_causes(
-    model: nn.Module,
-    trace: BackwardTrace,
-    calls: ModuleCalls,
-    values: Mapping[Node, ObservedValues],
-    names: dict[torch.Tensor, list[str]],
-    blockers: Blockers,
-    *,
-    satisfied: bool,
-) -> None:
-    origins = FactorOrigins(_named(model), _stored(model), values)
-    decided: dict[ZeroPoint, ZeroCause] = {}
-    frozen = {name for name, p in parameters_by_name(model).items() if not p.requires_grad}
-    for leaf, points in trace.points().items():
-        for point in points if leaf in names else ():
-            if point not in decided:
-                got = trace.gradients(point.node) if point.kind == "op" else ()
-                decided[point] = _with_details(cause_of(point, got, origins), trace, frozen)
-            blockers.add(decided[point], names[leaf])
-    blockers.locate(calls, values, trace, satisfied=satisfied)
-
-
 def _with_details(cause: ZeroCause, trace: BackwardTrace, frozen: Collection[str]) -> ZeroCause:
     """Note where a weight of zeros is frozen, and where what an activation gives are logits."""
     if cause.why == "zero-weight" and cause.figure("name") in frozen:
@@ -307,18 +300,3 @@ def _answer(blocker: Blocker, arrived: dict[str, int], made: int) -> Answer:
         recovers=recovers,
         starts=blocker.starts,
     )
-
-
-def _named(model: nn.Module) -> dict[int, str]:
-    named = [*first_names(model), *buffer_names(model)]
-    return {id(tensor): name for name, tensor in reversed(named)}
-
-
-def _stored(model: nn.Module) -> dict[int, str]:
-    """Names by memory: what needs no gradient is saved as its own tensor."""
-    named = [*first_names(model), *buffer_names(model)]
-    return {
-        storage_key(tensor): name
-        for name, tensor in reversed(named)
-        if tensor.layout == torch.strided and tensor.numel()
-    }

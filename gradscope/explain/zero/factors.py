@@ -10,7 +10,7 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, storage_key
 from gradscope.explain.shared.operations import Operation, Trait, by_node
-from gradscope.explain.zero.forward_tracer import ObservedValues
+from gradscope.explain.zero.traces import ObservedValues
 
 
 def saved(node: Node, name: str) -> torch.Tensor | None:

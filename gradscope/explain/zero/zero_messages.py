@@ -8,7 +8,7 @@ from torch.autograd.function import BackwardCFunction
 from gradscope.explain.shared.frames import source
 from gradscope.explain.shared.operations import by_node, node_name
 from gradscope.explain.zero.flat_activations import ZeroCause
-from gradscope.explain.zero.forward_tracer import ObservedValues
+from gradscope.explain.zero.traces import ObservedValues
 from gradscope.typeset.numbers import plural
 
 #: What is added to scores to hide them is smaller than any score.

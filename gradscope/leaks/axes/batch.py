@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from gradscope.leaks.changes import Kept, judged_outputs, moves, tried
-from gradscope.leaks.findings import clean, doubtful, leak, nonzero, not_judged
-from gradscope.leaks.rows import tile, unmasked
+from gradscope.leaks.first_call import clean, doubtful, leak, nonzero, not_judged
 from gradscope.leaks.subject import Subject
 from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
@@ -95,9 +94,8 @@ def _by_design(subject: Subject) -> AxisResult | None:
 def _trial(subject: Subject) -> Trial | None:
     """Few samples, of which the middle one stays."""
     rows = subject.rows
-    count = subject.few if rows.tiled else rows.count
-    control = count // 2 if rows.tiled else rows.control
-    base = unmasked(subject.meaning, tile(subject.meaning, count)) if rows.tiled else rows.base
+    count, base = subject.small()
+    control = count // 2
     dirty = torch.ones(count, dtype=torch.bool)
     dirty[control] = False
     changed = dict(base)

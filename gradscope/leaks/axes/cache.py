@@ -9,15 +9,15 @@ from typing import Any
 import torch
 
 from gradscope.leaks.changes import Change, Kept, Layout, Outputs, change, ordered, unless_rounding
-from gradscope.leaks.findings import clean, doubtful, leak, not_judged
+from gradscope.leaks.first_call import clean, doubtful, leak, not_judged
 from gradscope.leaks.forwards import Forwards, detached, widened
-from gradscope.leaks.meaning import Given
-from gradscope.leaks.rows import Tensors, tile, unmasked
+from gradscope.leaks.meaning import MASK
+from gradscope.leaks.rows import Tensors
 from gradscope.leaks.subject import Subject
 from gradscope.leaks.trials import Around, Trial, last_of
 from gradscope.loading.batches import Batch
 from gradscope.records.leaks import AxisResult
-from gradscope.running.plain_calls import StepFailed
+from gradscope.running.rerun import StepFailed
 from gradscope.running.step import Step
 
 #: What models call the argument with the keys and values of before.
@@ -46,9 +46,9 @@ def judge(subject: Subject) -> AxisResult:
     if not subject.rows.tiled:
         return not_judged("cache", "the model takes no batch of another size")
     count = 2
-    base = unmasked(subject.meaning, tile(subject.meaning, count))
+    base = subject.tiled(count)
     layout = Layout.of(subject.meaning, count)
-    steps = min(3, subject.positions // 2) if "cache" in subject.asked else 1
+    steps = min(3, subject.positions // 2) if "cache" in subject.wishes.asked else 1
     start = subject.positions - steps
 
     known = _in_base(subject, count)
@@ -184,17 +184,13 @@ def _part(forwards: Forwards, base: Tensors, begin: int, end: int) -> Batch:
     for one in forwards.meaning.given:
         tensor = base[one.path]
         if one.time is not None and tensor.size(one.time) == length:
-            first = 0 if _is_mask(one) else begin
+            first = 0 if one.role == MASK else begin
             tensor = tensor.narrow(one.time, first, end - first)
         new[one.path] = tensor
     batch = forwards.meaning.with_tensors(new)
     # Nothing is masked: some models take the mask of the new tokens only, some of all.
-    masks = {one.name for one in forwards.meaning.given if _is_mask(one)}
+    masks = {one.name for one in forwards.meaning.of(MASK)}
     return Batch(batch.args, {k: v for k, v in batch.kwargs.items() if k not in masks})
-
-
-def _is_mask(one: Given) -> bool:
-    return one.role == "mask"
 
 
 def _cache_in(output: Any, name: str) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from gradscope.leaks.changes import Kept, judged_outputs, tried
-from gradscope.leaks.findings import clean, doubtful, leak, not_judged
+from gradscope.leaks.changes import Kept, Layout, judged_outputs, tried
+from gradscope.leaks.first_call import clean, doubtful, leak, not_judged
 from gradscope.leaks.meaning import DOCUMENTS, Given, values_of
-from gradscope.leaks.rows import Tensors, tile, unmasked
+from gradscope.leaks.rows import Tensors
 from gradscope.leaks.subject import Subject
 from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
@@ -29,8 +29,8 @@ def judge(subject: Subject) -> AxisResult:
     documents = _by_row(named[0], base[named[0].path], count)
     kinds = values_of(documents[0])
     picked = torch.stack([documents[r] == kinds[r % len(kinds)] for r in range(count)])
-    changed = subject.differing({one.path: picked for one in subject.meaning.sequences}, base)
-    layout = type(subject.layout).of(subject.meaning, count)
+    changed = subject.sequences_differing(picked, base)
+    layout = Layout.of(subject.meaning, count)
     kept = Kept(~picked, None)
     if not judged_outputs(subject.forwards.outputs(base), layout, kept):
         return not_judged("documents", "no output has an entry for each position")
@@ -41,7 +41,7 @@ def judge(subject: Subject) -> AxisResult:
         return doubtful("documents", found)
     row = int(found.rows.nonzero()[0])
     where = picked[row][None].expand(count, -1)
-    own = subject.differing({one.path: where for one in subject.meaning.sequences}, base)
+    own = subject.sequences_differing(where, base)
     trial = Trial.of(subject, base, own, Kept(~where, None), picked[row], count)
     words, reach = "lets a packed document see another", "other documents of the row"
     return leak(subject, "documents", words, found, trial, reach=reach, advice=_ADVICE)
@@ -49,7 +49,7 @@ def judge(subject: Subject) -> AxisResult:
 
 def _packed(subject: Subject, named: list[Given], count: int) -> Tensors:
     """Rows of at least two documents: as the batch has them, or in halves."""
-    base = unmasked(subject.meaning, tile(subject.meaning, count))
+    base = subject.tiled(count)
     for one in named:
         tensor = base[one.path]
         assert one.time is not None

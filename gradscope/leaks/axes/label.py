@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from gradscope.leaks.changes import Kept, Layout, judged_outputs, tried
-from gradscope.leaks.findings import clean, doubtful, leak, not_judged
+from gradscope.leaks.first_call import clean, doubtful, leak, not_judged
 from gradscope.leaks.forwards import predictions
 from gradscope.leaks.meaning import LABELS, Given
-from gradscope.leaks.rows import Tensors, tile, unmasked
+from gradscope.leaks.rows import Tensors
 from gradscope.leaks.subject import Subject
 from gradscope.leaks.trials import Trial
 from gradscope.nesting import find
@@ -95,9 +95,7 @@ def _changed(subject: Subject, labels: list[Given], base: Tensors, where: torch.
 
 def _trial(subject: Subject, labels: list[Given]) -> Trial:
     """Few rows; of sequences one label in the middle is another, else all are."""
-    rows = subject.rows
-    count = subject.few if rows.tiled else rows.count
-    base = unmasked(subject.meaning, tile(subject.meaning, count)) if rows.tiled else rows.base
+    count, base = subject.small()
     layout, places = _layout(subject, labels[0], count)
     changed = _changed(subject, labels, base, places.where)
     dirty = torch.zeros(0, dtype=torch.bool)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from gradscope.leaks.changes import Change, Kept, Layout, judged_outputs, tried
-from gradscope.leaks.findings import clean, doubtful, leak, not_judged
+from gradscope.leaks.changes import Change, Kept, judged_outputs, tried
+from gradscope.leaks.first_call import clean, doubtful, leak, not_judged
 from gradscope.leaks.meaning import HIDDEN, LENGTHS
-from gradscope.leaks.rows import Tensors, tile, unmasked
 from gradscope.leaks.subject import Masked, Subject, with_masks
 from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
@@ -84,15 +83,14 @@ def _masks_main(subject: Subject) -> bool:
 
 def trial_of(subject: Subject, masked: Sequence[Masked], found: Change) -> Trial | None:
     """Few rows, all with the places masked that were in a row where the leak shows."""
-    rows, meaning, mask = subject.rows, subject.meaning, subject.mask
+    mask = subject.mask
     shows = [one for one in masked if bool(found.rows[one.row])]
-    if mask is None or not shows or not rows.tiled:
+    if mask is None or not shows or not subject.rows.tiled:
         return None
     one = shows[0]
     count = subject.few
-    base = unmasked(meaning, tile(meaning, count))
     own = tuple(Masked(row, one.kind, one.where) for row in range(count))
-    base = with_masks(base, mask, own, subject.hole)
+    base = with_masks(subject.tiled(count), mask, own, subject.hole)
     where = one.where[None].expand(count, -1)
     changed = subject.differing({source.path: where for source in subject.hides}, base)
     places = None
@@ -102,21 +100,7 @@ def trial_of(subject: Subject, masked: Sequence[Masked], found: Change) -> Trial
             places &= ~where
     every = torch.ones(count, dtype=torch.bool) if subject.pooled else None
     kept = Kept(places, every)
-    dirty = one.where
-    if mask.role == HIDDEN:
-        return _of_hidden(subject, base, changed, kept, dirty, count)
-    return Trial.of(subject, base, changed, kept, dirty, count)
-
-
-def _of_hidden(
-    subject: Subject,
-    base: Tensors,
-    changed: Tensors,
-    kept: Kept,
-    dirty: torch.Tensor,
-    count: int,
-) -> Trial:
-    """What is hidden may not be read: the first result that is mixed with what is not."""
-    none = torch.zeros_like(dirty)
-    layout = Layout.of(subject.meaning, count)
-    return Trial(base, changed, layout, kept, none, passes=_MOVES)
+    if mask.role == HIDDEN:  # it may not be read: the first result that is mixed with other places
+        none = torch.zeros_like(one.where)
+        return Trial.of(subject, base, changed, kept, none, count, passes=_MOVES)
+    return Trial.of(subject, base, changed, kept, one.where, count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gradscope.leaks.changes import Change, Kept, Outputs, change, unless_rounding
-from gradscope.leaks.findings import clean, doubtful, leak, not_judged
+from gradscope.leaks.first_call import clean, doubtful, leak, not_judged
 from gradscope.leaks.forwards import Forwards, widened
 from gradscope.leaks.subject import Subject
 from gradscope.leaks.trials import Trial, moved
@@ -16,9 +16,9 @@ _ADVICE = "leave out positions, and reduce with what does not know an order: sum
 
 def judge(subject: Subject) -> AxisResult:
     """The elements change places: the outputs must do so too, or stay as they are."""
-    if "order" not in subject.asked:
+    if "order" not in subject.wishes.asked:
         return not_judged("order", "judged on demand only", "say so: `--axis order=1`")
-    dim = subject.dims.get("order", 1)
+    dim = subject.wishes.axes.get("order", 1)
     base = subject.rows.base
     sizes = {
         base[one.path].size(dim) for one in subject.meaning.sources if base[one.path].dim() > dim
@@ -28,23 +28,21 @@ def judge(subject: Subject) -> AxisResult:
     places = torch.randperm(size, generator=torch.Generator().manual_seed(11))
     if bool((places == torch.arange(size)).any()):
         places = torch.arange(size).roll(1)
-    moved_base = {
-        path: t.index_select(dim, places.to(t.device))
-        if t.dim() > dim and t.size(dim) == size
-        else t
-        for path, t in base.items()
-    }
+
+    def placed(tensors: Outputs) -> dict[str, torch.Tensor]:
+        return {
+            path: t.index_select(dim, places.to(t.device))
+            if t.dim() > dim and t.size(dim) == size
+            else t
+            for path, t in tensors.items()
+        }
+
+    moved_base = placed(base)
 
     def pair(forwards: Forwards) -> tuple[Outputs, Outputs]:
         wide = forwards is not subject.forwards
         one, other = (widened(t) if wide else t for t in (base, moved_base))
-        expected = {
-            path: t.index_select(dim, places.to(t.device))
-            if t.dim() > dim and t.size(dim) == size
-            else t
-            for path, t in forwards.again(one).items()
-        }
-        return expected, forwards.again(other)
+        return placed(forwards.again(one)), forwards.again(other)
 
     kept = Kept(None, torch.ones(subject.rows.count, dtype=torch.bool))
     found: Change | None = change(*pair(subject.forwards), subject.layout, kept)

@@ -19,14 +19,14 @@ from gradscope.leaks.changes import (
     unless_rounding,
     with_positions,
 )
-from gradscope.leaks.findings import clean, doubtful, leak, not_judged
+from gradscope.leaks.first_call import clean, doubtful, leak, not_judged
 from gradscope.leaks.forwards import Forwards, detached, widened
 from gradscope.leaks.meaning import CONSTANT, HIDDEN, LENGTHS, MASK
-from gradscope.leaks.rows import Tensors, tile, unmasked
+from gradscope.leaks.rows import Tensors
 from gradscope.leaks.subject import Subject, half
 from gradscope.leaks.trials import Around, Run, Trial, cropped
 from gradscope.records.leaks import AxisResult
-from gradscope.running.plain_calls import StepFailed
+from gradscope.running.rerun import StepFailed
 
 _ADVICE = "mask the padding wherever positions are mixed: attention, pooling, normalisation"
 
@@ -152,7 +152,7 @@ def _in_base(subject: Subject, real: int) -> Outputs | None:
 def _pair(subject: Subject, real: int, count: int) -> tuple[Tensors, Tensors]:
     """Rows of several contents that are padded, and the same rows without their padding."""
     meaning, rows, length = subject.meaning, subject.rows, subject.positions
-    base = unmasked(meaning, tile(meaning, count))
+    base = subject.tiled(count)
     others = torch.arange(count) > 0
     for one in meaning.sources:
         if count > 1 and one.batch is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from gradscope.leaks.changes import Change, Kept, judged_outputs, moves, tried
-from gradscope.leaks.findings import clean, doubtful, leak, nonzero, not_judged
-from gradscope.leaks.rows import Tensors, future, tile, unmasked
+from gradscope.leaks.first_call import clean, doubtful, leak, nonzero, not_judged
+from gradscope.leaks.rows import future
 from gradscope.leaks.subject import Subject
 from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
@@ -98,7 +98,7 @@ def _one_cut_for_all(subject: Subject) -> tuple[Change | None, int | None]:
 def _cut_all(subject: Subject, cut: int) -> Change | None:
     at: list[int | None] = [cut] * subject.rows.count
     where = future(subject.rows.count, subject.positions, at)
-    changed = subject.differing({one.path: where for one in subject.meaning.sequences})
+    changed = subject.sequences_differing(where)
     kept = _kept(subject, at)
     return tried(subject.forwards, subject.rows.base, changed, subject.layout, kept)
 
@@ -109,7 +109,7 @@ def _in_training(subject: Subject) -> tuple[Change | None, int | None]:
     base = dict(subject.rows.base)  # its own mapping: it runs in another mode
     at: list[int | None] = [cut] * subject.rows.count
     where = future(subject.rows.count, subject.positions, at)
-    changed = subject.differing({one.path: where for one in subject.meaning.sequences}, base)
+    changed = subject.sequences_differing(where, base)
     forwards.training = tuple(module for _, module in subject.normalisers)
     found = tried(forwards, base, changed, subject.layout, _kept(subject, at))
     if found is None or found.doubt:
@@ -173,7 +173,7 @@ def _alone(subject: Subject) -> int:
     for row, at in single.items():
         where[row, at] = True
         places[row, :at] = True
-    changed = subject.differing({one.path: where for one in subject.meaning.sequences})
+    changed = subject.sequences_differing(where)
     found = tried(subject.forwards, rows.base, changed, subject.layout, Kept(places, None))
     if found is None or found.where is None or found.doubt:
         return 1
@@ -189,11 +189,9 @@ def _alone(subject: Subject) -> int:
 
 def _trial(subject: Subject, cut: int) -> Trial:
     """Few rows, all cut at one position."""
-    rows, meaning = subject.rows, subject.meaning
-    count = subject.few if rows.tiled else rows.count
-    base: Tensors = unmasked(meaning, tile(meaning, count)) if rows.tiled else rows.base
+    count, base = subject.small()
     at: list[int | None] = [cut] * count
     where = future(count, subject.positions, at)
-    changed = subject.differing({one.path: where for one in meaning.sequences}, base)
+    changed = subject.sequences_differing(where, base)
     dirty = torch.arange(subject.positions) > cut
     return Trial.of(subject, base, changed, Kept(~where, None), dirty, count, slack=4)

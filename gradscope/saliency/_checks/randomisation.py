@@ -10,8 +10,23 @@ from torch import Tensor, nn
 
 from gradscope.errors import message_of
 from gradscope.saliency._checks import CheckResults
-from gradscope.saliency._checks._ranking import spearman
 from gradscope.saliency._subject import Subject
+
+
+def spearman(a: Tensor, b: Tensor) -> float | None:
+    """Spearman's rank correlation of two maps' values; None where one of them is constant."""
+    left, right = (_midranks(m.flatten().double().cpu()) for m in (a, b))
+    left, right = left - left.mean(), right - right.mean()
+    scale = float(left.norm() * right.norm())
+    return float(left @ right) / scale if scale else None
+
+
+def _midranks(values: Tensor) -> Tensor:
+    """The rank of each value, equal values sharing the mean of theirs."""
+    ordered = values.sort().values
+    below, upto = (torch.searchsorted(ordered, values, right=right) for right in (False, True))
+    return (below + upto + 1).double() / 2
+
 
 Attribute = Callable[[Subject], Tensor]
 

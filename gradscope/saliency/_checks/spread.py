@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from gradscope.saliency._checks import CheckResults
-from gradscope.saliency._checks._ranking import spearman
-from gradscope.saliency._checks.randomisation import Attribute
+from gradscope.saliency._checks.randomisation import Attribute, spearman
 from gradscope.saliency._subject import Subject
 
 

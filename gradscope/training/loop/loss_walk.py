@@ -12,7 +12,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, saved_tensors
-from gradscope.capture.links import MOVES
+from gradscope.capture.nodes import MOVES
 
 Shape = tuple[int, ...]
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from gradscope.capture.graph import Edge, Span
-from gradscope.explain.non_finite.levels import FINITE, KINDS, NAN, level
-from gradscope.explain.non_finite.singular_derivatives import explain_singular_derivatives
+from gradscope.explain.non_finite.graph_replay import explain_singular_derivatives
+from gradscope.explain.non_finite.reasons import FINITE, KINDS, NAN, level
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall
 from gradscope.training.nan_detector.first_module import first_non_finite_module, returned_finite

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import distributed
 
-from gradscope.explain.non_finite.levels import INF, KINDS, NAN
+from gradscope.explain.non_finite.reasons import INF, KINDS, NAN
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall
 from gradscope.records.tensors import TensorStats

@@ -14,10 +14,8 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, Edge, Span
-from gradscope.explain.non_finite.graph_replay import explain_graph
-from gradscope.explain.non_finite.replayed_lines import ReplayedOperation
-from gradscope.explain.shared.call_site import CallSite
-from gradscope.explain.shared.frames import user_line
+from gradscope.explain.non_finite.graph_replay import ReplayedOperation, explain_graph
+from gradscope.explain.shared.frames import CallSite, user_line
 from gradscope.explain.shared.operations import node_name
 from gradscope.records.answers import NonFiniteOrigin
 

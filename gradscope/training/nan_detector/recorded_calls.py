@@ -17,13 +17,13 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
-from gradscope.capture.autocast import any_autocast, autocast_dtypes
+from gradscope.capture.calls import any_autocast, autocast_dtypes
 from gradscope.capture.graph import Span
 from gradscope.capture.hooks import Handle, hook_first_output, hook_node_before
+from gradscope.capture.measurements import version
 from gradscope.capture.shards import is_spread
-from gradscope.explain.non_finite.levels import level
+from gradscope.explain.non_finite.reasons import level
 from gradscope.explain.shared.frames import is_hidden
-from gradscope.explain.shared.tensors import version_of
 from gradscope.nesting import find, replaced
 from gradscope.training.nan_detector.side_effects import PutBack, SideEffects
 
@@ -87,7 +87,7 @@ class RecordedCall:
             elif not isinstance(value, _PLAIN):
                 found = tensors_of((value,))
                 given += found
-                versions += map(version_of, found)
+                versions += map(version, found)
         self._given, self._versions = given, versions
         if side_effects.keeps:
             self.before = side_effects.snapshot()
@@ -150,7 +150,7 @@ class RecordedCall:
     @property
     def overwritten(self) -> bool:
         """Whether an argument was written to since."""
-        return self._versions != list(map(version_of, self._given))
+        return self._versions != list(map(version, self._given))
 
     @property
     def moved(self) -> bool:

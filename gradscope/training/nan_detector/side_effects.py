@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradscope.capture.measurements import version
 from gradscope.capture.shards import local
-from gradscope.explain.shared.tensors import version_of
 from gradscope.running.state import same_bits
 
 PutBack = Callable[[], None]
@@ -248,7 +248,7 @@ def _same(buffer: torch.Tensor | None, copy: torch.Tensor | None) -> bool:
 
 
 def _version(tensor: torch.Tensor | None) -> int:
-    return -1 if tensor is None else version_of(tensor)
+    return -1 if tensor is None else version(tensor)
 
 
 def _cuda(module: nn.Module) -> list[torch.device]:

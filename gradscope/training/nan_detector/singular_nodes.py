@@ -16,7 +16,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import Span
-from gradscope.explain.non_finite.singular_derivatives import SavedNode
+from gradscope.explain.non_finite.graph_replay import SavedNode
 from gradscope.explain.shared.node_forward import saved_by
 from gradscope.explain.shared.operations import Trait, by_node
 from gradscope.training.nan_detector.loss_operations import LossLines, LossPart, loss_part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradscope.explain.non_finite.levels import KINDS, NAN
+from gradscope.explain.non_finite.reasons import KINDS, NAN
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gradscope.explain.errors.kind import kind_of, kinds
+from gradscope.explain.errors.explanation import kind_of, kinds
 from gradscope.plugins import names
 
 MESSAGES = {

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import gradscope
 from explain.missing.cases import missing_names
 from gradscope.explain.missing.explain_missing import explain_missing
-from gradscope.explain.missing.numbers import Number
+from gradscope.explain.missing.observed_tensors import Number
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 

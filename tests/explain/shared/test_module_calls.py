@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from gradscope.capture.hooks import hooked, watchable
-from gradscope.explain.shared.module_calls import ModuleCalls
+from gradscope.explain.shared.tracing_modes import ModuleCalls
 
 
 class Layer(nn.Linear):

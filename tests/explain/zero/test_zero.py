@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from explain.zero import activations, masks
 from explain.zero.cases import ZEROS, X, Y, Zero, zero_names
 from gradscope.explain.zero.explain_zero import explain_zeros
-from gradscope.explain.zero.node_gradients import any_nonzero
+from gradscope.explain.zero.traces import any_nonzero
 from gradscope.records.answers import Answer
 
 PROGRAMS = (activations, masks)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.capture.stacks import stacks_recorded
+from gradscope.capture.nodes import stacks_recorded
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.training.nan_detector.detector import NanDetector
 

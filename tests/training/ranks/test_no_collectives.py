@@ -27,7 +27,7 @@ import gradscope
 from gradscope.capture.norms import gradient_norms
 from gradscope.capture.parameters import parameter_stats
 from gradscope.capture.stats import measure, resolve
-from gradscope.explain.non_finite.levels import level
+from gradscope.explain.non_finite.reasons import level
 from gradscope.runfile.reader import RunFile
 from gradscope.training import memory
 from gradscope.training.current_step import loss_of

@@ -8,15 +8,119 @@ from typing import Any
 
 from torch import nn
 
-from gradscope.explain.errors.explanation import (
-    Case,
-    Explanation,
-    factors,
-    given_as,
-    method,
-)
+from gradscope.explain.errors.explanation import Case, Explanation, factors, given_as, method
 from gradscope.explain.errors.failed_operation import FailedOperation, Operand
-from gradscope.explain.errors.kinds import _norm_shapes, _sequence_shapes
+
+
+def _recurrent(case: Case, layer: Any, given: Operand) -> Explanation | None:
+    """LSTM, GRU, RNN and their cells: width of the input, shape of the state."""
+    failed = case.failed
+    name, shape = failed.layer_title, given.shape
+    if shape and shape[-1] != layer.input_size:
+        return Explanation(
+            f"`{name}` has input_size = {layer.input_size}, {given_as(failed, given)} has"
+            f" {shape[-1]} in its last dimension.",
+            f"make `{name}` a `nn.{type(layer).__name__}({shape[-1]}, {layer.hidden_size}, …)`, or"
+            f" project the input to {layer.input_size} first",
+        )
+    if ("hidden" not in case.text and "batch" not in case.text) or len(failed.operands) < 2:
+        return None
+    hidden = failed.operands[1]
+    first = getattr(layer, "batch_first", False)
+    batch = shape[0 if first else 1] if len(shape) == 3 else None
+    layers = getattr(layer, "num_layers", 1) * (2 if getattr(layer, "bidirectional", False) else 1)
+    size = getattr(layer, "proj_size", 0) or layer.hidden_size
+    wanted = (layers, batch, size) if batch is not None else (layers, size)
+    order = f"batch_first={first}"
+    text = "the hidden state"
+    return Explanation(
+        f"{text} of `{name}` is {list(hidden.shape)}; with {order} and {given_as(failed, given)} it"
+        f" must be {wanted}: layers, batch, hidden_size.",
+        f"make it `x.new_zeros{wanted}`, its batch read from dimension {0 if first else 1} of the"
+        " input",
+    )
+
+
+def _attention(case: Case, layer: Any, given: Operand) -> Explanation | None:
+    """MultiheadAttention: width of the query, shape of the mask."""
+    failed = case.failed
+    name = failed.layer_title
+    if given.shape and given.shape[-1] != layer.embed_dim:
+        return Explanation(
+            f"`{name}` has embed_dim = {layer.embed_dim}, the query has {given.shape[-1]} in its"
+            " last dimension.",
+            f"make `{name}` a `nn.MultiheadAttention({given.shape[-1]}, {layer.num_heads}, …)`, or"
+            f" project the query to {layer.embed_dim} first",
+        )
+    if "mask" in case.text:
+        first = layer.batch_first
+        return Explanation(
+            f"`{name}` was built with batch_first={first}, so the query {list(given.shape)} is"
+            f" {'[batch, length, width]' if first else '[length, batch, width]'};"
+            " key_padding_mask is [batch, length of the keys].",
+            f"give the mask that shape, or build the layer with `batch_first={not first}`",
+        )
+    return None
+
+
+def _batch_norm(case: Case, layer: Any, given: Operand) -> Explanation | None:
+    """BatchNorm and InstanceNorm: dimensions and channels."""
+    failed = case.failed
+    name, shape, wanted = failed.layer_title, given.shape, layer.num_features
+    allowed = {"1d": (2, 3), "2d": (4,), "3d": (5,)}.get(type(layer).__name__[-2:], ())
+    if allowed and len(shape) + 1 == min(allowed) and shape[:1] == (wanted,):
+        return Explanation(
+            f"`{name}`, a {type(layer).__name__}, takes {' or '.join(map(str, allowed))}"
+            f" dimensions, {given_as(failed, given)} has {len(shape)}, its {wanted} channels first:"
+            " the batch dimension is missing.",
+            "give the model a batch: `x.unsqueeze(0)` for one sample `x`, or `input.batch`",
+        )
+    if allowed and len(shape) not in allowed:
+        better = {2: "1d", 3: "1d", 4: "2d", 5: "3d"}.get(len(shape))
+        kind = type(layer).__name__
+        fix = f"use `nn.{kind[:-2]}{better}`" if better else "bring the input to those dimensions"
+        return Explanation(
+            f"`{name}`, a {kind}, takes {' or '.join(map(str, allowed))} dimensions,"
+            f" {given_as(failed, given)} has {len(shape)}.",
+            fix,
+        )
+    if len(shape) > 1 and shape[1] != wanted:
+        return Explanation(
+            f"`{name}` has num_features = {wanted}, {given_as(failed, given)} has {shape[1]}"
+            " channels at dimension 1.",
+            f"make `{name}` a `nn.{type(layer).__name__}({shape[1]})`",
+        )
+    return None
+
+
+def _layer_norm(case: Case, layer: Any, given: Operand) -> Explanation | None:
+    """LayerNorm: the last dimensions."""
+    failed = case.failed
+    wanted = list(layer.normalized_shape)
+    got = list(given.shape[-len(wanted) :])
+    if got == wanted:
+        return None
+    shape_of = f"`{failed.layer_title}` has normalized_shape = {wanted}"
+    fact = f"{shape_of}, {given_as(failed, given)} ends with"
+    return Explanation(
+        f"{fact} {got}.",
+        f"make `{failed.layer_title}` a `nn.LayerNorm({got[0] if len(got) == 1 else got})`",
+    )
+
+
+def _group_norm(case: Case, layer: Any, given: Operand) -> Explanation | None:
+    """GroupNorm: channels."""
+    failed = case.failed
+    if len(given.shape) < 2 or given.shape[1] == layer.num_channels:
+        return None
+    name, got = failed.layer_title, given.shape[1]
+    groups = layer.num_groups if got % layer.num_groups == 0 else "…"
+    return Explanation(
+        f"`{name}` has num_channels = {layer.num_channels} in {layer.num_groups} groups,"
+        f" {given_as(failed, given)} has {got} channels at dimension 1.",
+        f"make `{name}` a `nn.GroupNorm({groups}, {got})`, in groups that divide {got}",
+    )
+
 
 LayerExplainer = Callable[[Case, Any, Operand], Explanation | None]
 
@@ -160,10 +264,10 @@ def _pooling(case: Case, layer: Any, given: Operand) -> Explanation | None:
 _EXPLAINERS: tuple[tuple[Any, LayerExplainer], ...] = (
     ((nn.modules.conv._ConvNd,), _conv),
     ((nn.Linear,), _linear),
-    ((nn.modules.batchnorm._NormBase,), _norm_shapes.batch_norm),
-    ((nn.LayerNorm,), _norm_shapes.layer_norm),
-    ((nn.GroupNorm,), _norm_shapes.group_norm),
-    ((nn.RNNBase, nn.RNNCellBase), _sequence_shapes.recurrent),
-    ((nn.MultiheadAttention,), _sequence_shapes.attention),
+    ((nn.modules.batchnorm._NormBase,), _batch_norm),
+    ((nn.LayerNorm,), _layer_norm),
+    ((nn.GroupNorm,), _group_norm),
+    ((nn.RNNBase, nn.RNNCellBase), _recurrent),
+    ((nn.MultiheadAttention,), _attention),
     ((nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd), _pooling),
 )

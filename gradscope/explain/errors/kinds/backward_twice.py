@@ -7,10 +7,8 @@ import re
 from torch.autograd.graph import Node
 
 from gradscope.capture.nodes import ordered
-from gradscope.explain.errors.events import BackwardRun, CarriedTensor, Event
-from gradscope.explain.errors.explanation import Case, Explanation, line
-from gradscope.explain.errors.kind import Kind
-from gradscope.explain.errors.step_tracer import ErrorTracer
+from gradscope.explain.errors.explanation import Case, Explanation, Kind, line
+from gradscope.explain.errors.step_tracer import BackwardRun, CarriedTensor, ErrorTracer, Event
 from gradscope.explain.shared.operations import node_name
 
 _ADVICE_REPEATS = (

@@ -6,9 +6,8 @@ import re
 
 from torch import nn
 
-from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, method
+from gradscope.explain.errors.explanation import Case, Explanation, Kind, first_explanation, method
 from gradscope.explain.errors.failed_operation import FailedOperation, Operand
-from gradscope.explain.errors.kind import Kind
 
 
 def explain(case: Case) -> Explanation | None:

@@ -10,10 +10,8 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.graph import saved_tensors
 from gradscope.errors import message_of
-from gradscope.explain.errors.events import Event, SavedTensor, Write
-from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, line
-from gradscope.explain.errors.kind import Kind
-from gradscope.explain.errors.step_tracer import ErrorTracer
+from gradscope.explain.errors.explanation import Case, Explanation, Kind, first_explanation, line
+from gradscope.explain.errors.step_tracer import ErrorTracer, Event, SavedTensor, Write
 from gradscope.explain.shared.operations import by_function, node_name
 
 _VERSIONS = re.compile(

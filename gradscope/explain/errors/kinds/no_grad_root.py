@@ -6,10 +6,9 @@ import warnings
 from collections.abc import Sequence
 
 from gradscope.capture.names import named_parameters
-from gradscope.explain.errors.explanation import Case, Explanation
-from gradscope.explain.errors.kind import Kind
+from gradscope.explain.errors.explanation import Case, Explanation, Kind
 from gradscope.explain.missing.explain_missing import explain_missing
-from gradscope.explain.shared.call_site import CallSite
+from gradscope.explain.shared.frames import CallSite
 from gradscope.records.answers import Answer
 
 _SHOWN = 3

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.explain.errors.explanation import Case, Explanation, line
-from gradscope.explain.errors.kind import Kind
+from gradscope.explain.errors.explanation import Case, Explanation, Kind, line
 
 
 def explain(case: Case) -> Explanation | None:

@@ -2,13 +2,157 @@
 
 from __future__ import annotations
 
+import math
 import re
 
-from gradscope.explain.errors.explanation import Case, Explanation, first_explanation, listed
+from gradscope.explain.errors.explanation import (
+    Case,
+    Explanation,
+    Kind,
+    factors,
+    first_explanation,
+    listed,
+)
 from gradscope.explain.errors.failed_operation import Operand
-from gradscope.explain.errors.kind import Kind
-from gradscope.explain.errors.kinds import _layer_shapes, _loss_shapes, _view_shapes
+from gradscope.explain.errors.kinds import _layer_shapes
 from gradscope.explain.shared.operations import Trait, by_function
+
+
+def _classes(case: Case) -> Explanation | None:
+    """Cross entropy and its like: classes at dimension 1, one target for each place."""
+    sides = case.failed.sides
+    if sides is None or not by_function(case.failed.function).has(Trait.CLASSES):
+        return None
+    output, target = sides
+    fact = f"the output is {list(output.shape)}, the target {list(target.shape)}"
+    o, t = output.shape, target.shape
+    if len(o) > 2 and t == o[:-1] and t != (o[0], *o[2:]):
+        return Explanation(
+            f"{fact}: the classes must be at dimension 1, and {o[-1]} are last.",
+            "move them: `output.transpose(1, 2)`, or flatten both:"
+            f" `output.flatten(0, {len(o) - 2})` and `target.flatten()`",
+        )
+    if len(o) == 2 and len(t) == 2 and t[1] == 1:
+        return Explanation(f"{fact}: class ids have one dimension.", "drop it: `target.squeeze(1)`")
+    if o and t and o[0] != t[0]:
+        return Explanation(
+            f"{fact}: {o[0]} predictions, but {t[0]} targets.",
+            _fewer(o[0], t[0])
+            if len(o) == 2 and len(t) == 1
+            else "flatten both sides or none: `output.view(-1, classes)` goes with"
+            " `target.view(-1)`; for next words shift both by one",
+        )
+    return Explanation(f"{fact}.", "give one class id for each prediction: [N] for [N, C]")
+
+
+def _fewer(rows: int, targets: int) -> str:
+    flat = "`output.view(-1, classes)` goes with `target.view(-1)`"
+    if rows % targets and targets % rows:
+        return (
+            f"give {rows} targets, one for each row, from the same samples in one batch; if rows"
+            f" were flattened, {flat}, and for next words shift both by one"
+        )
+    return f"flatten both sides or none: {flat}; else give {rows} targets, one for each row"
+
+
+def _compared(case: Case) -> Explanation | None:
+    """A loss that compares elements."""
+    sides = case.failed.sides
+    if sides is None or not re.search(r"[Tt]arget size|target and input", case.text):
+        return None
+    output, target = sides
+    fact = f"the output is {list(output.shape)}, the target {list(target.shape)}."
+    if output.shape == (*target.shape, 1):
+        fix = "drop the output's last dimension: `output.squeeze(1)`; or `target.unsqueeze(1)`"
+    elif target.shape == (*output.shape, 1):
+        fix = "drop the target's last dimension: `target.squeeze(1)`"
+    else:
+        fix = "give both the same shape"
+    return Explanation(fact, fix)
+
+
+def _viewed(case: Case) -> Explanation | None:
+    failed = case.failed
+    if failed.layer is not None or not failed.operands:
+        return None
+    x = failed.operands[0]
+    name = x.text or "x"
+    if "view size is not compatible" in case.text:
+        return Explanation(
+            f"{x.label} is not contiguous, as after `transpose` or `permute`: no view of that shape"
+            " exists.",
+            f"use `{name}.reshape(…)`, or `{name}.contiguous().view(…)`",
+        )
+    found = re.search(r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)", case.text)
+    if found is None:
+        return None
+    wanted = [int(n) for n in found[1].split(",")]
+    known = math.prod([n for n in wanted if n >= 0])
+    fact = f"{x.label} has {found[2]} elements, the shape {wanted} is of {known}"
+    fact += f" · n: {found[2]} is not divisible by {known}." if -1 in wanted else "."
+    parts = _split(x.shape, wanted)
+    if parts is not None:
+        full, kept = parts
+        return Explanation(
+            (
+                fact,
+                f"{factors(kept)} = {math.prod(kept)} is not the {full} of the last dimension:"
+                f" {full} does not divide into {kept[0]}.",
+            ),
+            f"choose a number that divides {full}, such as {_divisors(full)}",
+        )
+    if -1 not in wanted and x.shape and wanted and x.shape[0] != wanted[0]:
+        return Explanation(
+            fact, f"take the batch from the tensor: `{name}.view({name}.size(0), -1)`"
+        )
+    return Explanation(fact, f"make the sizes multiply to {found[2]}, or leave one of them to `-1`")
+
+
+def _split(shape: tuple[int, ...], wanted: list[int]) -> tuple[int, list[int]] | None:
+    """The last dimension and what it was to be split into, where the others stay."""
+    same = len(shape) - 1
+    if same < 1 or list(shape[:same]) != wanted[:same] or len(wanted) <= len(shape):
+        return None
+    kept = wanted[same:]
+    return None if -1 in kept else (shape[-1], kept)
+
+
+def _divisors(full: int) -> str:
+    found = [n for n in range(1, full + 1) if full % n == 0][:6]
+    return ", ".join(map(str, found))
+
+
+def _expanded(case: Case) -> Explanation | None:
+    failed = case.failed
+    found = re.search(
+        r"expanded size of the tensor \((-?\d+)\) must match the existing size \((\d+)\) at"
+        r" non-singleton dimension (\d+).*Target sizes: (\[.*?\])",
+        case.text,
+    )
+    if found is None or not failed.operands:
+        return None
+    x = failed.operands[0]
+    return Explanation(
+        f"{x.label} cannot become {found[4]}: only dimensions of 1 expand, and dimension {found[3]}"
+        f" must be {found[1]} and has {found[2]}.",
+        f"ask for {found[2]} there, or make `{x.text or 'it'}` {found[1]} long: where it is a table"
+        " of positions, the input is longer than the table",
+    )
+
+
+def _dimension(case: Case) -> Explanation | None:
+    failed = case.failed
+    found = re.search(r"Dimension out of range .*but got (-?\d+)", case.text)
+    if found is None or not failed.operands:
+        return None
+    x = failed.operands[0]
+    count = len(x.shape)
+    last = f"0 to {count - 1}" if count > 1 else "0"
+    return Explanation(
+        f"`{failed.function}` asks for dimension {found[1]} of {x.label}, which has"
+        f" dimensions {last}.",
+        "count from the end, `-1` for the last, or keep the missing dimension",
+    )
 
 
 def explain(case: Case) -> Explanation | None:
@@ -20,8 +164,11 @@ def explain(case: Case) -> Explanation | None:
             _broadcast,
             _joined,
             _matmul,
-            _view_shapes.explain,
-            _loss_shapes.explain,
+            _viewed,
+            _expanded,
+            _dimension,
+            _classes,
+            _compared,
             _any,
         ),
     )
