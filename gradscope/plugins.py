@@ -1,7 +1,8 @@
 """A folder is a registry: the file's name is the name that the user types.
 
 ``names`` lists a package's files without importing them, ``load`` imports one; a folder in it is
-no choice, but holds what its files share.
+no choice, but holds what its files share. A choice that needs no file of its own is an entry of the
+``FORMATS`` of the folder, or of a single file.
 """
 
 from __future__ import annotations
@@ -10,19 +11,41 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 from gradscope.errors import OptionError, refuse_unknown
 
 
+@dataclass(frozen=True, slots=True)
+class Format:
+    """An entry of a registry's ``FORMATS``: what a file of a format has.
+
+    ``page`` is what a notebook shows, ``render_check`` is for several models.
+    """
+
+    suffix: str
+    render: Callable[..., Any]
+    render_check: Any = None
+    page: Any = None
+    binary: bool = False
+
+
+def _entries(package: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = getattr(importlib.import_module(package), "FORMATS", {})
+    return found
+
+
 def names(package: str) -> list[str]:
-    """The choices that a package's files offer, ``grad_cam.py`` as ``grad-cam``, sorted."""
-    path = importlib.import_module(package).__path__
+    """The choices that a registry offers, sorted: entries, and files as ``grad-cam``."""
+    path = getattr(importlib.import_module(package), "__path__", ())
     files = [info.name for info in pkgutil.iter_modules(path) if not info.ispkg]
-    return sorted(name.replace("_", "-") for name in files if not name.startswith("_"))
+    own = (name.replace("_", "-") for name in files if not name.startswith("_"))
+    return sorted([*own, *_entries(package)])
 
 
 def folders(package: str) -> list[str]:
@@ -37,14 +60,16 @@ def commands(package: str) -> list[str]:
     return sorted([*names(package), *folders(package)])
 
 
-def load(package: str, name: str) -> ModuleType:
-    """The module upstream of a choice.
+def load(package: str, name: str) -> Any:
+    """The module or the entry of a choice.
 
     Raises:
-        OptionError: no file of that name; the closest names are offered.
+        OptionError: no choice of that name; the closest names are offered.
     """
     choices = names(package)
     refuse_unknown(package.rpartition(".")[2].removesuffix("s"), name, choices)
+    if name in _entries(package):
+        return _entries(package)[name]
     return importlib.import_module(f"{package}.{name.replace('-', '_')}")
 
 

@@ -23,7 +23,7 @@ from gradscope.running.state import run_eagerly
 from gradscope.saliency import AttributionPlan, ModelInputs, RecordedMap, Subject, explain
 
 if TYPE_CHECKING:
-    from gradscope.images import Photo
+    from gradscope.images.photos import Photo
 
 #: As many pictures are explained side by side.
 BATCH = 8

@@ -26,7 +26,7 @@ from gradscope.saliency import (
 from gradscope.typeset.numbers import plural
 
 if TYPE_CHECKING:
-    from gradscope.images import Photo
+    from gradscope.images.photos import Photo
 
 #: The method where none is asked for.
 USUAL = "grad-cam"

@@ -10,21 +10,21 @@ from gradscope import progress
 from gradscope.api.feature_arrays import FeatureResult, FeatureRun, collected, usable
 from gradscope.api.viewing import about
 from gradscope.errors import ConfigError
-from gradscope.features.embedding import (
+from gradscope.features.pictures import Source
+from gradscope.features.sheets import neighbor_sheet, plane
+from gradscope.features.space import (
     NEIGHBORS,
     check_method,
+    check_metric,
     knn_accuracy,
     laid_out,
+    nearest,
     trust,
 )
-from gradscope.features.pictures import Source
-from gradscope.features.search import check_metric, nearest
-from gradscope.features.space_sheets import neighbor_sheet, plane
 from gradscope.features.vectors import FeatureArray
 from gradscope.loading.viewing import Viewer
 from gradscope.records.features import EmbeddedImage, Neighbor
-from gradscope.typeset.figures import figure_words
-from gradscope.typeset.numbers import count, plural
+from gradscope.typeset.numbers import count, figure_words, plural
 
 _METHOD_NAMES = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
 

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gradscope import images, progress
+from gradscope import progress
 from gradscope.api.feature_arrays import FeatureResult, FeatureRun
 from gradscope.api.viewing import about
 from gradscope.errors import OptionError
-from gradscope.features.activation_sheet import excitation_sheet, map_rows
 from gradscope.features.channels import ChannelSweep, as_channels
-from gradscope.features.filter_sheet import filter_sheet
 from gradscope.features.filters import filter_bank
 from gradscope.features.maximize import channel_count, input_range, maximized
 from gradscope.features.outputs import (
@@ -28,7 +26,8 @@ from gradscope.features.outputs import (
     run,
 )
 from gradscope.features.pictures import Source, batches, naming
-from gradscope.features.space_sheets import maximized_sheet
+from gradscope.features.sheets import excitation_sheet, filter_sheet, map_rows, maximized_sheet
+from gradscope.images.sheets import sheets
 from gradscope.loading.viewing import Viewer
 from gradscope.records.features import MaximizedChannel
 from gradscope.typeset.numbers import plural
@@ -116,7 +115,7 @@ def activations(
             ]
         photo = pictures[0].photo(viewer)
         maps = [(s, kept[name]) for name, s in sweeps.items() if s.is_map]
-        return images.sheets(map_rows(photo, maps, sizes[0], about(viewer), top))
+        return sheets(map_rows(photo, maps, sizes[0], about(viewer), top))
 
     return FeatureResult(report, draw)
 

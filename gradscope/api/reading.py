@@ -18,8 +18,8 @@ from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.norms import NormSeries
 from gradscope.records.report import CheckReport, Report
 from gradscope.records.training import StepSample, TrainingFinding
-from gradscope.reporters.steps_in_words import listed
-from gradscope.reporters.training.tables.naming import called
+from gradscope.reporters.header import listed
+from gradscope.reporters.run.naming import called
 from gradscope.rules import ReadRun, RuleSettings, Seen, diagnose_ranks, judgement
 from gradscope.runfile.folder import run_named
 from gradscope.runfile.layout import Key

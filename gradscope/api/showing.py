@@ -26,11 +26,11 @@ from gradscope.records.leaks import LeaksReport
 from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.records.saliency import SaliencyReport
 from gradscope.records.showing import Shown
-from gradscope.reporters.experiment.charts import losses
-from gradscope.reporters.report.charts.depth import panels
-from gradscope.reporters.training.charts import over_steps
-from gradscope.reporters.training.sentences.summary import title
-from gradscope.reporters.training.tables.naming import qualified
+from gradscope.reporters import experiment
+from gradscope.reporters.run import charts
+from gradscope.reporters.run.naming import qualified
+from gradscope.reporters.run.summary import title
+from gradscope.reporters.tables.charts import panels
 from gradscope.typeset.console import as_html
 
 
@@ -82,9 +82,9 @@ def plotted(record: Report | RunHistory | ExperimentReport) -> Plot:
     if isinstance(record, Report):
         return Plot(record.run.model, panels(record))
     if isinstance(record, ExperimentReport):
-        return Plot(record.script, losses.panels(record))
+        return Plot(record.script, experiment.panels(record))
     of_models = qualified(record)
-    return Plot(title(record.run), (*over_steps.panels(of_models), *over_steps.maps(of_models)))
+    return Plot(title(record.run), (*charts.panels(of_models), *charts.maps(of_models)))
 
 
 def check_picture(path: Path) -> None:
@@ -183,7 +183,7 @@ def _rendered(record: Shown, format: str, *, color: bool = False) -> str | bytes
 
 def _view(record: Shown, color: bool) -> Any:
     if isinstance(record, Report | CheckReport | RunHistory):
-        from gradscope.reporters.report import View
+        from gradscope.reporters.views import View
 
         return View(color=color)
     if isinstance(record, AutogradGraph):
@@ -191,19 +191,19 @@ def _view(record: Shown, color: bool) -> Any:
 
         return GraphView(color=color)
     if isinstance(record, DiffReport):
-        from gradscope.reporters.diff import DiffView
+        from gradscope.reporters.views import DiffView
 
         return DiffView(color=color)
-    from gradscope.reporters.text_view import TextView
+    from gradscope.reporters.views import TextView
 
     return TextView(color=color)
 
 
 def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
     if isinstance(record, Report):
-        from gradscope.reporters.report import View
         from gradscope.reporters.report.csv import FINDINGS, findings
-        from gradscope.reporters.report.tables.report_tables import records
+        from gradscope.reporters.tables.report_tables import records
+        from gradscope.reporters.views import View
 
         return {
             "calls": lambda: records(record, View()),
@@ -213,7 +213,7 @@ def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
     if isinstance(record, WhyReport):
         return {"answers": lambda: _fields(Answer, record.answers)}
     if isinstance(record, DiffReport):
-        from gradscope.reporters.diff.csv import CALLS, PARAMETERS, call_rows, parameter_rows
+        from gradscope.reporters.diff_tables import CALLS, PARAMETERS, call_rows, parameter_rows
 
         return {
             "calls": lambda: (CALLS, call_rows(record)),
@@ -233,8 +233,8 @@ def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
 
 
 def _tables_of_run(history: RunHistory) -> dict[str, Callable[[], _Rows]]:
-    from gradscope.reporters.report import View
     from gradscope.reporters.training.csv import TABLES, table
+    from gradscope.reporters.views import View
 
     def rows(name: str) -> _Rows:
         header, found = table(history, View(table=name))

@@ -10,18 +10,32 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gradscope import images, pages
+from gradscope import pages
 from gradscope.config import reading as configs
 from gradscope.errors import ConfigError, OptionError
+from gradscope.images import sheets
+from gradscope.images.files import (
+    USUAL,
+    check_look,
+    check_suffix,
+    find_images,
+    page_files,
+    pictures_in,
+    shown,
+)
+from gradscope.images.photos import Photo
+from gradscope.images.reading import input_picture, read_array, read_image, reading_remarks
+from gradscope.images.sheets import encoded, overlay
+from gradscope.images.tracing import trace
 from gradscope.loading.viewing import Viewer, load_viewer
 from gradscope.output_files import check_file, expanded, write_file
 from gradscope.records.run import RunInfo
 from gradscope.records.saliency import SaliencyReport
-from gradscope.reporters.saliency import html
-from gradscope.reporters.text_view import TextView
+from gradscope.reporters.saliency import FORMATS
+from gradscope.reporters.views import TextView
 
 if TYPE_CHECKING:
-    from gradscope.images import Photo
+    from gradscope.images.photos import Photo
 
 
 def view(
@@ -103,9 +117,7 @@ def picture_files(words: Sequence[str | Path]) -> list[Path]:
     files: list[Path] = []
     for word in words:
         inside = folder / expanded(word)
-        files += (
-            images.pictures_in(inside) if inside.is_dir() else images.find_images(str(word), folder)
-        )
+        files += pictures_in(inside) if inside.is_dir() else find_images(str(word), folder)
     return list(dict.fromkeys(files))
 
 
@@ -119,15 +131,15 @@ def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Picture]:
 
 
 def _picture(path: Path, viewer: Viewer) -> Picture:
-    name = images.shown(path)
+    name = shown(path)
     if path.suffix.lower() == ".npy":
-        values = images.read_array(path)
-        photo = images.Photo(images.input_picture(values), path.name, "")
+        values = read_array(path)
+        photo = Photo(input_picture(values), path.name, "")
         return Picture(name, torch.from_numpy(values), photo)
-    image = images.read_image(path)
-    geometry = images.trace(viewer.transform, image.size, image.mode)
-    remarks = images.reading_remarks(path)
-    photo = images.Photo(image, path.name, "", None, geometry, tuple(remarks))
+    image = read_image(path)
+    geometry = trace(viewer.transform, image.size, image.mode)
+    remarks = reading_remarks(path)
+    photo = Photo(image, path.name, "", None, geometry, tuple(remarks))
     return Picture(name, viewer.transform(image), photo)
 
 
@@ -141,9 +153,7 @@ def tensor_pictures(tensor: Tensor) -> list[Picture]:
         raise OptionError(f"a tensor {list(tensor.shape)}", help="pictures are [N, C, H, W]")
     # The values keep their precision; only what is drawn is float32.
     return [
-        Picture(
-            f"[{i}]", one, images.Photo(images.input_picture(one.float().numpy()), f"[{i}]", "")
-        )
+        Picture(f"[{i}]", one, Photo(input_picture(one.float().numpy()), f"[{i}]", ""))
         for i, one in enumerate(tensor.detach().cpu())
     ]
 
@@ -189,17 +199,17 @@ class Saliency:
         return str(self.report)
 
     def _repr_html_(self) -> str:
-        return pages.fragment(html.page(self.report, TextView(), self.drawn()))
+        return pages.fragment(FORMATS["html"].page(self.report, TextView(), self.drawn()))
 
     def drawn(
-        self, *, alpha: float | None = None, colormap: str = images.USUAL, crop: bool = False
+        self, *, alpha: float | None = None, colormap: str = USUAL, crop: bool = False
     ) -> list[list[bytes]]:
         """Each picture's maps as PNG files: the map over the photograph, with its scale."""
-        rows = images.rows(
+        rows = sheets.rows(
             self.report, self.photos, self.maps, alpha=alpha, colormap=colormap, crop=crop
         )
         return [
-            [images.encoded(images.overlay(photo, heat), Path("map.png")) for heat in heats]
+            [encoded(overlay(photo, heat), Path("map.png")) for heat in heats]
             for photo, heats in rows
         ]
 
@@ -208,7 +218,7 @@ class Saliency:
         path: str | Path,
         *,
         alpha: float | None = None,
-        colormap: str = images.USUAL,
+        colormap: str = USUAL,
         crop: bool = False,
         force: bool = False,
     ) -> None:
@@ -229,19 +239,20 @@ class Saliency:
         if path.suffix.lower() == ".json":
             self.report.save(path, force=force)
             return
-        images.check_look(alpha, colormap)
-        if path.suffix.lower() == html.suffix:
+        check_look(alpha, colormap)
+        if path.suffix.lower() == ".html":
             drawn = self.drawn(alpha=alpha, colormap=colormap, crop=crop)
             check_file(path, force=force)
-            write_file(html.render(self.report, TextView(), drawn).encode(), path, force=force)
+            text = FORMATS["html"].render(self.report, TextView(), drawn)
+            write_file(text.encode(), path, force=force)
             return
-        images.check_suffix(path)
-        rows = images.rows(
+        check_suffix(path)
+        rows = sheets.rows(
             self.report, self.photos, self.maps, alpha=alpha, colormap=colormap, crop=crop
         )
-        pages = images.pages(rows)
-        files = images.page_files(path, len(pages))
+        pages = sheets.pages(rows)
+        files = page_files(path, len(pages))
         for file in files:
             check_file(file, force=force)
         for file, page in zip(files, pages, strict=True):
-            write_file(images.encoded(page, file), file, force=force)
+            write_file(encoded(page, file), file, force=force)

@@ -192,12 +192,9 @@ def _map(axes: Any, of: Map) -> None:
         looks = {"fraction": 0.05, "pad": 0.02, "ticks": [0, 1]}
         bar = axes.figure.colorbar(ScalarMappable(cmap="viridis"), ax=axes, **looks)
         bar.ax.set_yticklabels([number(scale.low), number(scale.high)])
-        bar.set_label(textwrap.fill(plain(of.y), _letters(of)), size=6)
-
-
-def _letters(of: Map) -> int:
-    """How many letters of a label go beside a map's scale: one takes 0.045 inches."""
-    return max(10, round((_tall(of) - _AROUND) / 0.045))
+        bar.set_label(
+            textwrap.fill(plain(of.y), max(10, round((_tall(of) - _AROUND) / 0.045))), size=6
+        )
 
 
 def _short(name: str) -> str:

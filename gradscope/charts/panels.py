@@ -1,12 +1,19 @@
-"""The content of a chart, independent of its drawing."""
+"""The content of a chart, and a chart as an SVG element for a page.
+
+The page's style sheet has the colours. They come from classes (``c0`` to ``c4``), so that a page
+can be dark; lines differ by their dashes too.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 
-from gradscope.charts.scales import Scale
+from gradscope.charts.scales import Scale, written
+from gradscope.typeset.numbers import count, number
+from gradscope.typeset.text import plain
 
 #: Why a point has no height, or that it stands for some without one.
 ZERO, MISSING, NOT_FINITE = "zero", "missing", "not finite"
@@ -126,3 +133,149 @@ def _together(points: Sequence[Point]) -> Point:
     middle = known[(len(known) - 1) // 2]
     low = min(y for y in lows if y is not None)
     return replace(middle, low=low, high=max(y for y in highs if y is not None), mark=mark)
+
+
+WIDTH, HEIGHT = 480, 230
+#: The plot's edges.
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 456, 12, 182
+#: How tall the strip of a stretch is, and how many lie below each other.
+_STRIP, _LANES = 5, 5
+#: Points with a larger distance than this have their own dot, with its name.
+_APART = 6.0
+#: Of a curve's two ends, the points between which nothing was measured are not joined.
+_SIGNS = {
+    "zero": "M{x} {y}m-4 0l4-4l4 4l-4 4z",
+    "missing": "M{x} {y}m-3.5-3.5l7 7m0-7l-7 7",
+    "not finite": "M{x} {y}m-4 3.5l4-7l4 7z",
+}
+
+
+def panel_svg(panel: Panel) -> str:
+    """The element; its text is that of titles, ticks and labels, and of what a pointer meets."""
+    places = [point.x for point in panel.points]
+    across = Scale(min(places), max(places)) if len(set(places)) > 1 else _around(places[0])
+    if panel.bars:
+        across = Scale(across.low - 0.5, across.high + 0.5)
+    frame = _Frame(across, panel.scale)
+    label = f"{panel.title}: {panel.y} over {panel.x}"
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_text(label)}">',
+        *_axes(panel, frame),
+        *_stretches(panel.stretches, frame),
+    ]
+    for i, curve in enumerate(panel.curves):
+        shape = _bars if panel.bars else _line
+        parts += [f'<g class="c{i % 5}">', *shape(curve, frame), "</g>"]
+    return "".join([*parts, "</svg>"])
+
+
+class _Frame:
+    """From values to places on the paper, in tenths of a pixel."""
+
+    def __init__(self, across: Scale, up: Scale) -> None:
+        self.across, self.up = across, up
+
+    def x(self, value: float) -> float:
+        return round(_LEFT + (_RIGHT - _LEFT) * self.across.share(value), 1)
+
+    def y(self, value: float) -> float:
+        return round(_BOTTOM - (_BOTTOM - _TOP) * self.up.share(value), 1)
+
+
+def _around(place: float) -> Scale:
+    return Scale(place - 0.5, place + 0.5)
+
+
+def _axes(panel: Panel, frame: _Frame) -> Iterator[str]:
+    for tick in frame.up.ticks():
+        y = frame.y(tick)
+        yield f'<path class="grid" d="M{_LEFT} {y}H{_RIGHT}"/>'
+        yield f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">'
+        yield f"{written(tick, log=frame.up.log)}</text>"
+    for tick in frame.across.ticks(8):
+        if float(tick).is_integer():
+            yield f'<text x="{frame.x(tick)}" y="{_BOTTOM + 16}" text-anchor="middle">'
+            yield f"{count(int(tick))}</text>"
+    yield f'<path class="axis" d="M{_LEFT} {_TOP}V{_BOTTOM}H{_RIGHT}"/>'
+    middle = (_LEFT + _RIGHT) // 2
+    yield f'<text x="{middle}" y="{_BOTTOM + 36}" text-anchor="middle">{_text(panel.x)}</text>'
+
+
+def _line(curve: Curve, frame: _Frame) -> Iterator[str]:
+    points = thinned(curve.points)
+    for run in _unbroken(points):
+        spread = [p for p in run if p.low != p.high]
+        if spread:
+            highs = [f"{frame.x(p.x)} {frame.y(_end(p.high, p))}" for p in run]
+            lows = [f"{frame.x(p.x)} {frame.y(_end(p.low, p))}" for p in reversed(run)]
+            yield f'<path class="band" d="M{"L".join([*highs, *lows])}z"/>'
+        places = [f"{frame.x(p.x)} {frame.y(p.y)}" for p in run if p.y is not None]
+        yield f'<path class="line" d="M{"L".join(places)}"/>'
+    # A dot where there is room for it: it can be pointed at.
+    room = (_RIGHT - _LEFT) / max(1, len(points))
+    for p in points:
+        if p.y is not None and (room >= _APART or len(points) == 1):
+            words = _label(p, curve)
+            yield f'<circle cx="{frame.x(p.x)}" cy="{frame.y(p.y)}" r="2.5">'
+            yield f"<title>{words}</title></circle>"
+    yield from _marks(points, curve, frame)
+
+
+def _bars(curve: Curve, frame: _Frame) -> Iterator[str]:
+    points = thinned(curve.points)
+    width = round(max(1.0, 0.8 * (_RIGHT - _LEFT) / max(1, len(points))), 1)
+    for p in points:
+        if p.y is not None:
+            top, x = frame.y(p.y), round(frame.x(p.x) - width / 2, 1)
+            yield f'<rect x="{x}" y="{top}" width="{width}" height="{round(_BOTTOM - top, 1)}">'
+            yield f"<title>{_label(p, curve)}</title></rect>"
+
+
+def _marks(points: Sequence[Point], curve: Curve, frame: _Frame) -> Iterator[str]:
+    """Below the axis's end what is zero or missing, above it NaN and Inf."""
+    for mark in MARKS:
+        y = _BOTTOM - 5 if mark in (ZERO, "missing") else _TOP + 5
+        found = [p for p in points if p.mark == mark]
+        for p in found:
+            d = _SIGNS[mark].format(x=frame.x(p.x), y=y)
+            yield f'<path class="mark {mark.partition(" ")[0]}" d="{d}">'
+            yield f"<title>{_text(p.name or curve.name)}: {mark}</title></path>"
+
+
+def _stretches(stretches: Sequence[Stretch], frame: _Frame) -> Iterator[str]:
+    """Strips at the top, a lane for each text; a line from top to bottom for a single moment."""
+    lanes: dict[str, int] = {}
+    for one in stretches:
+        left, right = frame.x(one.first), frame.x(one.last)
+        place = f'x="{left}" y="{_TOP}" width="1" height="{_BOTTOM - _TOP}"'
+        if one.first != one.last or one.tone:
+            lane = lanes.setdefault(one.text, len(lanes)) % _LANES
+            y, wide = _TOP + lane * (_STRIP + 1), max(2.0, round(right - left, 1))
+            place = f'x="{left}" y="{y}" width="{wide}" height="{_STRIP}"'
+        yield f'<rect class="stretch {one.tone}" {place}><title>{_text(one.text)}</title></rect>'
+
+
+def _unbroken(points: Sequence[Point]) -> Iterator[list[Point]]:
+    """Stretches of points with a height."""
+    run: list[Point] = []
+    for p in points:
+        if p.y is not None:
+            run.append(p)
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _end(y: float | None, p: Point) -> float:
+    return p.y or 0.0 if y is None else y
+
+
+def _label(p: Point, curve: Curve) -> str:
+    spread = f" ({number(p.low)} to {number(p.high)})" if p.low != p.high else ""
+    return f"{_text(p.name or curve.name)}: {number(p.y)}{spread}"
+
+
+def _text(text: str) -> str:
+    return escape(plain(text), quote=True)

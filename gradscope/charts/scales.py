@@ -1,4 +1,4 @@
-"""Axes: where a value is between the two ends, and which values are written beside them."""
+"""Axes and colours: where a value is between two ends, and the values written beside them."""
 
 from __future__ import annotations
 
@@ -57,3 +57,23 @@ class Scale:
 def written(value: float, *, log: bool = False) -> str:
     """A tick's text: as short as it can be."""
     return f"{value:.0e}" if log and not 0.01 <= value < 10_000 else f"{value:.6g}"
+
+
+#: Maps of unsigned values in equal steps, from small to large: lightness alone tells the order, for
+#: every kind of colour vision and in grey print. By N. Smith and S. van der Walt,
+#: https://bids.github.io/colormap/ (CC0).
+COLORMAPS = {
+    "inferno": "000004 1b0c41 4a0c6b 781c6d a52c60 cf4446 ed6925 fb9b06 f7d13d fcffa4",
+    "magma": "000004 180f3d 440f76 721f81 9e2f7f cd4071 f1605d fd9668 feca8d fcfdbf",
+    "viridis": "440154 472d7b 3b528b 2c728e 21918c 28ae80 5ec962 addc30 fde725",
+}
+_VIRIDIS = [tuple(bytes.fromhex(step)) for step in COLORMAPS["viridis"].split()]
+
+
+def viridis(share: float) -> tuple[float, float, float]:
+    """Red, green and blue, 0 to 255, at ``share`` of the way from the least to the largest."""
+    place = min(max(share, 0.0), 1.0) * (len(_VIRIDIS) - 1)
+    low = min(int(place), len(_VIRIDIS) - 2)
+    ends = zip(_VIRIDIS[low], _VIRIDIS[low + 1], strict=True)
+    red, green, blue = (a + (b - a) * (place - low) for a, b in ends)
+    return red, green, blue

@@ -66,7 +66,7 @@ def models_and_runs(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def pictures(ctx: typer.Context, incomplete: str) -> list[str]:
     """A picture, or ``key=value``."""
-    from gradscope.images import suffixes
+    from gradscope.images.files import suffixes
 
     if "=" in incomplete:
         return settings(incomplete)
@@ -118,7 +118,7 @@ def column(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def tables(incomplete: str) -> list[str]:
     """A table of a report."""
-    from gradscope.reporters.report.tables.view_checks import TABLES
+    from gradscope.reporters.tables.report_tables import TABLES
 
     return _beginning(TABLES, incomplete)
 
@@ -158,7 +158,7 @@ def _listed(words: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _columns(ctx: typer.Context) -> list[str]:
-    from gradscope.reporters.report.tables import call_columns, parameter_columns
+    from gradscope.reporters.tables import call_columns, parameter_columns
 
     if ctx.params.get("table") == "parameters":
         return list(parameter_columns.COLUMNS)

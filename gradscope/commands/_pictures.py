@@ -10,12 +10,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from gradscope import images
+from gradscope.charts.scales import COLORMAPS
 from gradscope.commands._completing import one_of
 from gradscope.commands._model import split_files
 from gradscope.commands._options import flag, option
 from gradscope.commands._write import STDOUT, check_output, write_output
 from gradscope.errors import OptionError
+from gradscope.images import files
+from gradscope.images.files import PICTURES, USUAL, check_look, check_suffix, page_files
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -43,11 +45,10 @@ class PictureOptions:
         str,
         option(
             "NAME",
-            f"Colours of unsigned maps: {', '.join(images.COLORMAPS)}. Signed ones go from "
-            "blue to red.",
-            complete=one_of(images.COLORMAPS),
+            f"Colours of unsigned maps: {', '.join(COLORMAPS)}. Signed ones go from blue to red.",
+            complete=one_of(COLORMAPS),
         ),
-    ] = images.USUAL
+    ] = USUAL
     crop: Annotated[
         bool, flag("--crop", "Draw only the part that the model's transform keeps.")
     ] = False
@@ -58,7 +59,7 @@ class PictureOptions:
         Raises:
             OptionError: a share that is none, or an unknown colour map.
         """
-        images.check_look(self.alpha, self.colormap)
+        check_look(self.alpha, self.colormap)
 
 
 def split_pictures(words: list[str] | None, command: str) -> tuple[list[str], list[str]]:
@@ -69,7 +70,7 @@ def split_pictures(words: list[str] | None, command: str) -> tuple[list[str], li
     """
     paths, overrides = split_files(words)
     for word in paths:
-        known = Path(word).suffix.lower() in (*images.suffixes(), ".npy")
+        known = Path(word).suffix.lower() in (*files.suffixes(), ".npy")
         if _MODEL.fullmatch(word) and not known and not Path(word).exists():
             others = [shlex.quote(path) for path in paths if path != word]
             model = " ".join(["-m", shlex.quote(word), *(others or ["IMAGE"])])
@@ -95,7 +96,7 @@ class OutputFiles:
             OptionError: the one file exists, or a folder is not there or not writable.
         """
         if self.file is not None:
-            for file in images.page_files(self.file, pages):
+            for file in page_files(self.file, pages):
                 check_output(file, force=self.force)
             return
         for name in names:
@@ -119,12 +120,12 @@ def output_files(output: Path | None, *, force: bool) -> OutputFiles:
             help="`-f json` writes the report there; else name a file or a folder",
         )
     if not output.suffix:
-        suffixes = ", ".join(images.PICTURES)
+        suffixes = ", ".join(PICTURES)
         raise OptionError(
             f"`{output}` is not a folder, and has no suffix that gives the format",
             help=f"create it: mkdir -p '{output}'; or use one of {suffixes}, .json",
         )
-    images.check_suffix(output)
+    check_suffix(output)
     return OutputFiles(file=output, force=force)
 
 
@@ -160,11 +161,7 @@ def write_pictures(
     found: Saliency, to: OutputFiles, names: Sequence[str], looks: PictureOptions
 ) -> list[Path]:
     """Overlays or contact sheets, written atomically; the paths, in the order of the pictures."""
-    written = []
-    for path, picture in _pictures(found, to, names, looks):
-        write_output(images.encoded(picture, path), path, force=to.force)
-        written.append(path)
-    return written
+    return _write(_pictures(found, to, names, looks), to)
 
 
 def drawn_maps(found: Saliency, looks: PictureOptions) -> list[list[bytes]]:
@@ -176,9 +173,15 @@ def write_pages(pages: Sequence[Image], to: OutputFiles, name: str) -> list[Path
     """The pages of one sheet, written atomically; ``name`` is the file's in a folder."""
     if to.file is not None:
         to.check((), len(pages))  # all of them, before the first is written
+    return _write(_placed(pages, to, name), to)
+
+
+def _write(pictures: Iterator[tuple[Path, Image]], to: OutputFiles) -> list[Path]:
+    from gradscope.images.sheets import encoded
+
     written = []
-    for path, page in _placed(pages, to, name):
-        write_output(images.encoded(page, path), path, force=to.force)
+    for path, picture in pictures:
+        write_output(encoded(picture, path), path, force=to.force)
         written.append(path)
     return written
 
@@ -203,20 +206,22 @@ def saved_maps(found: Saliency, folder: Path, names: Sequence[str], *, force: bo
 def _pictures(
     found: Saliency, to: OutputFiles, names: Sequence[str], looks: PictureOptions
 ) -> Iterator[tuple[Path, Image]]:
-    rows = images.rows(found.report, found.photos, found.maps, **asdict(looks))
+    from gradscope.images import sheets
+
+    rows = sheets.rows(found.report, found.photos, found.maps, **asdict(looks))
     if to.file is not None:
-        pages = images.pages(rows)
+        pages = sheets.pages(rows)
         to.check((), len(pages))  # all of them, before the first is written
         yield from _placed(pages, to, "")
         return
     for row, name, record in zip(rows, names, found.report.images, strict=True):
-        yield from _placed(images.pages([row]), to, f"{name}-{_subject(record)}")
+        yield from _placed(sheets.pages([row]), to, f"{name}-{_subject(record)}")
 
 
 def _placed(pages: Sequence[Image], to: OutputFiles, name: str) -> Iterator[tuple[Path, Image]]:
     """Each page with its file."""
     if to.file is not None:
-        yield from zip(images.page_files(to.file, len(pages)), pages, strict=True)
+        yield from zip(page_files(to.file, len(pages)), pages, strict=True)
         return
     for i, page in enumerate(pages, 1):
         stem = name if i == 1 else f"{name}-page-{i}"

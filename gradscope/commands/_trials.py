@@ -27,8 +27,8 @@ from gradscope.records.answers import WhyReport
 from gradscope.records.history import RunHistory
 from gradscope.records.run import ErrorRecord
 from gradscope.records.training import StepSample
-from gradscope.reporters.training.sentences.answers import answers
-from gradscope.reporters.training.sentences.summary import title
+from gradscope.reporters.run.answers import answers
+from gradscope.reporters.run.summary import title
 from gradscope.reporters.verdict import Verdict
 from gradscope.rules import reaches
 from gradscope.runfile.database import copy

@@ -26,10 +26,8 @@ from gradscope.errors import OptionError, refuse_unknown, visible
 from gradscope.records.experiment import ExperimentReport
 from gradscope.records.history import RunHistory
 from gradscope.records.report import CheckReport, Report
-from gradscope.reporters.diff import DiffView
-from gradscope.reporters.report import View
-from gradscope.reporters.report.tables import view_checks
-from gradscope.reporters.text_view import TextView
+from gradscope.reporters.tables import report_tables
+from gradscope.reporters.views import DiffView, TextView, View
 
 ROOM = "gradscope.reporters.report"
 
@@ -107,7 +105,7 @@ class ReportOutput:
         """
         destination = choose_destination(format, file, display, ROOM, heading)
         view = table_view(destination, tables or TableOptions())
-        view_checks.check(view)
+        report_tables.check(view)
         return cls(destination, view)
 
     def write(self, report: object) -> None:

@@ -37,7 +37,7 @@ from gradscope.errors import ConfigError, OptionError, Place, did_you_mean
 from gradscope.output_files import check_readable
 from gradscope.records.report import BaselineEntry, CheckedModel, CheckReport, Finding
 from gradscope.records.run import RunInfo
-from gradscope.reporters.finding_identity import without_figures
+from gradscope.reporters.finding_lines import without_figures
 from gradscope.rules import reaches
 from gradscope.typeset.numbers import plural
 

@@ -25,7 +25,7 @@ from gradscope.commands._write import say
 from gradscope.errors import OptionError
 from gradscope.experiment.arms import NAMES, chosen
 from gradscope.experiment.scratch import Scratch
-from gradscope.reporters.text_view import TextView
+from gradscope.reporters.views import TextView
 from gradscope.training.launch import Script
 from gradscope.typeset.numbers import duration, plural, size
 

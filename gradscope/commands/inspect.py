@@ -28,7 +28,7 @@ from gradscope.commands._options import (
 from gradscope.commands._running import running
 from gradscope.commands._views import PlotOptions, ReportOutput
 from gradscope.errors import Interrupted, ModelError, OptionError, did_you_mean
-from gradscope.reporters.report.tables.view_checks import measured
+from gradscope.reporters.tables.report_tables import measured
 from gradscope.rules import reaches
 
 

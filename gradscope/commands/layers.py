@@ -21,7 +21,7 @@ from gradscope.commands._options import (
 from gradscope.commands._running import running
 from gradscope.commands._views import choose_format
 from gradscope.commands._write import write_output
-from gradscope.reporters.text_view import TextView
+from gradscope.reporters.views import TextView
 
 ROOM = "gradscope.reporters.layers"
 

@@ -29,8 +29,8 @@ from gradscope.commands._views import choose_destination
 from gradscope.commands._write import STDOUT, check_output, say, write_output
 from gradscope.errors import ModelError, OptionError, did_you_mean, refuse_unknown
 from gradscope.records.leaks import AXES, LeaksReport
-from gradscope.reporters.leaks.charts.dependencies import maps
-from gradscope.reporters.text_view import TextView
+from gradscope.reporters.leaks import maps
+from gradscope.reporters.views import TextView
 from gradscope.rules import FAIL_ON, SEVERITIES
 
 ROOM = "gradscope.reporters.leaks"

@@ -23,9 +23,9 @@ from gradscope.commands._views import check_look, terminal_width, use_color
 from gradscope.commands._write import check_output, say, write_output
 from gradscope.errors import ConfigError, visible
 from gradscope.records.history import RunHistory
-from gradscope.reporters.report import View
-from gradscope.reporters.training import terminal
-from gradscope.reporters.training.sentences.news import news
+from gradscope.reporters.run.findings import news
+from gradscope.reporters.training import page
+from gradscope.reporters.views import View
 from gradscope.runfile.folder import FOLDER, ChosenRun, chosen_run, file_of, newest_run
 from gradscope.runfile.reader import RunFile
 from gradscope.typeset.console import printed
@@ -134,8 +134,8 @@ def watch(opened: RunFile, chosen: ChosenRun, display: DisplayOptions) -> None:
                 live.update(_fitting(shown, heading, view, console.height), refresh=True)
     finally:
         view = View(width=terminal_width(None, display.width), color=color, command=show)
-        page = [*heading, *terminal.page(shown, view)]
-        write_output(printed(page, width=view.width, color=color), None)
+        lines = [*heading, *page(shown, view)]
+        write_output(printed(lines, width=view.width, color=color), None)
 
 
 def follow(opened: RunFile, heading: str | None = None) -> None:
@@ -164,7 +164,7 @@ def _changing(opened: RunFile, history: RunHistory) -> Iterator[RunHistory]:
 def _fitting(history: RunHistory, heading: list[Text], view: View, height: int) -> Text:
     """The page with as many layers as the terminal has lines for."""
     for layers in _LAYERS:
-        lines = [*heading, *terminal.page(history, replace(view, top=layers))]
+        lines = [*heading, *page(history, replace(view, top=layers))]
         if len(lines) <= height:
             return Text("\n").join(lines)
     more = f"… {plural(len(lines) - height + 1, 'line')} more: {view.command}"

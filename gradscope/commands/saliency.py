@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gradscope import images, plugins
+from gradscope import plugins
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch
 from gradscope.commands._options import (
@@ -33,8 +33,8 @@ from gradscope.commands._running import keep_stdout_clean, running
 from gradscope.commands._views import text_view
 from gradscope.commands._write import check_output, write_output
 from gradscope.errors import ModelError, OptionError
-from gradscope.reporters.methods import terminal as method_list
-from gradscope.reporters.saliency import terminal
+from gradscope.images.files import shown
+from gradscope.reporters import listings
 
 if TYPE_CHECKING:
     from gradscope.api.attributions import SaliencyRequest
@@ -160,7 +160,7 @@ def run(
 
         with keep_stdout_clean():
             listed = every_method()
-        write_output(method_list.render(listed, look), None)
+        write_output(listings.methods(listed, look), None)
         return
     picture.check()
     paths, overrides = split_pictures(words, "saliency")
@@ -196,10 +196,12 @@ def run(
         with running(options.timeout):
             # What is missing or in the way is reported before weights are fetched.
             found_files = picture_files(paths)
-            names = file_names([images.shown(path) for path in found_files])
+            names = file_names([shown(path) for path in found_files])
             overlays = [f"{name}-{_file_suffix(maps)}" for name in names]
             if as_pictures:
-                files.check(overlays, images.page_count(len(found_files), len(maps)))
+                from gradscope.images.sheets import page_count
+
+                files.check(overlays, page_count(len(found_files), len(maps)))
             viewer = view(model, overrides, options.keys, options.allow or (), input=input)
             pictures = read_pictures(found_files, viewer)
             found = attribute(viewer, pictures, request, seed=options.seed)
@@ -216,7 +218,7 @@ def run(
         write_output(text, output, force=force)
         return
     written = write_pictures(found, files, overlays, picture)
-    text = terminal.render(found.report, look, written)
+    text = plugins.load(ROOM, "terminal").render(found.report, look, written)
     write_output(text + _preview(written, look.width, look.color), None)
 
 
@@ -251,4 +253,7 @@ def _preview(written: list[Path], width: int | None, color: bool) -> str:
     """The first picture in the terminal, where there is one with colours."""
     if width is None or not color or not written or written[0].suffix.lower() == ".pdf":
         return ""
-    return "\n" + images.preview(images.read_image(written[0]), min(width, 100), color)
+    from gradscope.images.preview import preview
+    from gradscope.images.reading import read_image
+
+    return "\n" + preview(read_image(written[0]), min(width, 100), color)

@@ -27,15 +27,15 @@ def run(
     if keys:
         # A schema is written without what sets text.
         from gradscope.commands._views import check_look, terminal_width, use_color
-        from gradscope.reporters.keys import terminal
-        from gradscope.reporters.text_view import TextView
+        from gradscope.reporters import listings
+        from gradscope.reporters.views import TextView
 
         check_look(display)
         look = TextView(
             width=terminal_width(file.path, display.width),
             color=use_color(file.path, display.color),
         )
-        text = terminal.render(config_keys(), look)
+        text = listings.keys(config_keys(), look)
     else:
         text = json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
     write_output(text, file.path, force=file.force)

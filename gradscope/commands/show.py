@@ -36,15 +36,11 @@ from gradscope.records.answers import WhyReport
 from gradscope.records.diff import TABLES_OF_DIFF, DiffReport
 from gradscope.records.report import Report
 from gradscope.records.training import TrainedModel, TrainingRun, TrainingStep
-from gradscope.reporters.markdown_text import escaped
-from gradscope.reporters.report import View
-from gradscope.reporters.training.sentences.step_facts import facts_of_step, step_title
-from gradscope.reporters.training.tables import choices
-from gradscope.reporters.training.tables.naming import (
-    called,
-    selected,
-    selected_reports,
-)
+from gradscope.reporters.markdown import escaped
+from gradscope.reporters.run import steps
+from gradscope.reporters.run.naming import called, selected, selected_reports
+from gradscope.reporters.run.summary import facts_of_step, step_title
+from gradscope.reporters.views import View
 from gradscope.runfile.folder import RECORD, ChosenRun, chosen_run, file_of, recorded, run_named
 from gradscope.runfile.reader import RunFile
 from gradscope.typeset.console import printed
@@ -217,7 +213,7 @@ def show_run(
     view = table_view(destination, tables)
     if destination.format == "csv":
         view = _for_csv(view)
-    choices.check(view)
+    steps.check(view)
     patterns, exclude = layers.layers or (), layers.exclude or ()
     wanted = bool(patterns or exclude or plots.plot) or view.table == "calls"
     wanted = wanted or destination.format in _COMPLETE

@@ -1,9 +1,57 @@
-"""AutogradGraph → str or bytes: one file per format, with ``suffix`` and ``render(graph, view)``.
+"""AutogradGraph → str or bytes: a file or an entry for each format, with ``render(graph, view)``.
 
 A new format is a new file here; its name is what ``-f`` takes. Everything that is drawn comes from
 ``graph``, every picture from ``picture``, so that no two formats can disagree.
 """
 
-from gradscope.diagrams.graph.view import GraphView
+from __future__ import annotations
 
-__all__ = ["GraphView"]
+from collections.abc import Callable
+
+from gradscope.diagrams.graph.view import GraphView
+from gradscope.plugins import Format
+from gradscope.records.graph import AutogradGraph
+
+__all__ = ["FORMATS", "GraphView"]
+
+
+def _json(graph: AutogradGraph, view: GraphView) -> str:
+    """The record itself, folded nowhere: the full graph, or the paths that were asked for.
+
+    What was asked for and is not in the graph is answered in ``answers``.
+    """
+    from gradscope.diagrams.graph.lookup import between
+    from gradscope.records import json
+
+    return json.dumps(between(graph, view, answers=True))
+
+
+def _dot(graph: AutogradGraph, view: GraphView) -> str:
+    """The drawing in the language of Graphviz, written without it.
+
+    ``view.full`` has one node for each node and one edge for each edge.
+    """
+    from gradscope.diagrams.picture.dot_text import written
+    from gradscope.diagrams.picture.drawing import draw
+
+    return written(draw(graph, view))
+
+
+def _laid_out(form: str) -> Callable[[AutogradGraph, GraphView], bytes]:
+    """The drawing at its own size: vectors, or pixels at 96 dpi with text 15 pixels high."""
+
+    def render(graph: AutogradGraph, view: GraphView) -> bytes:
+        from gradscope.diagrams.picture.layout import laid_out
+
+        return laid_out(graph, view, form)[0]
+
+    return render
+
+
+#: Formats that only pass on.
+FORMATS = {
+    "dot": Format(".dot", _dot),
+    "json": Format(".json", _json),
+    "pdf": Format(".pdf", _laid_out("pdf"), binary=True),
+    "png": Format(".png", _laid_out("png"), binary=True),
+}

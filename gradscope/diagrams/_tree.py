@@ -17,8 +17,8 @@ from gradscope.diagrams.graph.groups import (
     sizes,
 )
 from gradscope.diagrams.graph.view import GraphView
-from gradscope.reporters.labels import some_names
-from gradscope.typeset.bars import log_bars
+from gradscope.reporters.header import some_names
+from gradscope.typeset.curves import log_bars
 from gradscope.typeset.numbers import count, number, size
 from gradscope.typeset.tables import Heading, Table, of_columns, plan
 from gradscope.typeset.text import plain
@@ -186,7 +186,7 @@ def table(
     marks = [_note(row, flow) for row in lines]
     by_bytes = view.by == "saved"
     name = "module" if all(row.operation is None for row in lines) else "module or operation"
-    columns = [
+    columns: list[tuple[Heading, Sequence[str]]] = [
         (Heading(name, False), [_name(row, flow) for row in lines]),
         (Heading("type or shape", False, 50), [_type(row, flow) for row in lines]),
         (Heading("ops", keep=80), [_count(row, "ops") for row in lines]),
@@ -197,9 +197,9 @@ def table(
         (Heading(LEADS, False, 85), leads(lines, flow, shown(root, is_open))),
         (Heading("frontier", False, 99), marks),
     ]
-    made = of_columns("by module", columns, list(map(_tone, marks)))
-    legend = tuple(_legend(lines, made, view, start))
-    return replace(made, caption=f"nearest to {start} first", legend=legend)
+    caption = f"nearest to {start} first"
+    made = of_columns("by module", columns, list(map(_tone, marks)), caption=caption)
+    return replace(made, legend=tuple(_legend(lines, made, view, start)))
 
 
 def _legend(lines: Sequence[Row], made: Table, view: GraphView, start: str) -> Iterator[str]:

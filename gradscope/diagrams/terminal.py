@@ -13,7 +13,7 @@ from gradscope.diagrams.graph.flow import Flow, main_path, read_flow
 from gradscope.diagrams.graph.groups import Group, chain, grouped, opened, start
 from gradscope.diagrams.graph.view import GraphView
 from gradscope.records.graph import AutogradGraph
-from gradscope.reporters.errors import error_lines
+from gradscope.reporters.finding_lines import error_lines
 from gradscope.reporters.header import header, run_facts
 from gradscope.typeset.console import Line, paragraphs, printed, prose, stacked, table_lines
 from gradscope.typeset.numbers import number, plural, size

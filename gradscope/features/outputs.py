@@ -48,7 +48,7 @@ def hooked_layers(layers: Sequence[Layer], read: Read) -> Iterator[None]:
     def look(module: nn.Module, reads: bool, values: Any) -> None:
         for layer in by_module[module]:
             if layer.reads is reads:
-                tensor = _first(values)
+                tensor = next((t for _, t in find(values, Tensor) if t.is_floating_point()), None)
                 if tensor is not None:
                     read(layer, tensor)
 
@@ -69,10 +69,6 @@ def run(model: nn.Module, inputs: Tensor, layers: Sequence[Layer], read: Read) -
     with torch.no_grad(), hooked_layers(layers, read):
         # A copy: a model may normalise its input in place.
         model(inputs.clone())
-
-
-def _first(values: Any) -> Tensor | None:
-    return next((t for _, t in find(values, Tensor) if t.is_floating_point()), None)
 
 
 def one_layer(model: nn.Module, pattern: str) -> Layer:

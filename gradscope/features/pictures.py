@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gradscope import images, progress
+from gradscope import progress
 from gradscope.demo import all_digits
 from gradscope.errors import ConfigError, OptionError
+from gradscope.images.files import find_images, pictures_below, shown
+from gradscope.images.photos import Photo
+from gradscope.images.reading import input_picture, read_array, read_image
+from gradscope.images.tracing import trace
 from gradscope.loading.viewing import Viewer
 from gradscope.output_files import expanded
 from gradscope.records.features import SkippedImage
@@ -50,7 +54,7 @@ class Source:
             return self.values
         if self.is_array:
             assert self.path is not None
-            return torch.from_numpy(images.read_array(self.path))
+            return torch.from_numpy(read_array(self.path))
         return viewer.transform(self.picture())
 
     def picture(self) -> Image:
@@ -60,21 +64,21 @@ class Source:
             ConfigError: the file is broken, or no picture.
         """
         if self.values is not None:
-            return images.input_picture(self.values.detach().cpu().float().numpy())
+            return input_picture(self.values.detach().cpu().float().numpy())
         if self.stored is not None:
             return self.stored
         assert self.path is not None
         if self.is_array:
-            return images.input_picture(images.read_array(self.path))
-        return images.read_image(self.path)
+            return input_picture(read_array(self.path))
+        return read_image(self.path)
 
-    def photo(self, viewer: Viewer) -> images.Photo:
+    def photo(self, viewer: Viewer) -> Photo:
         """The picture, and which part of it the model sees."""
         picture = self.picture()
         geometry = None
         if self.values is None and not self.is_array:
-            geometry = images.trace(viewer.transform, picture.size, picture.mode)
-        return images.Photo(picture, Path(self.name).name, "", geometry=geometry)
+            geometry = trace(viewer.transform, picture.size, picture.mode)
+        return Photo(picture, Path(self.name).name, "", geometry=geometry)
 
     @property
     def stem(self) -> str:
@@ -100,13 +104,13 @@ def sources(words: Sequence[str | Path]) -> list[Source]:
     for word in words:
         inside = here / expanded(word)
         if inside.is_dir():
-            for path in images.pictures_below(inside):
+            for path in pictures_below(inside):
                 parts = path.relative_to(inside).parts
                 label = parts[0] if len(parts) > 1 else None
-                found.setdefault(path, Source(images.shown(path), label, path))
+                found.setdefault(path, Source(shown(path), label, path))
         else:
-            for path in images.find_images(str(word), here):
-                found.setdefault(path, Source(images.shown(path), None, path))
+            for path in find_images(str(word), here):
+                found.setdefault(path, Source(shown(path), None, path))
     return list(found.values())
 
 

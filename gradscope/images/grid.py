@@ -1,10 +1,14 @@
-"""Pages of small pictures in rows, each with words above and below it, under one title."""
+"""Pages of small pictures in rows, each with words above and below it, and filters as pictures."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
 
 from gradscope.images.lettering import (
     DIM,
@@ -17,10 +21,7 @@ from gradscope.images.lettering import (
     write,
 )
 from gradscope.images.photos import magnified
-from gradscope.images.scales import Scale
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from gradscope.images.scales import Scale, colored
 
 #: Around a picture that is marked: an orange that every kind of colour blindness sees.
 MARK = (213, 94, 0)
@@ -34,7 +35,7 @@ _RIM = 3
 class Tile:
     """A picture, the words above it and the lines below it; a ``marked`` one has a frame."""
 
-    picture: Image
+    picture: Image.Image
     title: str = ""
     lines: tuple[str, ...] = ()
     marked: bool = False
@@ -52,7 +53,7 @@ def grid(
     side: int,
     scale: Scale | None = None,
     foot: Sequence[str] = (),
-) -> list[Image]:
+) -> list[Image.Image]:
     """The pages, in order; each has the title, and at its foot the colour bar and the remarks.
 
     Args:
@@ -79,9 +80,7 @@ def _page(
     side: int,
     scale: Scale | None,
     foot: Sequence[str],
-) -> Image:
-    from PIL import Image
-
+) -> Image.Image:
     room = width - 2 * _GAP
     head = [line for sentence in title for line in wrapped(sentence, _SIZE, room)]
     small = [line for sentence in foot for line in wrapped(sentence, _SMALL, room)]
@@ -102,10 +101,8 @@ def _page(
     return canvas
 
 
-def _line(row: Sequence[Tile], side: int) -> Image:
+def _line(row: Sequence[Tile], side: int) -> Image.Image:
     """The tiles of one row side by side, their pictures on one height."""
-    from PIL import Image
-
     above = [wrapped(tile.title, _SMALL, side) if tile.title else [] for tile in row]
     below = [[x for line in tile.lines for x in wrapped(line, _SMALL, side)] for tile in row]
     pictures = [_fitted(tile, side) for tile in row]
@@ -121,10 +118,8 @@ def _line(row: Sequence[Tile], side: int) -> Image:
     return canvas
 
 
-def _fitted(tile: Tile, side: int) -> Image:
+def _fitted(tile: Tile, side: int) -> Image.Image:
     """The picture within the square, small ones with their pixels as larger squares."""
-    from PIL import Image, ImageDraw
-
     picture, longest = tile.picture, max(tile.picture.size)
     if longest > side:
         size = tuple(max(1, round(each * side / longest)) for each in picture.size)
@@ -135,3 +130,23 @@ def _fitted(tile: Tile, side: int) -> Image:
         box = (0, 0, picture.width - 1, picture.height - 1)
         ImageDraw.Draw(picture).rectangle(box, outline=MARK, width=_RIM)
     return picture
+
+
+def colored_kernel(weights: NDArray[np.float32], top: float) -> Image.Image:
+    """A filter [3, h, w] as a colour picture: grey is 0, black −``top`` and white ``top``."""
+    shares = np.nan_to_num(0.5 + weights / (2 * top or 1.0), nan=0.5).clip(0, 1)
+    return Image.fromarray(np.rint(shares * 255).astype(np.uint8).transpose(1, 2, 0).copy())
+
+
+def mapped_kernel(weights: NDArray[np.float32], scale: Scale) -> Image.Image:
+    """A filter [channels, h, w] as maps in the scale's colours, row by row in a square."""
+    channels, height, width = weights.shape
+    across = math.ceil(math.sqrt(channels * height / width))
+    down = math.ceil(channels / across)
+    colors = colored(scale.shares(weights), scale.signed)
+    size = (down * (height + 1) - 1, across * (width + 1) - 1, 3)
+    canvas = np.full(size, PAPER, dtype=np.uint8)
+    for i in range(channels):
+        y, x = i // across * (height + 1), i % across * (width + 1)
+        canvas[y : y + height, x : x + width] = colors[i]
+    return Image.fromarray(canvas)

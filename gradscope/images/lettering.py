@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import unicodedata
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from gradscope.images.colors import STEPS, table
-from gradscope.images.scales import Scale
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from PIL.ImageFont import FreeTypeFont
+from PIL.ImageFont import ImageFont as BitmapFont
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-    from PIL.ImageFont import FreeTypeFont
-    from PIL.ImageFont import ImageFont as BitmapFont
+from gradscope.images.scales import STEPS, Scale, table
 
 INK, DIM, PAPER = (17, 17, 17), (95, 95, 95), (255, 255, 255)
 #: What the font can draw beyond ASCII.
@@ -46,8 +44,6 @@ _FOLDED = str.maketrans(
 @lru_cache(maxsize=16)
 def font(size: int) -> FreeTypeFont | BitmapFont:
     """The font at that height in pixels; without FreeType the one bitmap that there is."""
-    from PIL import ImageFont
-
     try:
         return ImageFont.load_default(size)
     except ImportError:
@@ -95,11 +91,13 @@ def wrapped(text: str, size: int, width: int) -> list[str]:
 
 
 def write(
-    canvas: Image, at: tuple[int, int], lines: list[str], size: int, color: tuple[int, int, int]
+    canvas: Image.Image,
+    at: tuple[int, int],
+    lines: list[str],
+    size: int,
+    color: tuple[int, int, int],
 ) -> int:
     """Draw lines one below the other; the y below the last one."""
-    from PIL import Image, ImageDraw
-
     x, y = at
     for line in lines:
         # Drawn at four times its size: the spaces between letters are full pixels.
@@ -116,11 +114,8 @@ def bar_height(size: int) -> int:
     return size + size // 3 + line_height(size)
 
 
-def draw_bar(canvas: Image, at: tuple[int, int], width: int, scale: Scale, size: int) -> None:
+def draw_bar(canvas: Image.Image, at: tuple[int, int], width: int, scale: Scale, size: int) -> None:
     """A colour bar with the numbers of both ends below it, and 0 in the middle of a signed one."""
-    import numpy as np
-    from PIL import Image, ImageDraw
-
     x, y = at
     colors = table(scale.signed, scale.colormap)[
         np.linspace(0, STEPS - 1, width).round().astype(int)

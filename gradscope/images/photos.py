@@ -1,19 +1,18 @@
-"""Input of the drawings: a photograph, the model's prediction, and a method's heat map."""
+"""A photograph, a method's heat map, and the map laid over the photograph at its own size."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from gradscope.images.colors import USUAL
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageOps
+
+from gradscope.images.files import USUAL
 from gradscope.images.geometry import Geometry
-from gradscope.images.scales import Scale, scale_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from PIL.Image import Image
+from gradscope.images.scales import STEPS, Scale, scale_of, table
 
 #: Smaller photographs are magnified until their longer side reaches about this.
 _VISIBLE = 320
@@ -27,7 +26,7 @@ class Photo:
     ``pixel`` is the row and column of one in the model's input that is to be marked.
     """
 
-    picture: Image
+    picture: Image.Image
     name: str
     target: str
     score: float | None = None
@@ -64,10 +63,8 @@ def magnification(size: tuple[int, int]) -> int:
     return max(1, _VISIBLE // longer, min(-(-32 // shorter), 6 * _VISIBLE // longer))
 
 
-def magnified(picture: Image, times: int) -> Image:
+def magnified(picture: Image.Image, times: int) -> Image.Image:
     """The photograph in RGB, each pixel as a square of ``times`` pixels a side."""
-    from PIL import Image
-
     size = (picture.width * times, picture.height * times)
     return picture.convert("RGB").resize(size, Image.Resampling.NEAREST)
 
@@ -95,8 +92,6 @@ def cropped(photo: Photo) -> Photo:
 
 def reduced(photo: Photo, longest: int) -> Photo:
     """The photograph with its geometry, its longer side at most ``longest``."""
-    from PIL import Image
-
     size, factor = photo.picture.size, longest / max(photo.picture.size)
     if factor >= 1:
         return photo
@@ -104,3 +99,213 @@ def reduced(photo: Photo, longest: int) -> Photo:
     picture = photo.picture.resize(small, Image.Resampling.LANCZOS)
     geometry = photo.geometry and photo.geometry.resized(small)
     return replace(photo, picture=picture, geometry=geometry)
+
+
+#: The backdrop: the greys that the photograph's darkest and lightest parts get below the colours.
+#: Dark below colours that glow (unsigned, black at 0), light below ink (signed, white at 0).
+_GLOW, _INK = (12, 145), (165, 255)
+#: How much the colours hide of the backdrop, at the weakest and at the strongest value.
+_GLOW_COVER, _INK_COVER = (0.0, 0.9), (0.35, 0.92)
+#: How much of what the model did not see is mixed away.
+_DIMMED = 0.7
+#: Pixels that are worked on at a time: what bounds the memory on a large photograph.
+_AT_ONCE = 4_000_000
+
+
+def painted(
+    photo: Photo, heat: HeatMap, scale: Scale | None = None, *, times: int | None = None
+) -> Image.Image:
+    """The photograph in grey with the map's colours on the part that the model saw.
+
+    The stronger a value, the more its colour covers. The rest of the photograph is dimmed, and a
+    line runs around what was seen. NaN and Inf are hatched; a blank map colours nothing. A
+    photograph drawn ``times`` as large (else by ``magnification``) keeps its pixels as squares, and
+    those of the map.
+
+    Raises:
+        ValueError: the map is not ``[H, W]``, or not of the size that the geometry was traced for.
+    """
+    scale = scale or heat.scale
+    shares, size = _shares(heat, scale), photo.picture.size
+    times = times or magnification(size)
+    grey = _exposed(magnified(photo.picture, times).convert("L"))
+    if not shares.size:
+        return grey.convert("RGB")
+    height, width = shares.shape
+    geometry = photo.geometry or Geometry.full(size, (width, height))
+    if geometry.input != (width, height) or geometry.photo != size:
+        raise ValueError(
+            f"a map of {[height, width]} and a photograph of {list(size)} do not fit a geometry "
+            f"from {list(geometry.photo)} to {list(geometry.input)} (width, height)"
+        )
+    matrix = np.array(geometry.matrix).reshape(3, 3) @ np.diag([1 / times, 1 / times, 1.0])
+    layers = _layers(shares, matrix, total=geometry.sees_all(), smooth=times == 1)
+    result = Image.new("RGB", grey.size)
+    step = max(8, _AT_ONCE // grey.width // 8 * 8)
+    for top in range(0, grey.height, step):
+        box = (0, top, grey.width, min(top + step, grey.height))
+        result.paste(_strip(grey.crop(box), layers, top, scale), box)
+    if not geometry.sees_all():
+        _outline(result, geometry.seen(), times)
+    if photo.pixel is not None:
+        _mark(result, geometry, photo.pixel, times)
+    return result
+
+
+def framed(photo: Photo, box: tuple[float, float, float, float], times: int) -> Image.Image:
+    """The photograph ``times`` as large, with a line around a part of what the model saw.
+
+    ``box`` is left, top, right and bottom of that part, as shares of the model's input.
+    """
+    result = magnified(photo.picture, times)
+    geometry = photo.geometry or Geometry.full(photo.picture.size, photo.picture.size)
+    width, height = geometry.input
+    left, top, right, bottom = box
+    corners = [
+        geometry.to_photo(x * width, y * height)
+        for x, y in ((left, top), (right, top), (right, bottom), (left, bottom))
+    ]
+    _outline(result, corners, times)
+    return result
+
+
+def _exposed(grey: Image.Image) -> Image.Image:
+    """Greys spread over the range, the median towards the middle.
+
+    Under- and overexposed photographs have few greys: so one still sees what is there.
+    """
+    spread = ImageOps.autocontrast(grey, cutoff=0.5)
+    counts, below, median = spread.histogram(), 0, 0
+    while below + counts[median] < grey.width * grey.height / 2:
+        below += counts[median]
+        median += 1
+    share = min(max(median / 255, 0.25), 0.71)
+    gamma = math.log(0.5) / math.log(share)
+    return spread.point([round(255 * (g / 255) ** gamma) for g in range(256)])
+
+
+def _shares(heat: HeatMap, scale: Scale) -> NDArray[np.float32]:
+    values = np.asarray(heat.values, dtype=np.float32)
+    if values.ndim != 2:
+        raise ValueError(f"a heat map is [H, W], not {list(values.shape)}")
+    if not scale.blank:
+        return scale.shares(values)
+    # No range: the low end of an unsigned scale, zero of a signed one.
+    rest = 0.5 if scale.signed else 0.0
+    return np.where(np.isfinite(values), rest, np.nan).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    """A picture at the input's resolution, and how the drawn photograph's places lie in it."""
+
+    image: Image.Image
+    matrix: NDArray[np.float64]
+    smooth: bool
+
+    def at(self, size: tuple[int, int], top: int) -> Image.Image:
+        """Resampled to the rows of the drawn photograph from ``top`` on."""
+        moved = self.matrix @ np.array([[1.0, 0.0, 0.0], [0.0, 1.0, top], [0.0, 0.0, 1.0]])
+        data = tuple((moved / moved[2, 2]).ravel()[:8].tolist())
+        way = Image.Resampling.BILINEAR if self.smooth else Image.Resampling.NEAREST
+        return self.image.transform(size, Image.Transform.PERSPECTIVE, data, way)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layers:
+    """Steps of the colour scale; where a value is NaN or Inf; what the model saw. None: nowhere
+    and everywhere."""
+
+    steps: _Layer
+    broken: _Layer | None
+    inside: _Layer | None
+
+
+def _layers(
+    shares: NDArray[np.float32], matrix: NDArray[np.float64], *, total: bool, smooth: bool
+) -> _Layers:
+    finite = np.isfinite(shares)
+    steps = np.rint(np.where(finite, shares, 0.5).clip(0, 1) * (STEPS - 1)).astype(np.uint8)
+    # A rim of two: the last pixels' colours reach to the photograph's edge and a little beyond.
+    image = Image.fromarray(np.pad(steps, 2, mode="edge"))
+    shift = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 2.0], [0.0, 0.0, 1.0]])
+    ratio = np.eye(3)
+    # Input pixels to a drawn one: where there are several, their mean is drawn.
+    many = float(np.sqrt(abs(np.linalg.det(matrix[:2, :2] / matrix[2, 2]))))
+    if many > 1.5:
+        size = (max(1, round(image.width / many)), max(1, round(image.height / many)))
+        ratio = np.diag([size[0] / image.width, size[1] / image.height, 1.0])
+        image = image.resize(size, Image.Resampling.BOX)
+    broken = Image.fromarray(np.pad(np.where(finite, 0, 255).astype(np.uint8), 2, mode="edge"))
+    inside = Image.new("L", shares.shape[::-1], 255)
+    return _Layers(
+        _Layer(image, ratio @ shift @ matrix, smooth),
+        None if finite.all() else _Layer(broken, shift @ matrix, False),
+        None if total else _Layer(inside, matrix, False),
+    )
+
+
+def _strip(grey: Image.Image, layers: _Layers, top: int, scale: Scale) -> Image.Image:
+    """Some rows of the overlay. Everything is looked up in tables of 256: pictures are large."""
+    steps = layers.steps.at(grey.size, top)
+    dark, light = _INK if scale.signed else _GLOW
+    base = grey.point([round(dark + (light - dark) * g / 255) for g in range(256)])
+    if scale.blank:
+        result = base.convert("RGB")
+    else:
+        colors = Image.frombytes("P", grey.size, steps.tobytes())
+        colors.putpalette(table(scale.signed, scale.colormap).tobytes())
+        cover = steps.point([_cover(min(i / (STEPS - 1), 1.0), scale) for i in range(256)])
+        result = Image.composite(colors.convert("RGB"), base.convert("RGB"), cover)
+    if layers.broken is not None:
+        result.paste(_hatch(grey.size), mask=layers.broken.at(grey.size, top))
+    if layers.inside is not None:
+        dim = grey.point([round(g + _DIMMED * (128 - g)) for g in range(256)]).convert("RGB")
+        result = Image.composite(result, dim, layers.inside.at(grey.size, top))
+    return result
+
+
+def _cover(share: float, scale: Scale) -> int:
+    """How much of 255 a colour hides: fast at first, so that weak values are seen."""
+    strength = abs(share - 0.5) * 2 if scale.signed else share
+    least, most = _INK_COVER if scale.signed else _GLOW_COVER
+    if scale.alpha is not None:
+        least, most = least * scale.alpha / most, scale.alpha
+    return round(255 * (least + (most - least) * (1 - (1 - strength) ** 2)))
+
+
+def _hatch(size: tuple[int, int]) -> Image.Image:
+    """Diagonals that repeat each eight pixels, as strips do."""
+    line = np.where(np.arange(size[0] + 8) // 4 % 2 == 0, 40, 215).astype(np.uint8)
+    tile = np.stack([line[i : i + size[0]] for i in range(8)])
+    return Image.fromarray(np.tile(tile, (-(-size[1] // 8), 1))[: size[1]]).convert("RGB")
+
+
+def _outline(canvas: Image.Image, places: Iterable[tuple[float, float]], times: int) -> None:
+    """Around places of the photograph: black and white, to stand out from any picture."""
+    thick = max(1, round(max(canvas.size) / 600))
+    draw = ImageDraw.Draw(canvas)
+    corners = [
+        (_drawn_in(x * times, canvas.width, thick), _drawn_in(y * times, canvas.height, thick))
+        for x, y in places
+    ]
+    draw.line([*corners, corners[0]], fill=(0, 0, 0), width=3 * thick, joint="curve")
+    draw.line([*corners, corners[0]], fill=(255, 255, 255), width=thick, joint="curve")
+
+
+def _mark(canvas: Image.Image, geometry: Geometry, pixel: tuple[int, int], times: int) -> None:
+    """A ring around a pixel of the model's input: black and white, as the outline is."""
+    row, column = pixel
+    x, y = (place * times for place in geometry.to_photo(column + 0.5, row + 0.5))
+    size = max(canvas.size)
+    thick, radius = max(1, round(size / 400)), max(5, round(size / 50))
+    draw = ImageDraw.Draw(canvas)
+    for color, width in (((0, 0, 0), 3 * thick), ((255, 255, 255), thick)):
+        around = radius + width / 2
+        draw.ellipse((x - around, y - around, x + around, y + around), outline=color, width=width)
+
+
+def _drawn_in(place: float, side: int, thick: int) -> float:
+    """A place at the very edge moved inwards, where the line can be seen; others stay."""
+    inner = min(max(place, thick), side - 1.0 - thick)
+    return inner if abs(inner - place) < 4 * thick else place

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
 from gradscope.images.lettering import drawable
 from gradscope.images.photos import magnified
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from PIL.Image import Image
 
 #: The plane is cut into so many cells a side, each of which shows at most one picture.
 CELLS = 19
@@ -26,17 +25,15 @@ _GREY = (0.35, 0.35, 0.35)
 def scattered(
     places: NDArray[np.float64],
     labels: Sequence[str | None],
-    thumbnails: Mapping[int, Image],
+    thumbnails: Mapping[int, Image.Image],
     title: Sequence[str],
     foot: str,
-) -> Image:
+) -> Image.Image:
     """Points [N, 2] in their classes' colours, some of them as small pictures."""
     import matplotlib as mpl
-    import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
-    from PIL import Image
 
     # Whatever a matplotlibrc says of looks.
     with mpl.rc_context():
@@ -87,8 +84,6 @@ def scattered(
 
 def spread_out(places: NDArray[np.float64]) -> list[int]:
     """Points [N, 2] that do not hide each other: in each cell the one nearest to its middle."""
-    import numpy as np
-
     low, span = places.min(axis=0), np.maximum(np.ptp(places, axis=0), 1e-12)
     scaled = (places - low) / span * (CELLS - 1e-6)
     cells = np.floor(scaled)
@@ -143,9 +138,7 @@ def _plain(text: str) -> str:
     return drawable(text).replace("$", r"\$")
 
 
-def _small(picture: Image, side: int) -> Image:
-    from PIL import Image
-
+def _small(picture: Image.Image, side: int) -> Image.Image:
     longest = max(picture.size)
     if longest < side:
         return magnified(picture, round(side / longest))

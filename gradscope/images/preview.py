@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from io import StringIO
-from typing import TYPE_CHECKING
 
+from PIL import Image
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 _UPPER_HALF = "▀"
 
 
-def preview(picture: Image, width: int, color: bool, *, lines: int | None = None) -> str:
+def preview(picture: Image.Image, width: int, color: bool, *, lines: int | None = None) -> str:
     """The picture in 24-bit colour, at most ``width`` characters wide and ``lines`` lines high.
 
     ``lines`` is half of ``width`` if not given, which is a square. Without colour there is
@@ -23,13 +20,11 @@ def preview(picture: Image, width: int, color: bool, *, lines: int | None = None
     """
     if not color or width < 1:
         return ""
-    from PIL import Image as Images
-
     most = max(1, width // 2 if lines is None else lines)
     factor = min(width / picture.width, 2 * most / picture.height)
     columns = max(1, min(width, round(picture.width * factor)))
     rows = max(1, min(most, round(picture.height * factor / 2)))
-    way = Images.Resampling.BOX if factor < 1 else Images.Resampling.NEAREST
+    way = Image.Resampling.BOX if factor < 1 else Image.Resampling.NEAREST
     small = picture.convert("RGB").resize((columns, 2 * rows), way)
     out = StringIO()
     console = Console(
@@ -46,7 +41,7 @@ def preview(picture: Image, width: int, color: bool, *, lines: int | None = None
     return out.getvalue()
 
 
-def _line(picture: Image, row: int, columns: int) -> Text:
+def _line(picture: Image.Image, row: int, columns: int) -> Text:
     text = Text()
     for column in range(columns):
         upper, lower = (_hex(picture.getpixel((column, 2 * row + i))) for i in (0, 1))

@@ -3,146 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradscope.errors import ConfigError, Place, closest_file
-from gradscope.output_files import expanded
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from gradscope.errors import ConfigError, Place
+from gradscope.images.files import FORMATS, existing_file, shown, suffixes
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from PIL.Image import Image
     from torch import Tensor
 
-#: Pillow reads many more; some of them (EPS) start other programs.
-FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
-_USUAL = {".png", ".jpg", ".jpeg", ".webp"}
-
-
-def find_images(pattern: str, folder: Path, *, place: Place | None = None) -> list[Path]:
-    """The picture files that a path or a glob names, sorted; relative to ``folder``.
-
-    Raises:
-        ConfigError: no such file (the closest name is offered), a folder, a glob without a match.
-    """
-    wanted = expanded(pattern)
-    path = folder / wanted
-    if not any(sign in pattern for sign in "*?[") or path.exists():
-        return [existing_file(path, suffixes=suffixes(), place=place, what="picture")]
-    # The folder itself may have brackets in its name: only what was written is a pattern.
-    start = Path(wanted.anchor) if wanted.anchor else folder
-    try:
-        hits = start.glob(str(wanted.relative_to(wanted.anchor)))
-        files = sorted(hit for hit in hits if hit.is_file())
-    except (ValueError, NotImplementedError) as error:
-        raise ConfigError(f"`{pattern}` is not a file pattern: {error}", place=place) from error
-    if not files:
-        raise ConfigError(
-            f"no file matches `{pattern}`",
-            place=place,
-            help=f"patterns are taken from the config's folder; looked in {shown(folder)}",
-        )
-    return files
-
-
-def pictures_in(folder: Path) -> list[Path]:
-    """The pictures that lie in a folder itself, by their suffix, sorted.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    kinds = suffixes()
-    files = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in kinds and p.is_file()]
-    if not files:
-        raise ConfigError(
-            f"the folder {shown(folder)} holds no picture",
-            help="name another, or a pattern that reaches deeper: `photos/**/*.jpg`",
-        )
-    return files
-
-
-def pictures_below(folder: Path) -> list[Path]:
-    """The pictures in a folder and in all folders below it, by their suffix, sorted.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    kinds = suffixes()
-    # A link that leads nowhere is listed: it is reported of as a picture that cannot be read.
-    files = [p for p in sorted(folder.rglob("*")) if p.suffix.lower() in kinds and not p.is_dir()]
-    if not files:
-        raise ConfigError(
-            f"the folder {shown(folder)} holds no picture, nor does one below it",
-            help=f"pictures end in {', '.join(sorted(kinds & _USUAL))}, …",
-        )
-    return files
-
-
-def suffixes() -> set[str]:
-    """The suffixes of the formats that pictures are read from, ``.png`` and others."""
-    from PIL import Image
-
-    Image.init()
-    return {suffix for suffix, name in Image.EXTENSION.items() if name in FORMATS}
-
-
-def existing_file(
-    path: Path,
-    *,
-    suffixes: Collection[str],
-    place: Place | None = None,
-    what: str = "file",
-) -> Path:
-    """``path``, if it is a file with something in it.
-
-    Raises:
-        ConfigError: it is missing (the closest of its folder's files with one of the suffixes is
-            offered), a folder, a pipe or a device, or empty.
-    """
-    if path.is_dir():
-        help = (
-            f"name one file, or use a pattern: `{path.name}/*.png`" if what == "picture" else None
-        )
-        raise ConfigError(f"{shown(path)} is a folder, not a {what}", place=place, help=help)
-    if not path.exists():
-        parent = path.parent
-        if not parent.is_dir():
-            raise ConfigError(
-                f"there is no {what} {shown(path)}",
-                place=place,
-                help=f"its folder {shown(parent)} does not exist either",
-            )
-        raise ConfigError(
-            f"there is no {what} {shown(path)}",
-            place=place,
-            help=closest_file(path, suffixes)
-            or f"paths are taken from the config's folder; looked in {shown(parent)}",
-        )
-    if not path.is_file():  # a pipe or a device may never end
-        raise ConfigError(
-            f"{shown(path)} is not a regular file", place=place, help="copy what it gives into one"
-        )
-    if path.stat().st_size == 0:
-        raise ConfigError(
-            f"{shown(path)} is empty: 0 bytes",
-            place=place,
-            help="the file was not written to its end; make or fetch it again",
-        )
-    return path
-
-
-def shown(path: Path) -> str:
-    """A path as a message prints it: relative to the working directory where it lies in it."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
-
-
-def read_image(path: Path, *, place: Place | None = None) -> Image:
+def read_image(path: Path, *, place: Place | None = None) -> Image.Image:
     """A picture as 8-bit ``RGB`` or ``L``, upright.
 
     EXIF rotation is applied, transparency is laid on white, 16-bit and float greys are scaled to
@@ -151,8 +26,6 @@ def read_image(path: Path, *, place: Place | None = None) -> Image:
     Raises:
         ConfigError: not a picture, truncated, or larger than Pillow's limit against bombs.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
     existing_file(path, suffixes=suffixes(), place=place, what="picture")
     Image.init()
     formats = [name for name in FORMATS if name in Image.OPEN]
@@ -192,8 +65,6 @@ def read_array(path: Path) -> NDArray[np.float32]:
     Raises:
         ConfigError: no array, no numbers, or of another shape.
     """
-    import numpy as np
-
     help = "save it with `numpy.save`, as float C×H×W or H×W, the way the model takes it"
     try:
         with path.open("rb") as file:  # an archive of arrays would stay open
@@ -213,8 +84,6 @@ def reading_remarks(path: Path) -> tuple[str, ...]:
 
     The file must be one that ``read_image`` reads. Only its header is read.
     """
-    from PIL import Image
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # read_image speaks of what is wrong with the file
         with Image.open(path) as file:
@@ -233,7 +102,7 @@ def reading_remarks(path: Path) -> tuple[str, ...]:
     return tuple(remarks)
 
 
-def _frames(file: Image) -> int:
+def _frames(file: Image.Image) -> int:
     """How many pictures a file holds; 0 if those after the first are damaged."""
     try:
         return int(getattr(file, "n_frames", 1))
@@ -241,10 +110,7 @@ def _frames(file: Image) -> int:
         return 0
 
 
-def _eight_bit(image: Image) -> Image:
-    import numpy as np
-    from PIL import Image
-
+def _eight_bit(image: Image.Image) -> Image.Image:
     if image.mode in ("L", "RGB") and "transparency" not in image.info:
         return image
     if image.mode == "1":
@@ -263,9 +129,8 @@ def _eight_bit(image: Image) -> Image:
     return image.convert("RGB")
 
 
-def to_tensor(image: Image) -> Tensor:
+def to_tensor(image: Image.Image) -> Tensor:
     """A picture as float32 ``[C, H, W]``, pixel / 255; ``C`` is 1 for ``L`` and 3 for ``RGB``."""
-    import numpy as np
     import torch
 
     pixels = torch.from_numpy(np.array(image, dtype=np.uint8))
@@ -273,15 +138,13 @@ def to_tensor(image: Image) -> Tensor:
     return pixels.contiguous().to(torch.float32) / 255
 
 
-def input_picture(values: NDArray[np.float32]) -> Image:
+def input_picture(values: NDArray[np.float32]) -> Image.Image:
     """What a model saw as a picture, where there is no photograph to draw on.
 
     ``values`` is ``[C, H, W]`` or ``[H, W]`` in the model's input space. The finite values are
     stretched from the smallest (black) to the largest (white); three channels are a colour
     picture, any other number their mean.
     """
-    import numpy as np
-
     array = np.asarray(values, dtype=np.float64)
     array = array[None] if array.ndim == 2 else array
     array = array if len(array) == 3 else array.mean(axis=0, keepdims=True)
@@ -290,14 +153,11 @@ def input_picture(values: NDArray[np.float32]) -> Image:
     return from_shares((array - low) / (high - low) if high > low else np.full_like(array, 0.5))
 
 
-def from_shares(shares: NDArray[np.floating[Any]]) -> Image:
+def from_shares(shares: NDArray[np.floating[Any]]) -> Image.Image:
     """A picture of brightness ``[C, H, W]`` from 0 to 1: three channels in colour, else their mean.
 
     What is no number is grey.
     """
-    import numpy as np
-    from PIL import Image
-
     array = shares if len(shares) in (1, 3) else shares.mean(axis=0, keepdims=True)
     pixels = np.rint(np.nan_to_num(array, nan=0.5, posinf=1.0, neginf=0.0).clip(0, 1) * 255)
     pixels = pixels.astype(np.uint8)

@@ -1,16 +1,91 @@
-"""From the values of a map to places on a colour scale, and in words what the scale does."""
+"""From the values of a map to colours, and in words what the scale does.
+
+Two colour maps with equal visual steps: one for unsigned values, one for signed with 0 amid. The
+anchors are published maps; between them colours run straight in OKLab, and they are spaced anew so
+that equal steps in value are equal distances in OKLab. Lightness alone tells the order, so both
+maps hold for every kind of colour blindness and in grey print.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import lru_cache
 
-from gradscope.images.colors import USUAL
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.charts.scales import COLORMAPS
+from gradscope.images.files import USUAL
 from gradscope.typeset.numbers import number, plural
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+#: RdBu from its blue end, by C. Brewer, https://colorbrewer2.org (colour-blind safe).
+_BLUE_RED = "053061 2166ac 4393c3 92c5de d1e5f0 f7f7f7 fddbc7 f4a582 d6604d b2182b 67001f"
+#: Odd, so that the middle of the signed map is one colour: that of zero.
+STEPS = 255
+
+#: B. Ottosson 2020, https://bottosson.github.io/posts/oklab/: linear sRGB → cone → OKLab.
+_TO_CONES = (
+    (0.4122214708, 0.5363325363, 0.0514459929),
+    (0.2119034982, 0.6806995451, 0.1073969566),
+    (0.0883024619, 0.2817188376, 0.6299787005),
+)
+_TO_LAB = (
+    (0.2104542553, 0.7936177850, -0.0040720468),
+    (1.9779984951, -2.4285922050, 0.4505937099),
+    (0.0259040371, 0.7827717662, -0.8086757660),
+)
+
+
+@lru_cache(maxsize=8)
+def table(signed: bool, colormap: str = USUAL) -> NDArray[np.uint8]:
+    """The colours ``[255, 3]`` of a map, from its low end to its high end.
+
+    ``colormap`` is that of unsigned values; signed ones have one of their own.
+    """
+    if not signed:
+        return _spaced(COLORMAPS[colormap].split(), STEPS)
+    # Each side alone: zero stays in the middle even where one side is a longer way.
+    anchors = _BLUE_RED.split()
+    middle, half = len(anchors) // 2, STEPS // 2 + 1
+    below, above = _spaced(anchors[: middle + 1], half), _spaced(anchors[middle:], half)
+    return np.concatenate([below, above[1:]])
+
+
+def colored(shares: NDArray[np.float32], signed: bool) -> NDArray[np.uint8]:
+    """RGB ``[..., 3]`` for places on the scale: 0 is its low end, 1 its high end.
+
+    What lies beyond an end has the end's colour; NaN has that of the low end.
+    """
+    places = np.nan_to_num(shares, nan=0.0, posinf=1.0, neginf=0.0)
+    index = np.rint(places.clip(0, 1) * (STEPS - 1)).astype(np.intp)
+    result: NDArray[np.uint8] = table(signed)[index]
+    return result
+
+
+def oklab(rgb: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """sRGB ``[..., 3]`` in OKLab, where distance is how different two colours look."""
+    share = np.asarray(rgb, dtype=np.float64) / 255
+    linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+    lab: NDArray[np.float64] = np.cbrt(linear @ np.array(_TO_CONES).T) @ np.array(_TO_LAB).T
+    return lab
+
+
+def _srgb(lab: NDArray[np.float64]) -> NDArray[np.uint8]:
+    cones = (lab @ np.linalg.inv(np.array(_TO_LAB)).T) ** 3
+    linear = (cones @ np.linalg.inv(np.array(_TO_CONES)).T).clip(0, 1)
+    share = np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
+    rgb: NDArray[np.uint8] = np.rint(share * 255).astype(np.uint8)
+    return rgb
+
+
+def _spaced(anchors: list[str], count: int) -> NDArray[np.uint8]:
+    """``count`` colours on the way through the anchors, equally different in OKLab."""
+    points = oklab(np.array([list(bytes.fromhex(anchor)) for anchor in anchors], dtype=np.uint8))
+    lengths = np.linalg.norm(np.diff(points, axis=0), axis=1)
+    way = np.concatenate([[0.0], lengths.cumsum()])
+    stops = np.linspace(0.0, way[-1], count)
+    return _srgb(np.stack([np.interp(stops, way, points[:, i]) for i in range(3)], axis=1))
+
 
 #: The scale ends where so many per cent of the values lie below: one hot pixel does not blank
 #: the rest of the map.
@@ -40,8 +115,6 @@ class Scale:
 
     def shares(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Places on the scale: 0 its low end, 1 its high end; NaN stays NaN."""
-        import numpy as np
-
         # Halved: from -3e38 to 3e38 is more than float32 can hold.
         low, high = np.float64(self.low) / 2, np.float64(self.high) / 2
         places: NDArray[np.float32] = ((values / np.float64(2) - low) / (high - low)).astype(
@@ -63,8 +136,6 @@ def scale_of(heat: NDArray[np.float32], *, signed: bool) -> Scale:
     Where all values are on one side and far from 0 against their spread (RISE: every mask leaves
     most of the score), the scale takes in the values alone, with unsigned colours, and says so.
     """
-    import numpy as np
-
     values = np.asarray(heat, dtype=np.float64).ravel()
     finite = values[np.isfinite(values)]
     remarks: tuple[str, ...] = ()

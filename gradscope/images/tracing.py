@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gradscope.images.fitting import fit
-from gradscope.images.geometry import Geometry
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from gradscope.images.geometry import Geometry, fit
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from PIL.Image import Image
-
     _Values = NDArray[np.float32]
 
 #: The first and last column, and the first and last row, between which a ramp rises.
@@ -36,7 +35,7 @@ _ENOUGH = 128
 
 
 def trace(
-    transform: Callable[[Image], Any], size: tuple[int, int], mode: str = "RGB"
+    transform: Callable[[Image.Image], Any], size: tuple[int, int], mode: str = "RGB"
 ) -> Geometry | None:
     """How ``transform`` maps a photograph of that size (width, height) and mode (``L``, ``RGB``).
 
@@ -75,8 +74,6 @@ class _Output:
 
     def equals(self, other: _Output) -> bool:
         """Whether both are of one size and one content."""
-        import numpy as np
-
         return self.size == other.size and np.array_equal(self.values, other.values)
 
 
@@ -108,15 +105,12 @@ class _Ramps:
     mode: str
     windows: Windows
 
-    def draw(self, axis: int) -> Image:
+    def draw(self, axis: int) -> Image.Image:
         """Brightness that rises along x (axis 0) or y (axis 1), a little also along the other.
 
         256 greys are few for 4000 columns. The tilt and the dither make neighbouring lines round
         at different places; resizing and the fit take the mean.
         """
-        import numpy as np
-        from PIL import Image
-
         along, across = (
             ((np.arange(self.size[i]) - low) / (high - low)).clip(0, 1) * _TOP * 256
             for i, (low, high) in ((i, self.windows[i]) for i in (axis, 1 - axis))
@@ -130,7 +124,7 @@ class _Ramps:
 
 
 def _located(
-    transform: Callable[[Image], Any], ramps: _Ramps, black: _Output, white: _Output
+    transform: Callable[[Image.Image], Any], ramps: _Ramps, black: _Output, white: _Output
 ) -> _Located | None:
     across, down = (_run(transform, ramps.draw(axis)) for axis in (0, 1))
     if not (black.size == white.size == across.size == down.size):
@@ -150,15 +144,11 @@ def _located(
     return _Located(across, places, known) if known.sum() >= _FEWEST else None
 
 
-def _flat(size: tuple[int, int], mode: str, value: int) -> Image:
-    from PIL import Image
-
+def _flat(size: tuple[int, int], mode: str, value: int) -> Image.Image:
     return Image.new("L", size, value).convert(mode)
 
 
-def _run(transform: Callable[[Image], Any], picture: Image) -> _Output:
-    import numpy as np
-
+def _run(transform: Callable[[Image.Image], Any], picture: Image.Image) -> _Output:
     # A copy: a transform may work in place.
     values = np.asarray(transform(picture.copy()))
     values = values[0] if values.ndim == 4 else values
@@ -175,8 +165,6 @@ def _every(sides: Sequence[int]) -> int:
 
 def _read(values: _Values, black: _Values, white: _Values) -> NDArray[np.float64]:
     """Brightness, 0 to 1: black and white tell what the transform makes of 0 and 255."""
-    import numpy as np
-
     span = np.asarray(white - black, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(span != 0, (values - black) / span, np.nan)
@@ -194,8 +182,6 @@ def _known(
 
     At the rim filters have nothing to take the mean with, and the ramp is bent.
     """
-    import numpy as np
-
     span = np.abs(white - black).min(axis=0)
     inside: NDArray[np.bool_] = span > 0.99 * span.max(initial=0.0)
     for place, side, (low, high) in zip(places, ramps.size, ramps.windows, strict=True):

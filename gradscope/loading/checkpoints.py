@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gradscope.errors import ConfigError, Place, message_of
-from gradscope.images import shown
+from gradscope.images.files import shown
 from gradscope.loading.sources.tensor_files import read, require_values
 
 WRAPPERS = ("state_dict", "model", "model_state_dict")

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 
 from gradscope.errors import GradscopeError, ModelError, Place, Problem, TargetError, message_of
-from gradscope.images import shown
+from gradscope.images.files import shown
 from gradscope.loading import libraries
 from gradscope.loading.libraries import remedy
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gradscope import images
 from gradscope.config.inputs import is_keywords
 from gradscope.config.reading import LoadedConfig
 from gradscope.errors import ConfigError, OptionError, Place, did_you_mean
+from gradscope.images.files import existing_file
+from gradscope.images.reading import to_tensor
 from gradscope.loading.inputs import make_batches
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.sources.pictures import choose_transform
@@ -183,7 +184,7 @@ def _given(loaded: LoadedConfig) -> tuple[str, ...] | None:
         return None if given is None else tuple(given)
     place = loaded.place("classes")
     path = loaded.directory / expanded(given)
-    images.existing_file(path, suffixes=(".txt",), place=place, what="list of classes")
+    existing_file(path, suffixes=(".txt",), place=place, what="list of classes")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -217,7 +218,7 @@ def live_viewer(model: nn.Module, inputs: PictureInput | None = None) -> Viewer:
     return Viewer(
         model=model,
         name=type(model).__name__,
-        transform=images.to_tensor,
+        transform=to_tensor,
         device=first.device,
         dtype=first.dtype,
         config={"model": type(model).__qualname__},

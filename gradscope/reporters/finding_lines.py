@@ -1,21 +1,40 @@
-"""Findings → sentences: the worst first, those alike folded, each with its figures and its place.
+"""Findings and errors → sentences: the worst first, those alike folded, each with its place.
 
-Every format for people takes them from here; formats for machines take the severities' order.
+Every format for people takes them from here; formats for machines take the severities' order, and
+the identity of a finding across runs.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from gradscope.records.report import Finding
-from gradscope.reporters.finding_identity import without_figures
-from gradscope.reporters.labels import TONES, label
+from gradscope.records.run import ErrorRecord, RelatedLine, RunInfo
+from gradscope.reporters.header import TONES, label
 from gradscope.rules import SEVERITIES
 from gradscope.typeset.console import Line
-from gradscope.typeset.numbers import count, number, plural
+from gradscope.typeset.numbers import count, number, plural, shape
 from gradscope.typeset.text import plain
+
+_FIGURE = re.compile(r"(?<![\w.])-?\d[\d,]*(\.\d+)?(e[-+]?\d+)?")
+
+
+def fingerprint(finding: Finding, run: RunInfo) -> str:
+    """The same for the same finding on another day, whatever its figures."""
+    model = run.model if run.file is None else PurePath(run.file).as_posix()
+    cause = without_figures(finding.cause) or ""
+    parts = (model, finding.code, finding.name, str(finding.call or 0), cause)
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
+
+
+def without_figures(cause: str | None) -> str | None:
+    """A cause with a mark for each number: ``log of -1e-09`` is another number on another day."""
+    return None if cause is None else _FIGURE.sub("#", cause)
+
 
 #: So many that are alike are shown each; of more, the first stands for all.
 _EACH = 2
@@ -172,3 +191,52 @@ def _kind(finding: Finding) -> tuple[object, ...]:
         finding.source,
         re.sub(r"\d+", "", advice),
     )
+
+
+def error_lines(error: ErrorRecord | None) -> list[Line]:
+    """Everything that is known of an error; nothing without one."""
+    if error is None:
+        return []
+    where = f" of {label(error.name, error.call)}" if error.name is not None else ""
+    # Any error that has no name of its own: what it was follows in the message.
+    kind = "raised" if error.kind == "model-error" else f"{plain(error.kind)},"
+    what = f"{kind} in the {plain(error.phase)}{where}"
+    if error.phase == "config":  # which the kind says too
+        what = plain(error.kind)
+    lines = [Line(what, "error:", "bad")]
+    lines += [Line(plain(text), indent=1) for text in _messages(error)]
+    lines += [Line(plain(sentence), "why:", indent=1) for sentence in error.details]
+    for one in error.related:
+        lines += _code(f"{one.file}:{one.line}{_whose(one)}", one.role, one.code)
+    if error.inputs:
+        tensors = ", ".join(f"{shape(stats.shape)} {plain(stats.dtype)}" for stats in error.inputs)
+        lines.append(Line(tensors, "inputs:", indent=1))
+    for frame in error.frames:
+        lines += _code(f"{frame.file}:{frame.line} in {frame.function}", "at", frame.code)
+    shown = {f"{one.file}:{one.line}" for one in error.related}
+    if not error.frames and error.location and error.location not in shown:
+        lines += _code(error.location, "at", None)
+    if error.advice:
+        lines.append(Line(plain(error.advice), "help:", indent=1))
+    return lines
+
+
+def _code(place: str, role: str, code: str | None) -> list[Line]:
+    """A place in the user's code, and below it the line that is there."""
+    lines = [Line(plain(place), plain(role), indent=1)]
+    return [*lines, Line(plain(code.strip()), indent=2)] if code else lines
+
+
+def _whose(one: RelatedLine) -> str:
+    return f" in {label(one.name, one.call)}" if one.name is not None else ""
+
+
+def _messages(error: ErrorRecord) -> list[str]:
+    """The message's lines, and the exception's where it says something else."""
+    message, raised = error.message, error.exception
+    if raised and message in raised:
+        message = raised
+    elif raised and raised not in message:
+        named = raised.isidentifier()
+        message = f"{raised}: {message}" if named else f"{message}\n{raised}"
+    return [line for line in message.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""The header of every text: the model, and how it was run."""
+"""Labels, steps in words, and the header of every text: the model, and how it was run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,54 @@ from rich.text import Text
 
 from gradscope.records.run import RunInfo
 from gradscope.typeset.console import dimmed
+from gradscope.typeset.numbers import count
 from gradscope.typeset.text import join, plain
+
+#: The tone of a severity; others have none.
+TONES = {"error": "bad", "warning": "warn"}
+#: The model itself, whose name is empty.
+ROOT = "(root)"
+
+
+def some_names(names: Iterable[str], at_most: int) -> str:
+    """The first names, and how many more; one more is named too."""
+    shown = [plain(name) for name in names]
+    more = len(shown) - at_most
+    return ", ".join(shown if more <= 1 else [*shown[:at_most], f"… {more} more"])
+
+
+def label(name: str, call: int | None = 0, last: int | None = None) -> str:
+    """A module's name as a reader sees it, with the call's number from the second call on.
+
+    ``last`` is the last of several calls that one row stands for.
+    """
+    number = f" #{call}" if call else ""
+    return (plain(name) or ROOT) + (number if last is None else f" #{call}…{last}")
+
+
+#: So many stretches, and so many single steps, are named each.
+_STRETCHES, _STEPS = 4, 6
+
+
+def stretches(ranges: Sequence[tuple[int, int]]) -> str:
+    """``step 5``, ``steps 1–400``, ``steps 1–4, 9``; of many the first, the last, and how many."""
+    if not ranges:
+        return ""
+    words = [count(a) if a == b else f"{count(a)}–{count(b)}" for a, b in ranges]
+    if len(words) > _STRETCHES:
+        many = f"… {words[-1]} ({count(len(words))} stretches)"
+        words = [*words[: _STRETCHES - 1], many]
+    alone = len(ranges) == 1 and ranges[0][0] == ranges[0][1]
+    return f"{'step' if alone else 'steps'} {', '.join(words)}"
+
+
+def listed(steps: Sequence[int]) -> str:
+    """All of a few, an unbroken stretch as one, of others the first ones and the last."""
+    if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
+        return f"{count(steps[0])}–{count(steps[-1])}"
+    if len(steps) <= _STEPS:
+        return ", ".join(map(count, steps))
+    return f"{', '.join(map(count, steps[: _STEPS - 1]))}, … {count(steps[-1])}"
 
 
 def run_facts(run: RunInfo, *more: str) -> list[str]:

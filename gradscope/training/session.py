@@ -32,8 +32,7 @@ from gradscope.records.training import (
     TrainingRun,
     TrainingStep,
 )
-from gradscope.reporters.run_summary import summary
-from gradscope.reporters.verdict import Verdict
+from gradscope.reporters.verdict import Verdict, summary
 from gradscope.rules import ReadRun, RuleSettings, Seen, judgement, reaches
 from gradscope.runfile.folder import FOLDER
 from gradscope.runfile.writer import RunWriter

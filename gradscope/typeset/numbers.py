@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 NOT_THERE = "n/a"
 
@@ -83,3 +83,17 @@ def duration(x: float) -> str:
     if days >= 2:
         parts = [(days, "d"), (hours % 24, "h")]
     return " ".join(f"{count(n)} {unit}" for n, unit in parts if n)
+
+
+def figure_words(figures: Mapping[str, object]) -> list[str]:
+    """``knn_accuracy: 0.99`` as ``k-NN accuracy 0.9900``, one for each figure."""
+    return [
+        f"{name.replace('_', ' ').replace('knn', 'k-NN')} {_shown(value)}"
+        for name, value in figures.items()
+    ]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int):
+        return count(value)
+    return number(value) if isinstance(value, float) else str(value)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from rich.cells import cell_len
 
 from gradscope.typeset.text import break_name, break_words
+
+Of = TypeVar("Of")
 
 #: How long a column stays when a terminal narrows: the lowest goes first, a ``KEEP`` one last.
 KEEP = 100
@@ -67,16 +70,30 @@ class Table:
 
 
 def of_columns(
-    title: str, columns: Iterable[tuple[Heading, Sequence[str]]], tones: Sequence[str] = ()
+    title: str,
+    columns: Iterable[tuple[Heading, Sequence[str | Cell]]],
+    tones: Sequence[str] = (),
+    **more: Any,
 ) -> Table:
-    """A table of those columns that say something; ``tones`` are the rows'."""
-    kept = [(heading, texts) for heading, texts in columns if any(texts)]
-    rows = list(zip(*(texts for _, texts in kept), strict=True))
-    cells = tuple(
-        tuple(Cell(text, tone) for text in row)
-        for row, tone in zip(rows, tones or [""] * len(rows), strict=True)
-    )
-    return Table(title, tuple(heading for heading, _ in kept), cells)
+    """A table of those columns that say something; a text has its row's tone."""
+    kept = []
+    for heading, texts in columns:
+        pairs = zip(texts, tones or [""] * len(texts), strict=True)
+        cells = [Cell(one, tone) if isinstance(one, str) else one for one, tone in pairs]
+        if any(cell.text for cell in cells):
+            kept.append((heading, cells))
+    rows = tuple(zip(*(cells for _, cells in kept), strict=True))
+    return Table(title, tuple(heading for heading, _ in kept), rows, **more)
+
+
+def of_rows(
+    title: str,
+    rows: Sequence[Of],
+    columns: Iterable[tuple[Heading, Callable[[Of], str | Cell]]],
+    **more: Any,
+) -> Table:
+    """The same, each cell made of its row."""
+    return of_columns(title, [(heading, list(map(of, rows))) for heading, of in columns], **more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
-"""Text that is safe to print, and text broken where a reader can follow it."""
+"""Text that is safe to print or to write, and text broken where a reader can follow it."""
 
 from __future__ import annotations
 
+import csv
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from io import StringIO
 
 from rich.cells import cell_len
 
@@ -89,3 +91,29 @@ def join(parts: Iterable[str], width: int | None, *, indent: str = "") -> list[s
         else:
             lines.append(indent + fact if lines else fact)
     return [piece for line in lines for piece in break_words(line, width, indent=indent + "  ")]
+
+
+Field = str | int | float | bool | None
+#: A spreadsheet takes text for a formula that begins with one of these.
+_FORMULA = ("=", "+", "-", "@")
+
+
+def csv_field(value: Field) -> str:
+    """The field, before the quotes that it may need."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        text = plain(value)
+        return f"'{text}" if text.startswith(_FORMULA) else text
+    return repr(value)
+
+
+def csv_table(header: Sequence[str], rows: Iterable[Sequence[Field]]) -> str:
+    """A table as RFC 4180. Floats have every digit; JSON keeps names exactly."""
+    out = StringIO()
+    writer = csv.writer(out)
+    writer.writerow(header)
+    writer.writerows(map(csv_field, row) for row in rows)
+    return out.getvalue()

@@ -27,9 +27,8 @@ import gradscope
 from gradscope.api.feature_space import neighbors
 from gradscope.api.viewing import view
 from gradscope.demo import all_digits
-from gradscope.features.embedding import knn_accuracy, laid_out, trust
 from gradscope.features.pictures import digits
-from gradscope.features.search import METRICS
+from gradscope.features.space import METRICS, knn_accuracy, laid_out, trust
 
 K = 8
 MODEL, TRANSFORM = "torchvision:resnet18", "input.transform={resize: 64, crop: 64}"

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from gradscope.charts import maps
-from gradscope.charts.colors import viridis
 from gradscope.charts.maps import Map
+from gradscope.charts.scales import viridis
 
 
 def made(*rows: tuple[float | None, ...], share: bool = False) -> Map:
@@ -59,6 +59,6 @@ def test_many_rows_are_shown_by_the_middles_of_stretches():
 
 @pytest.mark.parametrize("rows", [((None, None),), ((0.0, 0.0),), ((math.nan, 1e308),)])
 def test_odd_maps_are_drawn(rows):
-    text = maps.drawn(made(*rows), lambda name: None)
+    text = maps.map_svg(made(*rows), lambda name: None)
     assert text.startswith("<svg")
     assert "nan" not in text.replace("Finance", "")

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gradscope.charts import svg
+from gradscope.charts import panels
 from gradscope.charts.panels import Curve, Panel, Point, Stretch, point, thinned
 from gradscope.charts.scales import Scale
 
@@ -45,7 +45,7 @@ def panel(*values: float | None, **known) -> Panel:
 
 
 def test_heights_are_where_the_scale_has_them():
-    drawn = svg.drawn(panel(1e-4, 1e-2, 1.0))
+    drawn = panels.panel_svg(panel(1e-4, 1e-2, 1.0))
     heights = [float(y) for y in re.findall(r'cy="([\d.]+)"', drawn)]
     assert heights[0] - heights[1] == pytest.approx(heights[1] - heights[2], abs=0.2)
     titles = [one.text for one in ET.fromstring(drawn).iter("title")]
@@ -65,7 +65,7 @@ def test_heights_are_where_the_scale_has_them():
 )
 @pytest.mark.parametrize("bars", [False, True])
 def test_odd_values_are_drawn(values, bars):
-    drawn = svg.drawn(panel(*values, bars=bars, stretches=(Stretch(1, 2, "<x>", "bad"),)))
+    drawn = panels.panel_svg(panel(*values, bars=bars, stretches=(Stretch(1, 2, "<x>", "bad"),)))
     ET.fromstring(drawn)
     assert not re.search(r"\bnan\b|\binf\b", drawn)
 

@@ -11,12 +11,17 @@ from pathlib import Path
 import pytest
 from reporters.report_samples import outputs
 
+from gradscope import plugins
 from gradscope.commands import _views
 from gradscope.commands.show import run
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records import json as record_json
 from gradscope.records.report import Report
-from gradscope.reporters.report import View, csv, markdown, terminal
+from gradscope.reporters.report import csv
+from gradscope.reporters.views import View
+
+markdown = plugins.load("gradscope.reporters.report", "markdown")
+terminal = plugins.load("gradscope.reporters.report", "terminal")
 
 
 @pytest.fixture(autouse=True)

@@ -14,13 +14,14 @@ from commands.run_files import ENDED, STEPS, with_findings, written
 from reporters.run_samples import gan, series
 from runfile.made import FINDINGS
 
-from gradscope import cli
+from gradscope import cli, plugins
 from gradscope.api.reading import read_history
-from gradscope.reporters.report import View
-from gradscope.reporters.training import terminal
-from gradscope.reporters.training.sentences.answers import answers
+from gradscope.reporters.run.answers import answers
+from gradscope.reporters.views import View
 from gradscope.rules._commands import CALLS
 from gradscope.runfile.reader import RunFile
+
+terminal = plugins.load("gradscope.reporters.training", "terminal")
 
 Command = Callable[..., tuple[int, str, str]]
 

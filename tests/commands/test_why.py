@@ -19,7 +19,7 @@ from gradscope import cli, plugins
 from gradscope.errors import ModelError, OptionError
 from gradscope.records import json as record_json
 from gradscope.records.answers import Answer, WhyReport
-from gradscope.reporters.text_view import TextView
+from gradscope.reporters.views import TextView
 from gradscope.rules import reaches, severity
 
 CONFIGS = Path(__file__).parents[2] / "configs"

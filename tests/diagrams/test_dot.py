@@ -9,12 +9,13 @@ from xml.etree import ElementTree as ET
 import pytest
 from diagrams.samples import ALL, chain, mlp, resnet, transformer
 
-from gradscope.diagrams import GraphView, dot, graphml, json, mermaid
+from gradscope.diagrams import FORMATS, GraphView, graphml, mermaid
 from gradscope.records import json as record_json
 from gradscope.records.graph import AutogradGraph
 
 HOSTILE = 'a"b\\N<b>&\n]--> x{|};%%#quot;\x00\x1b[31m\u202e€'
 FULL = GraphView(full=True)
+dot, json = FORMATS["dot"], FORMATS["json"]
 
 
 def recorded(graph: AutogradGraph) -> Counter[tuple[str, str]]:

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from diagrams.samples import ALL, chain, mlp, resnet, transformer
 
-from gradscope.diagrams import GraphView, pdf, png, svg
+from gradscope.diagrams import FORMATS, GraphView, svg
 from gradscope.diagrams.picture import graphviz, layout
 from gradscope.diagrams.picture.drawing import draw
 from gradscope.errors import OptionError
@@ -20,6 +20,7 @@ from gradscope.errors import OptionError
 needed = pytest.mark.skipif(
     importlib.util.find_spec("pygraphviz") is None, reason="no Graphviz for this platform"
 )
+pdf, png = FORMATS["pdf"], FORMATS["png"]
 SPACE = {"s": "http://www.w3.org/2000/svg"}
 
 

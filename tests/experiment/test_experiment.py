@@ -17,13 +17,17 @@ import processes
 import pytest
 
 import gradscope
+from gradscope import plugins
 from gradscope.experiment import arm_runs
 from gradscope.experiment.arms import BY_NAME
 from gradscope.records.experiment import CAUSES, ExperimentReport
-from gradscope.reporters.experiment import html, markdown, terminal
-from gradscope.reporters.experiment import json as as_json
-from gradscope.reporters.text_view import TextView
+from gradscope.reporters.views import TextView
 from gradscope.training.trial import Trial, Tried
+
+as_json = plugins.load("gradscope.reporters.experiment", "json")
+html = plugins.load("gradscope.reporters.experiment", "html")
+markdown = plugins.load("gradscope.reporters.experiment", "markdown")
+terminal = plugins.load("gradscope.reporters.experiment", "terminal")
 
 HOME = str(Path(gradscope.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": HOME, "OMP_NUM_THREADS": "1"}

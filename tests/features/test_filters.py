@@ -9,8 +9,9 @@ from sklearn.metrics.pairwise import cosine_similarity
 from torch import nn
 
 from gradscope.errors import LayerError, OptionError
-from gradscope.features.filter_sheet import filter_sheet
+from gradscope.features import sheets
 from gradscope.features.filters import filter_bank
+from gradscope.features.sheets import filter_sheet
 
 
 def bank_of(module: nn.Module):
@@ -102,13 +103,12 @@ def test_what_has_no_filters_is_refused():
 
 def test_the_sheet_shows_the_strongest(monkeypatch):
     drawn = []
-    from gradscope import images
 
     def grid(title, rows, **kwargs):
         drawn.extend(tile for row in rows for tile in row)
         return []
 
-    monkeypatch.setattr(images, "grid", grid)
+    monkeypatch.setattr(sheets, "grid", grid)
     bank = bank_of(nn.Conv2d(3, 9, 5))
     filter_sheet(bank, "model: x", 4)
     assert [tile.title for tile in drawn] == [f"filter {b.filter}" for b in bank.strongest[:4]]

@@ -13,9 +13,15 @@ from sklearn.model_selection import LeaveOneOut, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 
 from gradscope.errors import ConfigError, OptionError
-from gradscope.features import embedding
-from gradscope.features.embedding import check_method, knn_accuracy, laid_out, trust
-from gradscope.features.search import check_metric, nearest
+from gradscope.features import space
+from gradscope.features.space import (
+    check_method,
+    check_metric,
+    knn_accuracy,
+    laid_out,
+    nearest,
+    trust,
+)
 
 
 def cloud(count=60, width=12, seed=0):
@@ -61,7 +67,7 @@ def test_trustworthiness_is_scikit_learns_and_of_a_sample_where_there_are_many(m
     rows = cloud(50)
     places = rows[:, :2].astype(np.float64)
     assert trust(rows, places, 0) == (trustworthiness(rows, places, n_neighbors=5), 50)
-    monkeypatch.setattr(embedding, "SAMPLE", 30)
+    monkeypatch.setattr(space, "SAMPLE", 30)
     value, count = trust(rows, places, 0)
     assert count == 30 and 0 < value < 1
     assert trust(rows, places, 0) == (value, count)

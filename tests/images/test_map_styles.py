@@ -9,9 +9,11 @@ import pytest
 import torchvision.transforms.functional as F
 from PIL import Image
 
-from gradscope import images
-from gradscope.images import Geometry, HeatMap, Photo, cropped, painted, trace
-from gradscope.images.colors import table
+from gradscope.images.geometry import Geometry
+from gradscope.images.photos import HeatMap, Photo, cropped, painted
+from gradscope.images.reading import to_tensor
+from gradscope.images.scales import table
+from gradscope.images.tracing import trace
 
 
 def photo(size: tuple[int, int], geometry: Geometry | None = None) -> Photo:
@@ -20,7 +22,7 @@ def photo(size: tuple[int, int], geometry: Geometry | None = None) -> Photo:
 
 
 def centre(image: Image.Image):
-    return images.to_tensor(F.center_crop(F.resize(image, [64]), [56, 56]))
+    return to_tensor(F.center_crop(F.resize(image, [64]), [56, 56]))
 
 
 HEAT = np.linspace(0, 1, 56 * 56, dtype=np.float32).reshape(56, 56)

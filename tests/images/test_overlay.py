@@ -10,14 +10,13 @@ import pytest
 import torchvision.transforms.functional as F
 from PIL import Image
 
-from gradscope import images
-from gradscope.images import HeatMap, Photo, overlay, painted, preview, sheets, trace
-from gradscope.images.colors import table
 from gradscope.images.lettering import bar_height, draw_bar, drawable, text_width, wrapped
-from gradscope.images.overlay import headline, remarks
-from gradscope.images.painting import magnified
-from gradscope.images.photos import magnification, reduced
-from gradscope.images.scales import scale_of
+from gradscope.images.photos import HeatMap, Photo, magnification, magnified, painted, reduced
+from gradscope.images.preview import preview
+from gradscope.images.reading import to_tensor
+from gradscope.images.scales import scale_of, table
+from gradscope.images.sheets import headline, overlay, remarks, sheets
+from gradscope.images.tracing import trace
 
 
 def photo(size=(400, 300), mode="RGB", **more):
@@ -47,7 +46,7 @@ def test_a_spot_is_coloured_where_it_is():
 
 
 def cropped(image):
-    return images.to_tensor(F.center_crop(F.resize(image, [64]), [56, 56]))
+    return to_tensor(F.center_crop(F.resize(image, [64]), [56, 56]))
 
 
 def test_only_what_the_model_saw_is_coloured():
@@ -82,7 +81,7 @@ def test_a_turned_photograph_is_coloured_where_the_model_looked():
     size = (200, 200)
 
     def turned(image):
-        return images.to_tensor(image.transpose(Image.Transpose.ROTATE_90).resize((32, 32)))
+        return to_tensor(image.transpose(Image.Transpose.ROTATE_90).resize((32, 32)))
 
     drawn = redness(
         painted(photo(size, geometry=trace(turned, size)), HeatMap("grad-cam", spot(top=0, left=0)))

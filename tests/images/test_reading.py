@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gradscope import images
-from gradscope.images import HeatMap, Photo, overlay, reading_remarks, trace
+from gradscope.images.photos import HeatMap, Photo
+from gradscope.images.reading import input_picture, read_image, reading_remarks, to_tensor
+from gradscope.images.sheets import overlay
+from gradscope.images.tracing import trace
 
 GREY16 = Image.fromarray((np.arange(48 * 64).reshape(48, 64) * 21).astype(np.uint16))
 FLOAT = Image.fromarray(np.linspace(0, 1, 48 * 64, dtype=np.float32).reshape(48, 64))
@@ -43,8 +45,8 @@ FILES = {
 def test_each_kind_of_file_has_an_overlay(name, picture, options, said, tmp_path):
     path = tmp_path / name
     picture.save(path, **options)
-    read = images.read_image(path)
-    geometry = trace(images.to_tensor, read.size, read.mode)
+    read = read_image(path)
+    geometry = trace(to_tensor, read.size, read.mode)
     assert geometry.sees_all()
     photo = Photo(read, name, "a class", 1.0, geometry, reading_remarks(path))
     assert photo.remarks == said
@@ -63,9 +65,9 @@ def test_a_turned_file_is_said(tmp_path):
 
 def test_an_array_becomes_a_picture():
     values = np.array([[-1.0, 0.0], [1.0, np.nan]], dtype=np.float32)
-    assert np.asarray(images.input_picture(values)).tolist() == [[0, 128], [255, 128]]
+    assert np.asarray(input_picture(values)).tolist() == [[0, 128], [255, 128]]
     colour = np.stack([values, values * 2, values * 4])
-    assert images.input_picture(colour).mode == "RGB"
-    assert np.asarray(images.input_picture(colour))[1, 0].tolist() == [159, 191, 255]
-    assert images.input_picture(np.ones((5, 3, 4), dtype=np.float32)).size == (4, 3)
-    assert images.input_picture(np.ones((1, 3, 4), dtype=np.float32)).getpixel((0, 0)) == 128
+    assert input_picture(colour).mode == "RGB"
+    assert np.asarray(input_picture(colour))[1, 0].tolist() == [159, 191, 255]
+    assert input_picture(np.ones((5, 3, 4), dtype=np.float32)).size == (4, 3)
+    assert input_picture(np.ones((1, 3, 4), dtype=np.float32)).getpixel((0, 0)) == 128

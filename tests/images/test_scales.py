@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gradscope.images.colors import COLORMAPS, STEPS, colored, oklab, table
-from gradscope.images.scales import scale_of
+from gradscope.images.scales import COLORMAPS, STEPS, colored, oklab, scale_of, table
 
 
 def steps(colors):

@@ -15,13 +15,16 @@ from commands.run_files import ENDED, SAMPLED, STEPS, with_findings, written
 from torch import nn
 
 import gradscope
+from gradscope import plugins
 from gradscope.api.reading import read_history
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records.history import RunHistory
 from gradscope.records.report import Report
-from gradscope.reporters.report import View
-from gradscope.reporters.training import html, terminal
+from gradscope.reporters.views import View
 from gradscope.runfile.reader import RunFile
+
+html = plugins.load("gradscope.reporters.training", "html")
+terminal = plugins.load("gradscope.reporters.training", "terminal")
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 

@@ -16,13 +16,16 @@ import torch
 from torch import nn
 
 import gradscope
+from gradscope import plugins
 from gradscope.errors import ConfigError, GradscopeError, OptionError, Place, Problem
 from gradscope.records import json as record_json
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import Report
 from gradscope.records.saliency import SaliencyReport
-from gradscope.reporters.report import View, terminal
-from gradscope.reporters.report.tables import report_tables
+from gradscope.reporters.tables import report_tables
+from gradscope.reporters.views import View
+
+terminal = plugins.load("gradscope.reporters.report", "terminal")
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 

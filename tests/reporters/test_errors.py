@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gradscope import plugins
 from gradscope.diagrams import GraphView, html
 from gradscope.diagrams import terminal as graph_terminal
 from gradscope.diagrams.page.static import escaped
@@ -12,11 +13,15 @@ from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import CheckedModel, CheckReport, Report
 from gradscope.records.run import ErrorRecord, Frame, RelatedLine, RunInfo
 from gradscope.records.tensors import TensorStats
-from gradscope.reporters.answers import markdown as why_markdown
-from gradscope.reporters.answers import terminal as why_terminal
-from gradscope.reporters.errors import error_lines
-from gradscope.reporters.report import View, github, markdown, sarif, terminal
-from gradscope.reporters.text_view import TextView
+from gradscope.reporters.finding_lines import error_lines
+from gradscope.reporters.views import TextView, View
+
+github = plugins.load("gradscope.reporters.report", "github")
+sarif = plugins.load("gradscope.reporters.report", "sarif")
+why_markdown = plugins.load("gradscope.reporters.answers", "markdown")
+why_terminal = plugins.load("gradscope.reporters.answers", "terminal")
+markdown = plugins.load("gradscope.reporters.report", "markdown")
+terminal = plugins.load("gradscope.reporters.report", "terminal")
 
 RUN = RunInfo("net.yaml", "cpu", "float32", "train", seed=0, steps=1, loss="sum")
 ERROR = ErrorRecord(

@@ -9,7 +9,7 @@ from reporters import report_samples, run_samples
 from reporters.golden import HERE, WIDTHS, check
 
 from gradscope import plugins
-from gradscope.reporters.report import View
+from gradscope.reporters.views import View
 
 SAMPLES: dict[str, Any] = {
     **{f"report/{name}": make for name, make in report_samples.SAMPLES.items()},

@@ -9,8 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import gradscope
+from gradscope import plugins
 from gradscope.errors import ConfigError
-from gradscope.reporters.report import View, markdown, terminal
+from gradscope.reporters.views import View
+
+markdown = plugins.load("gradscope.reporters.report", "markdown")
+terminal = plugins.load("gradscope.reporters.report", "terminal")
 
 pytestmark = pytest.mark.numbers
 

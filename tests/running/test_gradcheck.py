@@ -9,9 +9,13 @@ from torch import nn
 from torch.autograd import Function
 
 import gradscope
+from gradscope import plugins
 from gradscope.errors import LayerError
 from gradscope.records.full_samples import GradientCheck
-from gradscope.reporters.report import View, markdown, terminal
+from gradscope.reporters.views import View
+
+markdown = plugins.load("gradscope.reporters.report", "markdown")
+terminal = plugins.load("gradscope.reporters.report", "terminal")
 
 pytestmark = pytest.mark.numbers
 

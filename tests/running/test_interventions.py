@@ -11,11 +11,15 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import gradscope
+from gradscope import plugins
 from gradscope.actions import PLACES, action, action_names, summary
 from gradscope.errors import ConfigError, GradscopeError, LayerError, OptionError
 from gradscope.records import json as record_json
 from gradscope.records.report import Report
-from gradscope.reporters.report import View, markdown, terminal
+from gradscope.reporters.views import View
+
+markdown = plugins.load("gradscope.reporters.report", "markdown")
+terminal = plugins.load("gradscope.reporters.report", "terminal")
 
 pytestmark = pytest.mark.numbers
 

@@ -8,10 +8,14 @@ import torch.nn.functional as F
 from torch import nn
 
 import gradscope
+from gradscope import plugins
 from gradscope.errors import ModelError, OptionError
 from gradscope.records import json as record_json
 from gradscope.records.report import Report
-from gradscope.reporters.report import View, markdown, terminal
+from gradscope.reporters.views import View
+
+markdown = plugins.load("gradscope.reporters.report", "markdown")
+terminal = plugins.load("gradscope.reporters.report", "terminal")
 
 X = torch.linspace(-1, 1, 32, dtype=torch.float64).reshape(4, 8)
 Y = torch.arange(4) % 3

@@ -16,7 +16,7 @@ from gradscope import cli
 from gradscope.api.reading import read_history
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainingFinding
-from gradscope.reporters.training.tables.naming import qualified
+from gradscope.reporters.run.naming import qualified
 from gradscope.runfile.reader import RunFile
 from training.ranks.launched import launched, side_by_side
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from gradscope import images, plugins
+from gradscope import plugins
 from gradscope.commands import _completing as completing
 from gradscope.commands._options import (
     MODEL,
@@ -30,8 +30,8 @@ from gradscope.commands._running import running
 from gradscope.commands._views import choose_format, text_view
 from gradscope.commands._write import check_output, output_file, write_output
 from gradscope.errors import ModelError, OptionError
-from gradscope.reporters.features import json, terminal
-from gradscope.reporters.text_view import TextView
+from gradscope.reporters.features import FORMATS
+from gradscope.reporters.views import TextView
 
 if TYPE_CHECKING:
     from gradscope.api.feature_arrays import FeatureResult
@@ -146,7 +146,7 @@ class SpaceOptions:
         room = "gradscope.features.formats"
         name = plugins.by_suffix(room, self.save_features, otherwise="name it so")
         with output_file(self.save_features, force=force) as path:
-            plugins.load(room, name).write(features, path)
+            plugins.load(room, name).render(features, path)
         return [self.save_features]
 
 
@@ -225,18 +225,20 @@ class FeatureOutput:
         ``also`` are files that are written by now.
         """
         if self.as_json:
-            text = json.render(result.report, self.look)
+            text = FORMATS["json"].render(result.report, self.look)
             write_output(text, self.json_to, force=self.files.force)
             return
         with running(None):
             pages = result.draw()
         stem = "-".join(re.sub(r"[^\w.-]+", "-", word).strip("-.")[:60] for word in name if word)
         written = write_pages(pages, self.files, stem)
-        text = terminal.render(result.report, self.look, [*written, *also])
+        text = FORMATS["terminal"].render(result.report, self.look, [*written, *also])
         write_output(text, None)
         width = self.look.width
         if written and self.look.color and width and written[0].suffix.lower() != ".pdf":
-            write_output("\n" + images.preview(pages[0], min(width, 100), True), None)
+            from gradscope.images.preview import preview
+
+            write_output("\n" + preview(pages[0], min(width, 100), True), None)
 
 
 def at_least(number: int, least: int, option: str) -> None:

@@ -12,7 +12,7 @@ from gradscope.diagrams.graph.flow import Flow
 from gradscope.diagrams.graph.groups import Group
 from gradscope.records.answers import Answer
 from gradscope.records.graph import AutogradGraph, GraphNode
-from gradscope.reporters.errors import error_lines
+from gradscope.reporters.finding_lines import error_lines
 from gradscope.typeset.numbers import count, number, plural, shape, size
 from gradscope.typeset.text import plain
 

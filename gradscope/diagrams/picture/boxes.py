@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gradscope.charts.colors import viridis
+from gradscope.charts.scales import viridis
 from gradscope.typeset.numbers import number, size
 
 

@@ -11,10 +11,11 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from gradscope import images
 from gradscope.config.targets import is_target
 from gradscope.config.words import shorten
 from gradscope.errors import ConfigError, GradscopeError, message_of
+from gradscope.images.files import find_images
+from gradscope.images.reading import read_image, to_tensor
 from gradscope.loading.imports import OwnCode
 from gradscope.loading.sources import Build, Context, in_channels
 from gradscope.loading.sources.tensors import Modifiers, finish
@@ -36,7 +37,7 @@ def plan_image(
     paths = _paths(spec["image"], context, f"{key}.image")
     transform, label = choose_transform(spec.get("transform"), context, key)
     place = context.place(f"{key}.image")
-    pictures = [transform(images.read_image(path, place=place)) for path in paths]
+    pictures = [transform(read_image(path, place=place)) for path in paths]
     names = paths[0].name if len(paths) == 1 else f"{len(paths)} pictures"
     if label:
         context.say(f"input: {names} through {label}")
@@ -67,7 +68,7 @@ def _paths(names: Any, context: Context, key: str) -> list[Path]:
     if not listed or not all(isinstance(name, str) for name in listed):
         raise context.error(key, f"`image` is {names!r}, not a path, a pattern or a list of these")
     place = context.place(key)
-    return [p for name in listed for p in images.find_images(name, context.directory, place=place)]
+    return [p for name in listed for p in find_images(name, context.directory, place=place)]
 
 
 def choose_transform(wanted: Any, context: Context, key: str) -> tuple[Transform, str | None]:
@@ -192,7 +193,7 @@ def _pixels(context: Context) -> Transform:
 
     def transform(image: Image.Image) -> Tensor:
         mode = {1: "L", 3: "RGB"}.get(channels or 0, image.mode)
-        return images.to_tensor(image.convert(mode))
+        return to_tensor(image.convert(mode))
 
     return transform
 
@@ -231,7 +232,7 @@ def _configured(wanted: Mapping[str, Any], context: Context, place: str) -> Tran
             reason = message_of(error) or "there is no memory for it"
             raise context.error(place, f"no picture has such a size: {reason}") from error
         image = ImageOps.invert(image) if wanted.get("invert") else image
-        pixels = images.to_tensor(image)
+        pixels = to_tensor(image)
         if max(len(mean), len(std)) not in (1, len(pixels)):
             raise context.error(
                 f"{place}.{'mean' if len(mean) > 1 else 'std'}",

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gradscope.errors import ConfigError, Place, message_of
-from gradscope.images import existing_file, shown
+from gradscope.images.files import existing_file, shown
 from gradscope.loading.sources import Build, Context
 from gradscope.loading.sources.tensors import Modifiers, finish
 from gradscope.nesting import find

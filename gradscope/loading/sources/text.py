@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradscope.config.words import shorten
 from gradscope.errors import GradscopeError, message_of
-from gradscope.images import shown
+from gradscope.images.files import shown
 from gradscope.loading.sources import Build, Context
 from gradscope.loading.sources.tensors import LARGEST, Modifiers, finish
 from gradscope.loading.wall import Wall

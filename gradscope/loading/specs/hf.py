@@ -12,7 +12,7 @@ from typing import Any
 
 from gradscope.config.yaml12 import DEEPEST
 from gradscope.errors import ConfigError, GradscopeError, Place, did_you_mean, message_of
-from gradscope.images import shown
+from gradscope.images.files import shown
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.libraries import hub, require
 from gradscope.loading.refused_arguments import check_settings, check_sizes

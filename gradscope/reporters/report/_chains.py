@@ -10,10 +10,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from rich.cells import cell_len
+from rich.text import Text
+
 from gradscope.records.graph import Chain, GraphNode
-from gradscope.reporters.labels import label
+from gradscope.reporters.document import Drawn
+from gradscope.reporters.header import label
+from gradscope.typeset.console import dimmed
 from gradscope.typeset.numbers import plural, shape
-from gradscope.typeset.text import plain
+from gradscope.typeset.tables import GAP
+from gradscope.typeset.text import join, plain
 
 #: Operations between a leaf and its user that are written beside the leaf, as in ``weight → T``.
 _INLINE = 3
@@ -189,3 +195,31 @@ def _leaf(node: GraphNode) -> str:
     if node.name is None:
         return plain(node.op) + sizes
     return f"{'input ' if node.kind == 'input' else ''}{plain(node.name)}{sizes}"
+
+
+def drawn(chain: Chain, width: int | None) -> Drawn:
+    """Operations, modules and leaves beside each other, as far as the width has room for them."""
+    found = lines(chain)
+    texts = [Text(title(chain), "bold"), *_rows(found, width)]
+    return Drawn(texts, title(chain), list(unbroken(found)), legend(found))
+
+
+def _rows(lines: Sequence[ChainLine], width: int | None) -> Iterator[Text]:
+    second = max(cell_len(line.strokes + line.operation) for line in lines) + GAP
+    third = second + max(cell_len(line.module) for line in lines) + GAP
+    widest = max((cell_len(leaf) for line in lines for leaf in line.leaves), default=0)
+    room = None if width is None else width - third
+    for line in lines:
+        node = Text.assemble((line.strokes, "dim"), line.operation)
+        node.append(" " * (second - node.cell_len) + line.module)
+        below = line.strokes.replace("├", "│")
+        if room is None or room >= widest:
+            first, *further = join(line.leaves, room) or [""]
+            yield node.append(" " * (third - node.cell_len) + first)
+            for leaves in further:
+                yield Text.assemble((below, "dim"), " " * (third - cell_len(below)), leaves)
+        else:
+            yield node
+            yield from (Text.assemble((below, "dim"), f"    {leaf}") for leaf in line.leaves)
+    for remark in legend(lines):
+        yield from dimmed(remark, width)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gradscope.records.report import CheckReport, Finding, Report
-from gradscope.reporters.csv_text import written
+from gradscope.reporters.check import alone, title
 from gradscope.reporters.finding_lines import ordered
-from gradscope.reporters.report import _checked
-from gradscope.reporters.report._view import View
-from gradscope.reporters.report.tables import report_tables
-from gradscope.reporters.report.tables.columns import Scalar
+from gradscope.reporters.tables import report_tables
+from gradscope.reporters.tables.columns import Scalar
+from gradscope.reporters.views import View
+from gradscope.typeset.text import csv_table
 
 suffix = ".csv"
 
@@ -21,23 +21,23 @@ FINDINGS = (
 def render(report: Report, view: View) -> str:
     """One table: the calls, unless the view asks for the parameters or the findings."""
     if view.table == "findings":
-        return render_check(_checked.alone(report), view)
-    return written(*report_tables.records(report, view))
+        return render_check(alone(report), view)
+    return csv_table(*report_tables.records(report, view))
 
 
 def render_check(check: CheckReport, view: View) -> str:
     """A row for each finding; a run that failed is a row without a code."""
     rows: list[list[Scalar]] = []
     for model in check.models:
-        title = _checked.title(model.run)
+        whose = title(model.run)
         error = model.error
         if error is not None:
             message = f"{error.exception or error.kind}: {error.message}"
-            row: list[Scalar] = [title, "error", "", error.kind, error.name, error.call, message]
+            row: list[Scalar] = [whose, "error", "", error.kind, error.name, error.call, message]
             rows.append([*row, None, None, None, None, error.location, error.advice, False])
         for known, findings in ((False, model.findings), (True, model.known)):
-            rows += [[title, *_row(f), known] for f in ordered(findings)]
-    return written(FINDINGS, rows)
+            rows += [[whose, *_row(f), known] for f in ordered(findings)]
+    return csv_table(FINDINGS, rows)
 
 
 def findings(report: Report) -> list[list[Scalar]]:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.norms import MEASURES, merged_table
-from gradscope.reporters.csv_text import Field, written
 from gradscope.reporters.finding_lines import ordered
-from gradscope.reporters.report import View
-from gradscope.reporters.training.tables import steps
+from gradscope.reporters.run import steps
+from gradscope.reporters.views import View
 from gradscope.rules import explanations
+from gradscope.typeset.text import Field, csv_table
 
 suffix = ".csv"
 
@@ -28,7 +28,7 @@ Table = tuple[Sequence[str], Iterable[Sequence[Field]]]
 
 def render(history: RunHistory, view: View) -> str:
     """One table: the steps, unless the view asks for another."""
-    return written(*table(history, view))
+    return csv_table(*table(history, view))
 
 
 def table(history: RunHistory, view: View) -> Table:

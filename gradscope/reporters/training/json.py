@@ -12,7 +12,7 @@ from gradscope.records.data import to_data, to_line
 from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.norms import NormSeries, number_or_none, steps_lost
 from gradscope.records.training import TrainingFinding, TrainingStep
-from gradscope.reporters.report import View
+from gradscope.reporters.views import View
 from gradscope.rules import explanations
 
 suffix = ".json"

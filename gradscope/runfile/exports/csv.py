@@ -10,7 +10,7 @@ from typing import Final
 from gradscope.records.norms import merged_table
 from gradscope.runfile import schema
 from gradscope.runfile.reader import RunFile, Series
-from gradscope.typeset.fields import csv_field
+from gradscope.typeset.text import csv_field
 
 Cell = str | float | int | None
 

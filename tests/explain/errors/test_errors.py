@@ -22,6 +22,7 @@ from explain.errors import (
     shapes,
 )
 from explain.errors.cases import PROGRAMS, ROLES, Broken, Program
+from gradscope import plugins
 from gradscope.api import failing
 from gradscope.errors import Interrupted, ModelError
 from gradscope.explain.errors import explain_exception as errors
@@ -30,7 +31,9 @@ from gradscope.explain.errors.failed_operation import Expression
 from gradscope.records import json as record_json
 from gradscope.records.report import Report
 from gradscope.records.run import ErrorRecord, RelatedLine
-from gradscope.reporters.report import View, terminal
+from gradscope.reporters.views import View
+
+terminal = plugins.load("gradscope.reporters.report", "terminal")
 
 # Importing them fills the table.
 FILES = (inplace, graphs_and_losses, shapes, dtypes_and_devices, ranges_and_mistakes)

@@ -10,19 +10,19 @@ from html.parser import HTMLParser
 from PIL import Image
 from reporters import report_samples, run_samples
 
+from gradscope import plugins
 from gradscope.records.answers import Answer, WhyReport
 from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDiff
 from gradscope.records.modules import ModuleCall
 from gradscope.records.report import CheckedModel, CheckReport, Finding, Report
 from gradscope.records.saliency import Attribution, ClassScore, ImageAttribution, SaliencyReport
-from gradscope.reporters.answers import html as answers_html
-from gradscope.reporters.diff import DiffView
-from gradscope.reporters.diff import html as diff_html
-from gradscope.reporters.report import View
-from gradscope.reporters.report import html as report_html
-from gradscope.reporters.saliency import html as saliency_html
-from gradscope.reporters.text_view import TextView
-from gradscope.reporters.training import html as training_html
+from gradscope.reporters.views import DiffView, TextView, View
+
+answers_html = plugins.load("gradscope.reporters.answers", "html")
+diff_html = plugins.load("gradscope.reporters.diff", "html")
+report_html = plugins.load("gradscope.reporters.report", "html")
+saliency_html = plugins.load("gradscope.reporters.saliency", "html")
+training_html = plugins.load("gradscope.reporters.training", "html")
 
 EVIL = "\"><script>alert(1)</script>\u202e\x1b[31m&'{{7*7}}"
 #: What is left of it on a page, as text.

@@ -9,11 +9,13 @@ import pytest
 from reporters import report_samples
 from reporters.pages.page_samples import why
 
+from gradscope import plugins
 from gradscope.records.report import Finding
-from gradscope.reporters.answers import html as answers_html
-from gradscope.reporters.page_parts import excerpt
-from gradscope.reporters.report import View, html
-from gradscope.reporters.text_view import TextView
+from gradscope.reporters.page import excerpt
+from gradscope.reporters.views import TextView, View
+
+answers_html = plugins.load("gradscope.reporters.answers", "html")
+html = plugins.load("gradscope.reporters.report", "html")
 
 CODE = (
     "import torch\n\nclass Net:\n\tdef forward(self, x):\n        return x < 1 & 2\n    # </pre>\n"

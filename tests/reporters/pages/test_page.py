@@ -11,17 +11,18 @@ import pytest
 from reporters import report_samples, run_samples
 from reporters.pages.page_samples import EVIL, PAGES, SHOWN, Parsed, diff, hostile, large
 
-from gradscope import pages
+from gradscope import pages, plugins
 from gradscope.diagrams.picture.boxes import contrast
 from gradscope.pages import Page, table_part
 from gradscope.records.history import LayerSeries, RunHistory
-from gradscope.reporters.diff import DiffView
-from gradscope.reporters.diff import html as diff_html
-from gradscope.reporters.report import View, html
-from gradscope.reporters.report.tables import report_tables
-from gradscope.reporters.training import html as training_html
-from gradscope.reporters.training.charts import over_steps
+from gradscope.reporters.run import charts
+from gradscope.reporters.tables import report_tables
+from gradscope.reporters.views import DiffView, View
 from gradscope.typeset.text import plain
+
+diff_html = plugins.load("gradscope.reporters.diff", "html")
+html = plugins.load("gradscope.reporters.report", "html")
+training_html = plugins.load("gradscope.reporters.training", "html")
 
 FETCHING = {"src", "href", "action", "data", "poster", "srcset", "background", "xlink:href"}
 
@@ -164,7 +165,7 @@ def test_dead_units_are_read_off_the_gradients_of_biases():
         LayerSeries("linear.weight", steps, half, shape=(4, 2)),
         LayerSeries("linear.bias", steps, half, shape=(4,)),
     )
-    (found,) = over_steps.maps(replace(run_samples.small(), parameters=parameters, calls=()))
+    (found,) = charts.maps(replace(run_samples.small(), parameters=parameters, calls=()))
     assert (found.title, found.names, found.values) == (
         *("dead units", ("linear.bias",)),
         ((0.5, 0.25),),
@@ -173,19 +174,19 @@ def test_dead_units_are_read_off_the_gradients_of_biases():
 
 def test_two_runs_over_each_other():
     history = run_samples.small()
-    panels = over_steps.together(history, history)
-    alone = over_steps.panels(history)
+    panels = charts.together(history, history)
+    alone = charts.panels(history)
     assert [panel.title for panel in panels] == [panel.title for panel in alone]
     for panel, one in zip(panels, alone, strict=True):
         assert len(panel.curves) == 2 * len(one.curves)
         assert [curve.name[0] for curve in panel.curves] == ["A", "B"] * len(one.curves)
         assert [curve.points for curve in panel.curves[::2]] == [c.points for c in one.curves]
-    maps = over_steps.maps_together(history, _doubled(history))
+    maps = charts.maps_together(history, _doubled(history))
     assert [one.title for one in maps[:2]] == ["A: gradient norm", "B: gradient norm"]
     for one, other in zip(maps[::2], maps[1::2], strict=True):
         assert one.names == other.names
         assert one.scale == other.scale
-    assert maps[0].scale.high == 2 * next(over_steps.maps(history)).scale.high
+    assert maps[0].scale.high == 2 * next(charts.maps(history)).scale.high
     parsed = Parsed(diff_html.render(diff(), DiffView(panels=panels, maps=maps)))
     assert parsed.tags["svg"] == len(panels) + len(maps)
     assert {"Over steps", "Layers over steps"} <= {words.strip() for words in parsed.texts}

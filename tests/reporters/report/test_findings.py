@@ -24,8 +24,14 @@ from gradscope.errors import OptionError
 from gradscope.records import json as record_json
 from gradscope.records.report import CheckedModel, CheckReport, Finding, Report
 from gradscope.reporters.finding_lines import grouped
-from gradscope.reporters.report import View, csv, github, markdown, sarif, terminal
-from gradscope.reporters.report.tables import view_checks
+from gradscope.reporters.report import csv
+from gradscope.reporters.tables import report_tables
+from gradscope.reporters.views import View
+
+github = plugins.load("gradscope.reporters.report", "github")
+sarif = plugins.load("gradscope.reporters.report", "sarif")
+markdown = plugins.load("gradscope.reporters.report", "markdown")
+terminal = plugins.load("gradscope.reporters.report", "terminal")
 
 FORMATS = plugins.names("gradscope.reporters.report")
 
@@ -353,7 +359,7 @@ def test_the_table_of_findings_alone(sample: Callable[[str], Report]) -> None:
                                   View(table="findings", columns=("norm",))])  # fmt: skip
 def test_the_findings_have_no_columns_to_choose(view: View) -> None:
     with pytest.raises(OptionError, match="neither columns"):
-        view_checks.check(view)
+        report_tables.check(view)
 
 
 def test_one_report_in_the_formats_of_findings(sample: Callable[[str], Report]) -> None:

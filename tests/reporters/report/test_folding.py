@@ -13,7 +13,7 @@ from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
 from gradscope.records.tensors import TensorRecord, TensorStats
-from gradscope.reporters.report import View
+from gradscope.reporters.views import View
 
 RUN = RunInfo("net", "cpu", "float32", "train", 0, 1, "sum")
 

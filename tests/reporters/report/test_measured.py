@@ -7,13 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from gradscope import plugins
 from gradscope.errors import OptionError
 from gradscope.records import json as record_json
 from gradscope.records.full_samples import Histogram
 from gradscope.records.report import Report
 from gradscope.records.tensors import TensorStats
-from gradscope.reporters.report import View, csv, markdown, terminal
-from gradscope.reporters.report.tables import report_tables, statistics, view_checks
+from gradscope.reporters.report import csv
+from gradscope.reporters.tables import report_tables, statistics
+from gradscope.reporters.views import View
+
+markdown = plugins.load("gradscope.reporters.report", "markdown")
+terminal = plugins.load("gradscope.reporters.report", "terminal")
 
 Sample = Callable[[str], Report]
 
@@ -105,7 +110,7 @@ def test_bars_of_a_column_that_nobody_else_asked_for(sample: Sample) -> None:
 )
 def test_what_cannot_be_is_refused(view: View, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        view_checks.check(view)
+        report_tables.check(view)
 
 
 def test_what_was_measured_is_shown(sample: Sample) -> None:
@@ -137,7 +142,7 @@ def test_what_was_not_measured_is_said(sample: Sample) -> None:
     ],
 )
 def test_when_a_run_of_its_own_is_needed(view: View, wanted: bool) -> None:
-    assert view_checks.measured(view) is wanted
+    assert report_tables.measured(view) is wanted
 
 
 def test_a_histogram(sample: Sample) -> None:
@@ -161,11 +166,16 @@ def test_a_wide_histogram_has_few_rows_that_start_at_multiples(sample: Sample) -
 
 
 def test_the_title_says_what_it_is_of(sample: Sample) -> None:
-    from gradscope.reporters.report._histograms import title
+    from gradscope.reporters.tables.spreads import histogram_title
 
-    assert title(replace(HISTOGRAM, call=1, path="w", kind="gradient")) == "fc1 #1 → w gradient"
-    assert title(replace(HISTOGRAM, call=None, path="fc1.bias", kind="value")) == "fc1.bias"
-    assert title(replace(HISTOGRAM, call=None, path="fc1.bias", kind="gradient")) == (
+    assert (
+        histogram_title(replace(HISTOGRAM, call=1, path="w", kind="gradient"))
+        == "fc1 #1 → w gradient"
+    )
+    assert (
+        histogram_title(replace(HISTOGRAM, call=None, path="fc1.bias", kind="value")) == "fc1.bias"
+    )
+    assert histogram_title(replace(HISTOGRAM, call=None, path="fc1.bias", kind="gradient")) == (
         "fc1.bias gradient"
     )
 

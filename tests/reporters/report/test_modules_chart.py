@@ -8,13 +8,12 @@ from itertools import pairwise
 from reporters import report_samples
 from reporters.pages.page_samples import EVIL, large
 
-from gradscope.charts import blocks
-from gradscope.charts.blocks import drawn
-from gradscope.charts.colors import viridis
+from gradscope.charts import maps
+from gradscope.charts.maps import blocks_svg
+from gradscope.charts.scales import viridis
 from gradscope.diagrams.picture.boxes import contrast
 from gradscope.records.modules import ModuleCall
-from gradscope.reporters.report.charts.depth import gradient, innermost
-from gradscope.reporters.report.charts.modules import modules
+from gradscope.reporters.tables.charts import gradient, innermost, modules
 
 
 def test_every_module_lies_within_its_owner():
@@ -55,7 +54,7 @@ def test_a_hostile_name_stays_text():
     calls = (ModuleCall("", "Net", 0, 0), ModuleCall(EVIL, EVIL, 0, 1))
     found = modules(replace(report_samples.small(), calls=calls))
     assert found is not None
-    svg = drawn(found, lambda name: "r0", lambda name: "b0")
+    svg = blocks_svg(found, lambda name: "r0", lambda name: "b0")
     assert "<script>" not in svg
     assert '"><' not in svg.replace('none"><', "").replace('"><title>', "").replace('"><rect', "")
 
@@ -63,4 +62,4 @@ def test_a_hostile_name_stays_text():
 def test_every_text_can_be_read_on_its_colour():
     for i in range(101):
         ground = "#" + "".join(f"{round(channel):02x}" for channel in viridis(i / 100))
-        assert contrast("#ffffff" if i / 100 < blocks._DARK else "#000000", ground) >= 4.5
+        assert contrast("#ffffff" if i / 100 < maps._DARK else "#000000", ground) >= 4.5

@@ -8,10 +8,15 @@ from collections.abc import Callable
 import pytest
 from rich.cells import cell_len
 
+from gradscope import plugins
 from gradscope.records.report import Report
-from gradscope.reporters.report import View, csv, markdown, terminal
+from gradscope.reporters.report import csv
+from gradscope.reporters.views import View
 from gradscope.typeset.numbers import number
 from gradscope.typeset.text import plain
+
+markdown = plugins.load("gradscope.reporters.report", "markdown")
+terminal = plugins.load("gradscope.reporters.report", "terminal")
 
 WIDTHS = [20, 40, 60, 80, 100, 120, 160, 200, None]
 

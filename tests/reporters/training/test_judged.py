@@ -12,13 +12,10 @@ from gradscope import plugins
 from gradscope.records.answers import Judgement, NotJudged
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainingRun
-from gradscope.reporters.judged_lines import codes, in_short, no_problem, not_enough
-from gradscope.reporters.report import View
-from gradscope.reporters.run_summary import summary
-from gradscope.reporters.text_view import TextView
-from gradscope.reporters.training.sentences.answers import answers
-from gradscope.reporters.training.sentences.news import news
-from gradscope.reporters.verdict import Verdict
+from gradscope.reporters.run.answers import answers
+from gradscope.reporters.run.findings import news
+from gradscope.reporters.verdict import Verdict, codes, in_short, no_problem, not_enough, summary
+from gradscope.reporters.views import TextView, View
 
 FEW = NotJudged("GS401", "samples", 5, 3, "--every 12")
 MORE = NotJudged("GS605", "samples", 16, 3, "--every 12")

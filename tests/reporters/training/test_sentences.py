@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 from reporters.run_samples import empty, gan, many, one_step, series, small, step
 
+from gradscope import plugins
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainingEvent
-from gradscope.reporters.report import View
-from gradscope.reporters.steps_in_words import listed, stretches
-from gradscope.reporters.training import terminal
-from gradscope.reporters.training.sentences import events, summary
-from gradscope.reporters.training.sentences.news import news
-from gradscope.reporters.training.sentences.step_facts import facts_of_step
+from gradscope.reporters.header import listed, stretches
+from gradscope.reporters.run import findings, summary
+from gradscope.reporters.run.findings import news
+from gradscope.reporters.run.summary import facts_of_step
+from gradscope.reporters.views import View
+
+terminal = plugins.load("gradscope.reporters.training", "terminal")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_listed() -> None:
 def test_equal_events_are_one_line() -> None:
     skipped = [TrainingEvent(n, 0.1, "skipped-step", f"the scale fell to {2**n}") for n in (4, 9)]
     found = TrainingEvent(5, 0.1, "failed", "gradscope itself failed")
-    assert list(map(str, events.lines([skipped[0], found, skipped[1]]))) == [
+    assert list(map(str, findings.event_lines([skipped[0], found, skipped[1]]))) == [
         "step 4, skipped-step: the scale fell to 16 (2 times, the last at step 9)",
         "step 5, failed: gradscope itself failed",
     ]
@@ -108,9 +110,9 @@ def test_the_most_telling_layers_come_first() -> None:
 
 def test_a_command_without_these_options_names_the_one_that_has_them() -> None:
     """As `live`, whose page is that of `show`."""
-    events = tuple(TrainingEvent(n, 0.1, "failed", chr(97 + n)) for n in range(20))
+    findings = tuple(TrainingEvent(n, 0.1, "failed", chr(97 + n)) for n in range(20))
     view = View(width=120, command="gradscope show run.db")
-    text = terminal.render(replace(many(), events=events), view)
+    text = terminal.render(replace(many(), events=findings), view)
     assert "475 more: `gradscope show run.db -l PATTERN` selects some, `--top" in text
     assert "… 8 more: `gradscope show run.db --table events` shows all" in text
     narrow = terminal.render(many(), replace(view, width=60))

@@ -10,13 +10,17 @@ import pytest
 from reporters.run_samples import SAMPLES
 from rich.cells import cell_len
 
+from gradscope import plugins
 from gradscope.records.history import RunHistory
-from gradscope.reporters.report import View
-from gradscope.reporters.training import csv, markdown, terminal
+from gradscope.reporters.run.naming import qualified
+from gradscope.reporters.training import csv
 from gradscope.reporters.training import json as run_json
-from gradscope.reporters.training.tables.naming import qualified
+from gradscope.reporters.views import View
 from gradscope.typeset.numbers import number
 from gradscope.typeset.text import plain
+
+markdown = plugins.load("gradscope.reporters.training", "markdown")
+terminal = plugins.load("gradscope.reporters.training", "terminal")
 
 WIDTHS = [20, 40, 60, 80, 100, 120, 160, 200, None]
 

@@ -13,10 +13,9 @@ from gradscope import plugins
 from gradscope.records.answers import Judgement, NonFiniteOrigin, NotJudged
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainingFinding, TrainingRun
-from gradscope.reporters.run_summary import summary
-from gradscope.reporters.text_view import TextView
-from gradscope.reporters.training.sentences.answers import answers
-from gradscope.reporters.verdict import Verdict, cost_in_words
+from gradscope.reporters.run.answers import answers
+from gradscope.reporters.verdict import Verdict, cost_in_words, summary
+from gradscope.reporters.views import TextView
 from gradscope.typeset.console import paragraphs, printed
 
 NONE = Judgement(("GS101", "GS301"), (NotJudged("GS605", "samples", 16, 9, "--every 3"),))

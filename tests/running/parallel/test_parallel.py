@@ -10,11 +10,14 @@ from running.parallel.cases import CASES, ROWS, TRUE, inspected, model
 from training.ranks.launched import launched, side_by_side
 
 import gradscope
+from gradscope import plugins
 from gradscope.comparison.reports import compare_reports
 from gradscope.errors import GradscopeError
 from gradscope.records import json as record_json
 from gradscope.records.report import Report
-from gradscope.reporters.report import View, terminal
+from gradscope.reporters.views import View
+
+terminal = plugins.load("gradscope.reporters.report", "terminal")
 
 SCRIPT = Path(__file__).parent / "cases.py"
 BOTH = pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope.reporters.report import View
-from gradscope.reporters.training import terminal
+from gradscope import plugins
+from gradscope.reporters.views import View
 from training.ranks.compared import STEPS, Launch
+
+terminal = plugins.load("gradscope.reporters.training", "terminal")
 
 pytestmark = pytest.mark.slow
 

@@ -1,1 +1,0 @@
-"""Formats of what ``why`` answers: each has ``suffix`` and ``render(report, view)``."""

@@ -1,1 +1,0 @@
-"""An experiment as text, a page, Markdown and JSON: a file for each format."""

@@ -1,1 +1,0 @@
-"""The charts of an experiment."""

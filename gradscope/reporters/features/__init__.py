@@ -1,1 +1,0 @@
-"""Formats of what ``gradscope features`` found."""

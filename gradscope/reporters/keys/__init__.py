@@ -1,1 +1,0 @@
-"""The keys of a config as text."""

@@ -1,1 +1,0 @@
-"""Formats of the list of a model's layers."""

@@ -1,1 +1,0 @@
-"""Formats of what ``leaks`` found: each has ``suffix`` and ``render(report, view)``."""

@@ -1,1 +1,0 @@
-"""What a page or a picture of leaks draws."""

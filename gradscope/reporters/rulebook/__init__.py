@@ -1,1 +1,0 @@
-"""Formats of the rule book: a list of all rules, or everything about one."""

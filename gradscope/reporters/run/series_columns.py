@@ -1,0 +1,237 @@
+"""Columns of a table of layers over steps: each measure first to last, and as a curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from gradscope.records.history import Course, LayerSeries
+from gradscope.records.norms import MEASURES as NORMS
+from gradscope.records.norms import number_or_none, steps_lost
+from gradscope.reporters.header import label
+from gradscope.reporters.run.step_metrics import losses
+from gradscope.reporters.tables.call_columns import MISSING
+from gradscope.reporters.tables.columns import Column, figure, over_ranks, words
+from gradscope.typeset.curves import NOT_FINITE, curve
+from gradscope.typeset.numbers import NOT_THERE, number, shape, share
+from gradscope.typeset.tables import KEEP
+from gradscope.typeset.text import plain
+
+Figure = Callable[[float], str]
+#: Between the first value and the last.
+TO = " → "
+#: A table's measures: the column's name and the series', in the order of the columns.
+PARAMETERS = {
+    "grad": "grad_norm",
+    "update": "update_ratio",
+    "norm": "value_norm",
+    "clipped": "clipped_norm",
+    "zeros": "zeros",
+}
+CALLS = {
+    "norm": "out_norm",
+    "grad_out": "grad_out_norm",
+    "grad_in": "grad_in_norm",
+    "mean": "out_mean",
+    "std": "out_std",
+    "min": "out_min",
+    "max": "out_max",
+    "zeros": "out_zeros",
+}
+_KEEP = {
+    **{"name": KEEP, "grad": KEEP, "grad_out": KEEP, "nonfinite": KEEP},
+    **{"grad_curve": 90, "grad_out_curve": 90, "update": 80, "norm": 70},
+    **{"update_curve": 60, "norm_curve": 50, "norm_ranks": 65, "grad_out_ranks": 75},
+}
+USUAL = {
+    "parameters": (
+        *("name", "grad", "grad_curve", "update", "update_curve", "norm", "norm_curve"),
+        "nonfinite",
+    ),
+    "calls": (
+        *("name", "norm", "norm_ranks", "norm_curve"),
+        *("grad_out", "grad_out_ranks", "grad_out_curve", "nonfinite"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesRow:
+    """A layer's series, the steps of each measure, the room for its curves, how many it is.
+
+    A curve goes over the steps that have its measure in any row, one after the other: ``places``
+    numbers them.
+    """
+
+    series: LayerSeries
+    places: Callable[[str], Mapping[int, int]]
+    room: int = 24
+    times: int = 1
+    _courses: dict[str, Course] = field(default_factory=dict, compare=False)
+
+    @property
+    def about(self) -> str:
+        """The parameter or the call: what a page finds the row by."""
+        return label(self.series.name, self.series.call)
+
+    def course(self, measure: str) -> Course:
+        """A measure at every step that has it."""
+        found = self._courses.get(measure)
+        if found is None:
+            found = self._courses[measure] = self.series.course(measure)
+        return found
+
+    def ends(self, measure: str) -> list[tuple[float | None, bool]]:
+        """Its first and its last value, one where there is one, and whether each was NaN or Inf."""
+        steps, values, lost = self.course(measure)
+        places = (0, -1) if len(steps) > 1 else (0,) if steps else ()
+        return [(values[i], steps[i] in lost) for i in places]
+
+    def curve(self, measure: str) -> str:
+        """A measure as blocks."""
+        (steps, values, lost), at = self.course(measure), self.places(measure)
+        places, gone = [at[step] for step in steps], [at[step] for step in lost]
+        return curve(places, values, gone, first=0, last=len(at) - 1, width=self.room)
+
+    def known(self, measure: str) -> list[float]:
+        """The finite values of a measure."""
+        values = self.course(measure).values
+        return [x for x in values if x is not None and math.isfinite(x)]
+
+    def spread(self, measure: str) -> tuple[float, float] | None:
+        """The least and the most of a measure among the ranks, at the last step that has it."""
+        lowest, highest = self.series.lowest.get(measure, ()), self.series.highest.get(measure, ())
+        for low, high in zip(reversed(lowest), reversed(highest), strict=True):
+            if low is not None and high is not None:
+                return low, high
+        return None
+
+    @property
+    def change(self) -> float:
+        """How far the gradient's norm went, in powers of ten, from the first step to the last."""
+        norms: Sequence[float | None]
+        if self.series.norms is not None and self.series.norms.steps:
+            norms = self.series.norms.gradient
+        else:
+            norms = self.course("grad_norm" if self.series.call is None else "grad_out_norm").values
+        found = [next(filter(_is_known, way), None) for way in (norms, reversed(norms))]
+        known = [x for x in found if x is not None]
+        if not known or known[0] == known[-1]:
+            return 0.0
+        ends = [math.log10(x) if x > 0 else -400.0 for x in known]
+        return abs(ends[1] - ends[0])
+
+    @property
+    def lost(self) -> list[int]:
+        """The steps at which something in it was NaN or Inf."""
+        found = set(lost_steps(self.series))
+        if self.series.norms is not None:
+            found.update(*(steps_lost(*self.series.norms.of(measure)) for measure in NORMS))
+        return sorted(found)
+
+
+def _is_known(norm: float | None) -> bool:
+    return norm is not None and number_or_none(norm) is not None
+
+
+def lost_steps(series: LayerSeries) -> list[int]:
+    """The steps at which something of a layer was NaN or Inf."""
+    counts = [n for key, n in series.values.items() if key.endswith("nonfinite")]
+    steps = zip(series.steps, *counts, strict=True)
+    return [step for step, *several in steps if any(several)]
+
+
+def _text(value: float | None, lost: bool, figure: Figure, absent: str) -> str:
+    text = absent if value is None else figure(value)
+    if not lost:
+        return text
+    return NOT_FINITE if value is None else text + NOT_FINITE
+
+
+def _course(row: SeriesRow, measure: str, figure: Figure) -> str:
+    absent = MISSING if measure.startswith("grad") else NOT_THERE
+    return TO.join(_text(value, lost, figure, absent) for value, lost in row.ends(measure))
+
+
+def _last(row: SeriesRow, measure: str) -> float | None:
+    values = row.course(measure).values
+    return values[-1] if values else None
+
+
+def _share(part: float) -> str:
+    return share(part, 1.0)
+
+
+def _bad(row: SeriesRow, text: str) -> str:
+    return "bad" if NOT_FINITE in text else ""
+
+
+def _at(which: Callable[[list[float]], float], row: SeriesRow, measure: str) -> float | None:
+    known = row.known(measure)
+    return which(known) if known else None
+
+
+def _measured(key: str, measure: str) -> Iterator[Column[SeriesRow]]:
+    """A measure's columns: its course, its curve, and the figures in it."""
+    last = partial(_last, measure=measure)
+    written: Figure = _share if key == "zeros" else number
+    course = partial(_course, measure=measure, figure=written)
+
+    def needed(rows: Sequence[SeriesRow]) -> bool:
+        return any(row.known(measure) for row in rows)
+
+    def over_steps(rows: Sequence[SeriesRow]) -> bool:
+        return needed(rows) and any(len(row.course(measure).steps) > 1 for row in rows)
+
+    yield Column(key, last, course, last, tone=_bad, needed=needed)
+
+    def drawn(row: SeriesRow) -> str:
+        return row.curve(measure)
+
+    yield Column(f"{key}_curve", drawn, drawn, last, right=False, tone=_bad, needed=over_steps)
+    yield over_ranks(f"{key}_ranks", lambda row: row.spread(measure), written)
+    ends: dict[str, Callable[[list[float]], float]] = {
+        **{"first": lambda known: known[0], "last": lambda known: known[-1]},
+        **{"min": min, "max": max},
+    }
+    for word, which in ends.items():
+        yield figure(f"{key}_{word}", partial(_at, which, measure=measure), written)
+
+
+def _name(row: SeriesRow) -> str:
+    times = f" ×{row.times}" if row.times > 1 else ""
+    if row.series.call is None:
+        return plain(row.series.name) + times
+    return label(row.series.name, row.series.call) + times
+
+
+def _register(table: str, measures: Mapping[str, str]) -> dict[str, Column[SeriesRow]]:
+    columns = [words("name", lambda r: r.series.name, _name, wraps=True, needed=lambda rows: True)]
+    if table == "parameters":
+        columns.append(words("shape", lambda r: shape(r.series.shape) if r.series.shape else ""))
+    else:
+        columns.append(words("type", lambda row: next(iter(row.series.types), "")))
+    for key, measure in measures.items():
+        columns += _measured(key, measure)
+    nonfinite: Column[SeriesRow] = Column(
+        "nonfinite",
+        lambda row: len(row.lost),
+        lambda row: losses(row.lost),
+        lambda row: len(row.lost) or None,
+        tone=lambda row, text: "bad" if text else "",
+        needed=lambda rows: any(row.lost for row in rows),
+    )
+    usual = USUAL[table]
+    return {
+        column.key: replace(
+            column,
+            keep=_KEEP.get(column.key, 0),
+            needed=column.needed if column.key in usual else None,
+        )
+        for column in [*columns, figure("change", lambda row: row.change), nonfinite]
+    }
+
+
+COLUMNS = {"parameters": _register("parameters", PARAMETERS), "calls": _register("calls", CALLS)}

@@ -1,1 +1,0 @@
-"""Formats of a saliency report, and the list of the methods."""

@@ -1,0 +1,192 @@
+"""What experiments found → a table each: micro-batches, several losses, edits, gradient checks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from gradscope.records.full_samples import (
+    AccumulatedLayer,
+    Accumulation,
+    AccumulationCause,
+    Change,
+    GradientCheck,
+    SharedLayer,
+    TaskGradients,
+)
+from gradscope.records.report import Report
+from gradscope.reporters.header import label, some_names
+from gradscope.reporters.views import View
+from gradscope.typeset.console import Line
+from gradscope.typeset.numbers import NOT_THERE, count, number, plural
+from gradscope.typeset.tables import KEEP, Cell, Heading, Table, of_columns, of_rows
+from gradscope.typeset.text import plain
+
+#: So many rows are shown without a request for a number of them; so many names of a list.
+_EDITS, _LAYERS, _NAMES = 20, 10, 4
+
+
+def interventions(report: Report, view: View) -> Table | None:
+    """A row for each tensor; with ``top`` those that were changed most."""
+    found: Sequence[Change] = report.interventions
+    if not found:
+        return None
+    if view.top is not None:
+        found = sorted(found, key=_size, reverse=True)
+    shown = found[: _EDITS if view.top is None else view.top]
+    left = f"{len(shown)} of {plural(len(found), 'tensor')} shown" * (len(shown) < len(found))
+    columns: list[tuple[Heading, Callable[[Change], str | Cell]]] = [
+        (Heading("layer", False, wraps=True), _changed),
+        (Heading("at", False, KEEP - 10), lambda change: plain(change.at)),
+        (Heading("do", False, KEEP - 5), _done),
+        (Heading("before"), lambda change: number(getattr(change.before, "norm", None))),
+        (Heading("after"), lambda change: number(getattr(change.after, "norm", None))),
+        (Heading("factor", keep=KEEP - 8), lambda change: number(change.factor)),
+        (
+            Heading("note", False, KEEP - 30, prose=True),
+            lambda c: Cell(plain(c.note or ""), "warn"),
+        ),
+    ]
+    legend = ("factor: the norm after, divided by the norm before",)
+    return of_rows("interventions", shown, columns, caption=left, legend=legend)
+
+
+def _size(change: Change) -> float:
+    """How far a factor is from 1."""
+    return -1.0 if change.factor is None else abs(change.factor - 1)
+
+
+def _changed(change: Change) -> str:
+    arrow = " ← " if change.at == "grad_input" else " → "
+    path = f"{arrow}{plain(change.path)}" if change.path else ""
+    return f"{label(change.name, change.call or 0)}{path}"
+
+
+def _done(change: Change) -> str:
+    return plain(change.do) + (f" {change.value:g}" if change.value is not None else "")
+
+
+def accumulation(report: Report, view: View) -> Table | None:
+    """The layers whose gradients differ, the most first; below it every cause."""
+    found = report.accumulation
+    if found is None or found.equal:
+        return None
+    differ = [layer for layer in found.layers if layer.error > found.tolerance]
+    differ.sort(key=lambda layer: -layer.error)
+    columns: list[tuple[Heading, Callable[[AccumulatedLayer], str | Cell]]] = [
+        (Heading("layer", False, wraps=True), lambda layer: label(layer.name)),
+        (Heading("parameters", keep=KEEP - 20), lambda layer: count(layer.parameters)),
+        (Heading("difference"), lambda layer: Cell(number(layer.error), "bad")),
+        (Heading("because of", False, prose=True), lambda one: ", ".join(map(plain, one.causes))),
+    ]
+    shown = differ[: _LAYERS if view.top is None else view.top]
+    caption = f"{len(differ)} of {plural(len(found.layers), 'layer')} differ"
+    legend = tuple(_causes(found))
+    return of_rows("accumulation", shown, columns, caption=caption, legend=legend)
+
+
+def adds_up(report: Report) -> Line | None:
+    """Whether micro-batches equal the batch, in one sentence."""
+    found = report.accumulation
+    if found is None:
+        return None
+    sizes = f"of {found.sizes[0]}" if len(set(found.sizes)) == 1 else "of " + _listed(found)
+    parts = f"{plural(len(found.sizes), 'micro-batch', 'micro-batches')} {sizes}"
+    measured = f"(largest relative difference {number(found.error)}, in {plain(found.dtype)})"
+    if found.equal:
+        text = f"the gradients of {parts} add up to those of the batch {measured}"
+        return Line(text, "accumulation:", "good")
+    text = f"the gradients of {parts} do not add up to those of the batch {measured}"
+    return Line(text, "accumulation:", "warn")
+
+
+def _listed(found: Accumulation) -> str:
+    return f"{', '.join(map(str, found.sizes[:-1]))} and {found.sizes[-1]}"
+
+
+def _causes(found: Accumulation) -> Iterator[str]:
+    yield "difference: of the gradients, relative to that of the full batch"
+    for cause in found.causes:
+        yield f"{cause.kind}: {plain(cause.message)}{_names(cause)}; {plain(cause.advice)}"
+
+
+def _names(cause: AccumulationCause) -> str:
+    return f" ({some_names(map(label, cause.names), _NAMES)})" if cause.names else ""
+
+
+def tasks(report: Report, view: View) -> Table | None:
+    """Norms by loss and cosines by pair; with ``top`` the layers where losses disagree most."""
+    found = report.tasks
+    if found is None:
+        return None
+    names = [plain(name) for name in found.tasks]
+    layers = list(found.layers)
+    if view.top is not None:
+        layers = sorted(layers, key=_worst)[: view.top]
+    layers = [found.total, *layers]
+    columns: list[tuple[Heading, list[str] | list[Cell]]] = [
+        (
+            Heading("layer", False, wraps=True),
+            ["all that is shared" if one.name is None else label(one.name) for one in layers],
+        ),
+        (Heading("parameters", keep=KEEP - 40), [count(one.parameters) for one in layers]),
+    ]
+    for i, name in enumerate(names):
+        heading = Heading(f"grad {name}", keep=KEEP - 10 - i)
+        columns.append((heading, [number(one.norms[i]) for one in layers]))
+    for i, (a, b) in enumerate(found.pairs):
+        heading = Heading(f"cos {names[a]}·{names[b]}", keep=KEEP - 20 - i)
+        columns.append((heading, [_cosine(one.cosines[i]) for one in layers]))
+    about = {"caption": "each loss separately", "legend": tuple(_legend(found))}
+    return of_columns("tasks", columns, **about)
+
+
+def _worst(layer: SharedLayer) -> float:
+    return min((cosine for cosine in layer.cosines if cosine is not None), default=2.0)
+
+
+def _cosine(cosine: float | None) -> Cell:
+    """A cosine; one below zero, where a step for one loss undoes the other's, is a warning's."""
+    if cosine is None:
+        return Cell(NOT_THERE)
+    return Cell(f"{cosine:.3f}", "warn" if cosine < 0 else "")
+
+
+def _legend(found: TaskGradients) -> Iterator[str]:
+    if not found.layers:
+        yield "the losses share no parameter"
+    yield "grad: norm of that loss's gradient at the parameters that several losses reach"
+    yield "cos: 1 the same way, 0 at right angles, below 0 against each other"
+    if found.alone:
+        named = [f"{name or 'the model'} ({task})" for name, task in found.alone]
+        yield f"reached by one loss only: {some_names(named, _NAMES)}"
+
+
+_TONES = {"right": "good", "wrong": "bad", "non-deterministic": "bad", "kink": "warn"}
+_DIRECTION = (
+    "backward, differences: the derivative in one random direction, by the layer's backward and by"
+    " finite differences, in float64"
+)
+
+
+def gradient_checks(report: Report, view: View) -> Table | None:
+    """A row for each derivative that was checked."""
+    checks = report.gradient_checks
+    if not checks:
+        return None
+    counts = Counter(check.verdict for check in checks)
+    caption = ", ".join(f"{many} {verdict}" for verdict, many in counts.items())
+    columns: list[tuple[Heading, Callable[[GradientCheck], str | Cell]]] = [
+        (Heading("layer", False, wraps=True), lambda check: label(check.name, check.call)),
+        (Heading("type", False, KEEP - 30), lambda check: plain(check.type)),
+        (Heading("by", False), lambda check: plain(check.input) or NOT_THERE),
+        (
+            Heading("verdict", False),
+            lambda check: Cell(plain(check.verdict), _TONES.get(check.verdict, "warn")),
+        ),
+        (Heading("backward", keep=KEEP - 10), lambda check: number(check.backward)),
+        (Heading("differences", keep=KEEP - 10), lambda check: number(check.differences)),
+        (Heading("note", False, KEEP - 8, prose=True), lambda check: plain(check.note or "")),
+    ]
+    about = {"caption": plain(caption), "legend": (_DIRECTION,)}
+    return of_rows("gradient checks", checks, columns, **about)

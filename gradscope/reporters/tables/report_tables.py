@@ -1,0 +1,305 @@
+"""Report → tables of cells: the one derivation that terminal, markdown and csv all render."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gradscope.errors import OptionError, refuse_unknown
+from gradscope.records.report import Report
+from gradscope.records.run import StepRecord
+from gradscope.reporters.tables import call_columns, parameter_columns
+from gradscope.reporters.tables.columns import (
+    Column,
+    Entry,
+    Row,
+    Scalar,
+    bars_legend,
+    cells,
+    folds,
+    known,
+    parse_sort,
+    pick,
+    select,
+    single,
+    with_bars,
+)
+from gradscope.reporters.tables.experiments import (
+    accumulation,
+    gradient_checks,
+    interventions,
+    tasks,
+)
+from gradscope.reporters.tables.per_sample import per_sample
+from gradscope.reporters.tables.folding import fold_calls, fold_parameters
+from gradscope.reporters.views import View
+from gradscope.typeset.numbers import NOT_THERE, count, number
+from gradscope.typeset.tables import KEEP, Cell, Heading, Table, plan
+from gradscope.typeset.text import plain
+
+
+def calls(report: Report, view: View) -> Table:
+    """The calls, a row for each output and for each of several inputs that want a gradient."""
+    groups = [call_columns.folded(call) for call in report.calls if _within(call.name, view)]
+    return _table(
+        *("calls", report, view),
+        fold_calls(groups) if view.fold else list(map(single, groups)),
+        call_columns.COLUMNS,
+        call_columns.USUAL,
+        call_columns.with_marks,
+        unneeded=call_columns.NOT_NEEDED,
+        about=lambda row: row.about,
+        hidden=call_columns.DOUBLES,
+    )
+
+
+def parameters(report: Report, view: View) -> Table:
+    """The parameters: value, gradient, and how far the optimizer moved them."""
+    groups = [(stats,) for stats in _parameters(report, view)]
+    return _table(
+        *("parameters", report, view),
+        fold_parameters(groups) if view.fold else list(map(single, groups)),
+        parameter_columns.COLUMNS,
+        parameter_columns.USUAL,
+        parameter_columns.with_marks,
+        unneeded=parameter_columns.FROZEN,
+        about=lambda row: row.about,
+    )
+
+
+def records(report: Report, view: View) -> tuple[list[str], list[list[Scalar]]]:
+    """Header and exact values of one table, a row for each tensor: what csv holds."""
+    if view.table == "parameters":
+        owned = [(stats,) for stats in _parameters(report, view)]
+        return _exact(
+            owned, parameter_columns.COLUMNS, parameter_columns.EXACT, view, ["name"], "parameter"
+        )
+    groups = [call_columns.expanded(call) for call in report.calls if _within(call.name, view)]
+    # Without these, the rows of one call could not be distinguished.
+    first = ["name", "call", "direction", "path"]
+    return _exact(groups, call_columns.COLUMNS, call_columns.EXACT, view, first, "call")
+
+
+def _exact(
+    groups: Sequence[tuple[Row, ...]],
+    registry: Mapping[str, Column[Row]],
+    usual: Sequence[str],
+    view: View,
+    first: Sequence[str],
+    noun: str,
+) -> tuple[list[str], list[list[Scalar]]]:
+    chosen, _ = select(list(map(single, groups)), registry, view, noun)
+    columns = pick(registry, view.columns, usual, first)
+    rows = [[column.value(row) for column in columns] for entry in chosen for row in entry.rows]
+    return [column.key for column in columns], rows
+
+
+def _within(name: str, view: View) -> bool:
+    """Whether a module's name has no more parts than the view goes deep."""
+    return view.depth is None or (name.count(".") + 1 if name else 0) <= view.depth
+
+
+def _parameters(report: Report, view: View) -> list[parameter_columns.ParameterRow]:
+    """Those whose module the view shows."""
+    return [
+        parameter_columns.ParameterRow(stats)
+        for stats in report.parameters
+        if _within(stats.name.rpartition(".")[0], view)
+    ]
+
+
+def history(report: Report) -> Table | None:
+    """One row for each backward, where there were several."""
+    if len(report.history) < 2:
+        return None
+    repeats = any(step.backward for step in report.history)
+    moved = any(p.update_ratio is not None for s in report.history for p in s.parameters)
+    keys = ["step"] + ["backward"] * repeats + ["loss", "gradient_norm"]
+    keys += ["largest_update", "parameter"] * moved
+    rows = [tuple(_step(step)[key] for key in keys) for step in report.history]
+    columns = tuple(Heading(key, key != "parameter", wraps=key == "parameter") for key in keys)
+    return Table("history", columns, tuple(rows))
+
+
+def _step(step: StepRecord) -> dict[str, Cell]:
+    updates = [(p.update_ratio, p.name) for p in step.parameters if p.update_ratio is not None]
+    largest, name = max(updates, default=(None, ""))
+    loss = step.loss_nonfinite or number(step.loss)
+    return {
+        "step": Cell(count(step.step)),
+        "backward": Cell(count(step.backward)),
+        "loss": Cell(plain(loss), "bad" if step.loss_nonfinite else ""),
+        "gradient_norm": Cell(number(step.gradient_norm)),
+        "largest_update": Cell(number(largest)),
+        "parameter": Cell(plain(name) or NOT_THERE),
+    }
+
+
+def _needed(
+    registry: Mapping[str, Column[Row]], usual: Sequence[str], rows: Sequence[Row], view: View
+) -> list[str]:
+    """The usual columns that have something to say, and the one that the rows are sorted by."""
+    columns = [registry[key] for key in usual]
+    keys = [c.key for c in columns if c.needed is not None and c.needed(rows)]
+    extra = (key for key in (_sorted_by(view), view.bar) if key and key in registry)
+    return [*keys, *(key for key in extra if key not in keys)]
+
+
+def _unmeasured(registry: Mapping[str, Column[Row]], rows: Sequence[Row]) -> list[str]:
+    """Empty columns: `all` leaves them out."""
+    keys = [key for key in call_columns.MEASURED if key in registry]
+    return [k for k in keys if all(registry[k].value(row) is None for row in rows)]
+
+
+def _sorted_by(view: View) -> str | None:
+    return parse_sort(view.sort)[0] if view.sort else None
+
+
+def _table(
+    title: str,
+    report: Report,
+    view: View,
+    entries: Sequence[Entry[Row]],
+    registry: Mapping[str, Column[Row]],
+    usual: Sequence[str],
+    with_marks: Callable[[Sequence[tuple[Row, ...]]], tuple[Sequence[tuple[Row, ...]], list[str]]],
+    *,
+    unneeded: str,
+    about: Callable[[Row], str],
+    hidden: Sequence[str] = (),
+) -> Table:
+    """The entries and columns that the view wants; the first of the usual columns leads."""
+    asked = view.columns if (view.table == "parameters") == (title == "parameters") else None
+    chosen, caption = select(entries, registry, view, title.removesuffix("s"))
+    marked, notes = with_marks([entry.shown for entry in chosen])
+    rows = [row for entry in chosen for row in entry.rows]
+    barred = registry.get(view.bar or "")
+    if asked and barred is not None:
+        asked = (*asked, barred.key)
+    columns = pick(
+        *(registry, asked, _needed(registry, usual, rows, view), usual[:1]),
+        [*hidden, *_unmeasured(registry, rows)],
+    )
+    lead = {_sorted_by(view), view.bar}
+    headings = tuple(
+        Heading(c.key, c.right, KEEP if c.key in lead else c.keep, c.wraps) for c in columns
+    )
+    lines = cells(columns, marked, chosen)
+    drawn = []
+    if barred is not None:
+        members = [stood_for for entry in chosen for stood_for in entry.members]
+        headings, lines = with_bars(barred, columns, headings, lines, members)
+        drawn = [bars_legend(barred.key)]
+    option = "--table parameters --columns" if title == "parameters" else "--columns"
+    made = Table(
+        title,
+        headings,
+        lines,
+        ", ".join(
+            filter(None, [caption, "" if view.depth is None else f"down to depth {view.depth}"])
+        ),
+        fixed=bool(asked),
+        remedy=f"use {option} or a wider terminal",
+        names=tuple(about(row) for shown in marked for row in shown),
+    )
+    gone = plan(made, view.width).hidden
+    signs = call_columns.signs(report, [c for c in columns if c.key not in gone], rows, unneeded)
+    return replace(made, legend=(*folds(chosen), *notes, *signs, *drawn))
+
+
+NO_CALLS = "no calls were recorded"
+
+
+def tables(report: Report, view: View) -> Iterator[Table]:
+    """Those that hold something."""
+    if view.table in (None, "calls") and report.calls:
+        yield calls(report, view)
+    if view.table in (None, "parameters"):
+        owned = parameters(report, view)
+        if owned.rows:
+            yield owned
+    if view.table is not None:
+        return
+    steps = history(report)
+    if steps:
+        yield steps
+    for made in (interventions, accumulation, tasks, per_sample, gradient_checks):
+        table = made(report, view)
+        if table is not None:
+            yield table
+
+
+def lacks_calls(report: Report, view: View) -> bool:
+    """Whether calls are to be shown and there are none."""
+    return view.table in (None, "calls") and not report.calls
+
+
+_BARS = "a bar needs numbers, as in `--bar grad_out`"
+_BOTH: Mapping[str, Any] = {**call_columns.COLUMNS, **parameter_columns.COLUMNS}
+#: The columns of each table; None: there are none to choose.
+_OF_TABLE: Mapping[str, Collection[str] | None] = {
+    "calls": call_columns.COLUMNS,
+    "parameters": parameter_columns.COLUMNS,
+    "findings": None,
+}
+TABLES = tuple(_OF_TABLE)
+
+
+def check_choices(
+    view: View, tables: Mapping[str, Collection[str] | None], usual: str, sortable: Collection[str]
+) -> None:
+    """Refuse a view of tables that names what none of them has.
+
+    Args:
+        tables: the columns of each; None of one that has none to choose.
+        usual: the one that is meant where the view names none.
+        sortable: what may then be sorted by.
+
+    Raises:
+        OptionError: an unknown table, column or direction, or a ``top`` below 1.
+    """
+    name = view.table
+    if name is not None:
+        refuse_unknown("table", name, tables)
+    if view.top is not None and view.top < 1:
+        raise OptionError(f"`--top {view.top}` would show nothing", help="give 1 or more")
+    columns = tables[name or usual]
+    if columns is None:
+        if view.columns or view.sort:
+            raise OptionError(
+                f"the {name} have neither columns to choose nor an order but their own",
+                help="leave `--columns` and `--sort` away; `-f csv` has every field",
+            )
+        return
+    for word in view.columns or ():
+        key = word.removeprefix("+")
+        if key != "all":
+            known(key, columns)
+    if view.sort is not None:
+        known(parse_sort(view.sort)[0], columns if name else sortable)
+
+
+def check(view: View) -> None:
+    """Refuse a view that names what no table has, before anything expensive runs.
+
+    Raises:
+        OptionError: an unknown table, column or direction, a ``top`` below 1, a ``depth`` below 0.
+    """
+    check_choices(view, _OF_TABLE, "calls", _BOTH)
+    if view.depth is not None and view.depth < 0:
+        raise OptionError(f"`--depth {view.depth}` is not a depth", help="give 0 or more")
+    if view.bar is not None:
+        found = [
+            r[view.bar] for r in (call_columns.COLUMNS, parameter_columns.COLUMNS) if view.bar in r
+        ]
+        known(view.bar, _BOTH)
+        if not any(column.right for column in found):
+            raise OptionError(f"`--bar {view.bar}`: the column holds no numbers", help=_BARS)
+
+
+def measured(view: View) -> bool:
+    """Whether the view asks for what only its own run can tell."""
+    words = {word.removeprefix("+") for word in view.columns or ()}
+    words |= {view.bar or "", parse_sort(view.sort or "")[0]}
+    return bool(words & set(call_columns.MEASURED))

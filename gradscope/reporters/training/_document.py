@@ -1,0 +1,94 @@
+"""A training run: how it went, step metrics, findings, events, and layers over steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from gradscope.pages import Part
+from gradscope.records.history import RunHistory
+from gradscope.reporters.document import Block, Document, Found, Nothing, Said, texts
+from gradscope.reporters.run import charts, findings, layers, step_metrics, steps, summary
+from gradscope.reporters.run.naming import qualified
+from gradscope.reporters.views import View
+
+
+def document(history: RunHistory, view: View, format: str) -> Document:
+    """What was run, and all of it that the view chooses; ``view.table`` is one table alone."""
+    history = qualified(history)
+    return Document(
+        "run",
+        summary.facts(history),
+        list(summary.notes(history)),
+        list(_page(history, view) if format == "html" else _text(history, view, format)),
+        history.run.versions,
+        end=summary.end(history),
+    )
+
+
+def page(history: RunHistory, view: View) -> list[Text]:
+    """The lines of the page in a terminal."""
+    return texts(document(history, view, "terminal"), view.width)
+
+
+def _text(history: RunHistory, view: View, format: str) -> Iterator[Block]:
+    wanted = view.table
+    if wanted is None:
+        width = view.width if format == "terminal" else None
+        yield step_metrics.table(history, width) or Nothing("no step was completed")
+    if wanted == "steps":
+        yield steps.table(history, view) or Nothing("no step was completed")
+    if wanted in (None, "findings"):
+        yield from _findings(history)
+    if wanted in (None, "events"):
+        yield from _events(history, view, full=wanted is not None)
+    for name in ("parameters", "calls"):
+        if wanted == name or (wanted is None and name == "parameters"):
+            yield from _layers(history, name, view)
+
+
+def _page(history: RunHistory, view: View) -> Iterator[Block]:
+    wanted = view.table
+    if wanted in (None, "findings"):
+        yield from _findings(history)
+    if wanted is None:
+        table = step_metrics.table(history, None)
+        if table:
+            yield Part("step metrics", table.caption, panels=charts.panels(history))
+            yield Part("step metrics in figures", table=table, remarks=table.legend)
+        drawn = tuple(charts.maps(history))
+        if drawn:
+            yield Part("layers over steps", "click a row for the layer's figures", maps=drawn)
+    if wanted == "steps":
+        yield steps.table(history, view) or Nothing("no step was completed")
+    if wanted in (None, "events"):
+        yield from _events(history, view, full=True)
+    for name in ("parameters", "calls"):
+        if wanted == name or (wanted is None and getattr(history, name)):
+            yield from _layers(history, name, view)
+
+
+def _findings(history: RunHistory) -> Iterator[Block]:
+    found, known = findings.with_steps(history)
+    yield Found(found, known)
+    yield Said(tuple(findings.verdict(history)), "findings")
+
+
+def _events(history: RunHistory, view: View, *, full: bool) -> Iterator[Block]:
+    if history.events:
+        option = view.option("--table events")
+        lines = findings.event_lines(history.events, full=full, option=option)
+        yield Said(tuple(lines), "events", titled=True, listed=True)
+    elif view.table == "events":
+        yield Nothing("no events", "events")
+
+
+def _layers(history: RunHistory, name: str, view: View) -> Iterator[Block]:
+    """The parameters or the calls, or that none were recorded, where they were asked for."""
+    table = layers.table(history, name, view)
+    if table:
+        yield table
+    elif view.table == name:
+        reasons = tuple(summary.without_calls(history)) if name == "calls" else ()
+        yield Nothing(f"no {name} were recorded", reasons=reasons)

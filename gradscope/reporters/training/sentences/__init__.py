@@ -1,1 +1,0 @@
-"""Text on a training run: header, findings, events, news, and steps in words."""

@@ -1,1 +1,0 @@
-"""The tables of a training run: step metrics, steps, and layers over steps."""

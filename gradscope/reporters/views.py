@@ -1,0 +1,71 @@
+"""Options of a text: how wide, which tables, which rows and columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradscope.charts.maps import Map
+from gradscope.charts.panels import Panel
+from gradscope.records.report import RuleText
+
+
+@dataclass(frozen=True, slots=True)
+class TextView:
+    """``width`` None is unlimited, as in a pipe."""
+
+    width: int | None = None
+    color: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What to show and how wide.
+
+    ``width`` None is unlimited, as in a pipe. ``sort`` is a column, with ``:asc`` or ``:desc`` to
+    choose the direction. ``columns`` are those of the calls, or of the parameters where ``table``
+    is "parameters"; names with a leading ``+`` come on top of the usual ones. ``table`` None shows
+    every table, except in csv, which holds one: the calls. ``fold`` shows blocks that look the same
+    once, in the tables for people. ``depth`` leaves out modules deeper than that: 0 is the model
+    alone, 1 its direct parts too. ``bar`` is a column that gets bars beside it. ``rules`` are for
+    formats that carry the rule book along;
+    ``root`` is what their paths are relative to, None: as the record has them. ``command`` is the
+    one whose options a remark names, where it is another than the one that was called.
+    """
+
+    width: int | None = None
+    color: bool = False
+    sort: str | None = None
+    top: int | None = None
+    columns: tuple[str, ...] | None = None
+    table: str | None = None
+    fold: bool = False
+    depth: int | None = None
+    bar: str | None = None
+    rules: tuple[RuleText, ...] = ()
+    root: Path | None = None
+    command: str | None = None
+
+    def option(self, words: str) -> str:
+        """An option as a remark names it: with its command, where that was not called."""
+        return f"{self.command} {words}" if self.command else words
+
+
+@dataclass(frozen=True, slots=True)
+class DiffView:
+    """``width`` None is unlimited, as in a pipe.
+
+    ``top`` shows as many rows of each table, those that are farthest off; ``table`` one of "calls",
+    "parameters" and "findings" alone. ``root`` is what paths in annotations are relative to.
+    ``panels`` and ``maps`` are charts for a page, of what both have over their steps; ``rules`` are
+    what SARIF tells of each rule.
+    """
+
+    width: int | None = None
+    color: bool = False
+    top: int | None = None
+    table: str | None = None
+    root: Path | None = None
+    panels: tuple[Panel, ...] = ()
+    maps: tuple[Map, ...] = ()
+    rules: tuple[RuleText, ...] = ()
