@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
+import io
 import math
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -188,18 +187,14 @@ def pixels(of: Map) -> list[bytes]:
 
 
 def png(of: Map) -> bytes:
-    """The values as a picture, a pixel each: PNG with a palette (ISO/IEC 15948), 8 bits deep."""
-    chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", len(of.places), len(of.names), 8, 3, 0, 0, 0)),
-        (b"PLTE", bytes(channel for color in palette() for channel in color)),
-        (b"tRNS", b"\0"),  # the first colour is nothing
-        (b"IDAT", zlib.compress(b"".join(b"\0" + row for row in pixels(of)), 9)),
-        (b"IEND", b""),
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    )
+    """The values as a picture, a pixel each: PNG with a palette, whose first colour is nothing."""
+    from PIL import Image
+
+    picture = Image.frombytes("P", (len(of.places), len(of.names)), b"".join(pixels(of)))
+    picture.putpalette(bytes(channel for color in palette() for channel in color))
+    data = io.BytesIO()
+    picture.save(data, "PNG", transparency=_NOTHING, optimize=True)
+    return data.getvalue()
 
 
 WIDTH, _ROW, _LETTER = 960, 22, 6.6

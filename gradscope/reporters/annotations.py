@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -267,3 +267,12 @@ def _notification(model: CheckedModel) -> dict[str, Any]:
 
 GITHUB = Format(".github", github, github_check)
 SARIF = Format(".sarif", sarif, sarif_check)
+
+
+def of_checks(as_check: Callable[[Any], CheckReport]) -> dict[str, Format]:
+    """Both formats of a record whose findings are shown as those of a check."""
+
+    def of(one: Format) -> Format:
+        return Format(one.suffix, lambda record, view: one.render_check(as_check(record), view))
+
+    return {"github": of(GITHUB), "sarif": of(SARIF)}

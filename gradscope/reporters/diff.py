@@ -9,12 +9,12 @@ from gradscope.plugins import Format
 from gradscope.records.diff import DiffReport, TensorDiff
 from gradscope.records.report import CheckedModel, CheckReport, Finding
 from gradscope.records.run import RunInfo
-from gradscope.reporters.annotations import GITHUB, SARIF
+from gradscope.reporters.annotations import of_checks
 from gradscope.reporters.diff_tables import csv, legend, shown
 from gradscope.reporters.document import Block, Document, Found, Remarks, Said
 from gradscope.reporters.formats import formats
 from gradscope.reporters.header import label, loss_facts, run_facts
-from gradscope.reporters.views import DiffView, View
+from gradscope.reporters.views import DiffView
 from gradscope.rules._comparisons import COMPARISONS
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import number, plural
@@ -135,19 +135,4 @@ def _as_check(report: DiffReport) -> CheckReport:
     return CheckReport(status=report.status, versions=report.versions, rules=rules, models=(model,))
 
 
-def _as_findings(of: Format) -> Format:
-    """A format of checks for the findings."""
-
-    def render(report: DiffReport, view: DiffView) -> str:
-        text: str = of.render_check(_as_check(report), View(root=view.root, rules=view.rules))
-        return text
-
-    return Format(of.suffix, render)
-
-
-FORMATS = {
-    **formats(document),
-    "csv": Format(".csv", csv),
-    "github": _as_findings(GITHUB),
-    "sarif": _as_findings(SARIF),
-}
+FORMATS = {**formats(document), "csv": Format(".csv", csv), **of_checks(_as_check)}
