@@ -8,10 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import gradscope
+from gradscope import plugins
 from gradscope.records.report import Report
 from gradscope.reporters.views import View
-from gradscope.reporters.report import markdown
-from gradscope.reporters.check import terminal
+
+markdown = plugins.load("gradscope.reporters.report", "markdown")
+terminal = plugins.load("gradscope.reporters.report", "terminal")
 
 X = torch.linspace(-1, 1, 48, dtype=torch.float64).reshape(6, 8)
 Y = torch.arange(6) % 3
