@@ -68,7 +68,8 @@ def method(name: str) -> ModuleType:
             help=did_you_mean(name.lower().replace("_", "-"), choices)
             or "`gradscope saliency --methods` lists them",
         )
-    return plugins.load(__name__, name)
+    found: ModuleType = plugins.load(__name__, name)
+    return found
 
 
 def methods() -> tuple[MethodText, ...]:
