@@ -1,4 +1,4 @@
-"""See what flows through a PyTorch model, forward and backward, and where it stops.
+"""Finds out why a PyTorch model does not train.
 
     >>> import gradscope
     >>> report = gradscope.inspect("demo")

@@ -32,6 +32,8 @@ _EXAMPLES: Sequence[Example] = (
     ("gradscope inspect", "Activations and gradients of the bundled digit network."),
     ("gradscope inspect torchvision:resnet18 --depth 1", "A ResNet, a row for each stage."),
     ("gradscope why ./net.py:Net", "Why parameters of your own network have no gradient."),
+    ("gradscope why train.py", "Why a training script does not learn, from its first 50 steps."),
+    ("gradscope run train.py", "Record the full training: NaN and Inf, loss, gradients."),
     ("gradscope init && gradscope check model.yaml", "A config to start from, and what is wrong."),
 )
 _INTERRUPTED = 130
@@ -58,7 +60,7 @@ def _root(
         typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """See what flows through a PyTorch model, forward and backward, and where it stops.
+    """Find out why a PyTorch model does not train: gradients, NaN, loss, data, training loop.
 
     MODEL is a YAML config or a spec: `torchvision:resnet18`, `timm:NAME`, `hf:FOLDER_OR_ID`,
     `./net.py:Net`, `pkg.mod:Net`, or `demo`.

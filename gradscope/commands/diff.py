@@ -125,13 +125,15 @@ def run(
     file: FileOptions,
     display: DisplayOptions,
 ) -> None:
-    """Compare two models, or one in two ways, on the same weights and the same batch.
+    """Compare two models, two saved reports or two training runs: where do they diverge first?
 
-    B runs twice: free-running, and teacher-forced, where each call is fed with A's tensors. The
-    tables give the error of each activation and gradient. The first layer that diverges by more
-    than noise is named, forward and backward, whatever rows `-l` selects. Two reports of
-    `inspect --sketch -o FILE.json`, also from two machines, are compared without a run. Of two runs
-    of `gradscope run`, the first step and layer that diverge are named.
+    Two models get the same weights and the same batch. B runs twice: free-running, and
+    teacher-forced, where each call of B gets A's input. The tables show the error of each
+    activation and gradient. gradscope names the first layer that diverges by more than noise,
+    forward and backward, whatever rows `-l` selects.
+
+    Two reports of `inspect --sketch -o FILE.json`, also from two machines, are compared without a
+    run. Of two runs of `gradscope run`, gradscope names the first step and layer that diverge.
     """
     refuse_unknown("severity", fail_on, FAIL_ON)
     if table is not None:

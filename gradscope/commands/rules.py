@@ -37,9 +37,10 @@ def run(
 ) -> None:
     """List the rules, or explain one: what it looks for, why it matters, how to fix it.
 
-    GS rules judge a model or a training run; GD rules judge a `gradscope diff`.
+    GS rules judge a model or a training run; GD rules judge a `gradscope diff`. Thresholds are
+    shown with their presets and their sources.
 
-    Thresholds are shown with their presets and their sources.
+    A rule of your own is one file in a clone: see "A rule" in `docs/architecture.md`.
     """
     view = text_view(display)
     reporter = plugins.load(ROOM, choose_format(format, None, ROOM))

@@ -115,14 +115,16 @@ def run(
     file: FileOptions,
     display: DisplayOptions,
 ) -> None:
-    """Explain why parameters have no useful gradient: the cause, and its line.
+    """Name the cause and the line: of a missing gradient, or of a script that does not learn.
 
-    A MODEL: every trainable parameter is checked; those with a missing, zero, NaN or Inf gradient
-    are explained. A NAME (`fc.weight`, `layer1.*`, `type:Linear`) is explained in any state. A path
-    or a spec with a colon is a MODEL, every other word a NAME. A RUN of `gradscope run`: its
-    findings, with their steps. A training SCRIPT runs for some steps, as under `gradscope run`; a
-    few lines report what is wrong, and no file is left (`-o run.db` keeps the run). Without an
-    argument: the newest run in `gradscope-runs/`, else `demo`.
+    With a MODEL, gradscope checks every trainable parameter, and explains each missing, zero, NaN
+    or Inf gradient. With a NAME (`fc.weight`, `layer1.*`, `type:Linear`) it explains this one in
+    any state. A path or a spec with a colon is a MODEL, every other word a NAME.
+
+    With a training SCRIPT, gradscope runs it for 50 steps, as under `gradscope run`, and reports
+    what is wrong. It keeps the run only with `-o run.db`. With a RUN of `gradscope run` it shows
+    the findings and their steps. Without an argument it takes the newest run in `gradscope-runs/`,
+    else `demo`.
     """
     refuse_unknown("severity", fail_on, FAIL_ON)
     own, arguments = _parted(words or [])

@@ -97,7 +97,7 @@ def statistics_difference(a: TensorStats, b: TensorStats, accuracy: Accuracy) ->
     """From norm, mean, deviation and range: both differ by at least so much.
 
     No two tensors with these means and deviations are nearer than √(n (Δmean² + Δstd²)).
-    It diverges from half of the digits on.
+    It diverges from an error of √ε of the dtype on.
     """
     accuracy = Accuracy(max(accuracy.epsilon, Accuracy.of(a.dtype, b.dtype).epsilon))
     lacking = [which for which, stats in (("A", a), ("B", b)) if _lacks(stats)]

@@ -13,6 +13,10 @@ from gradscope.records.modules import ModuleCall
 from gradscope.records.report import Finding
 
 LOOK = "compare the code, the arguments and the dtype of this module in A and B"
+#: The advice for two runs in which a weight of the divergent layer was already different.
+_LOOK_EARLIER = (
+    "compare the initial weights and the optimizers: the weight differs before this step"
+)
 
 
 def only_in_one(report: DiffReport) -> Iterator[Finding]:
@@ -172,14 +176,16 @@ def _finding(
     if found.larger is not None:
         larger = "larger" if found.larger else "smaller"
         off = f"{larger} in all elements, by {value:.1e}"
+    weight = other_weight(report, name)
+    look = _LOOK_EARLIER if weight else LOOK
     return Finding(
         code=code,
         rule=rule,
         severity="error",
         name=name,
         call=number,
-        message=f"the first divergence is {what}: {off}{other_weight(report, name)}",
-        advice=LOOK if cause == "layer" else f"give both the same {cause}",
+        message=f"the first divergence is {what}: {off}{weight}",
+        advice=look if cause == "layer" else f"give both the same {cause}",
         value=value if known else None,
         threshold=_rounded(limit, value) if known else None,
         source=(_NOISE if found.larger is not None else _SOURCES[report.measured])
@@ -206,5 +212,5 @@ _WHAT = {
 _NOISE = "the noise measured with the sketches"
 _SOURCES = {
     "sketches": f"twice {_NOISE}",
-    "statistics": "half of the digits",
+    "statistics": "√ε of the dtype",
 }

@@ -23,7 +23,7 @@ from gradscope.runfile.reader import RunFile
 
 
 def largest_difference(a: RunFile, b: RunFile, step: int, limit: float) -> str:
-    """``the gradient of `fc.weight` is furthest off: 0.5 in A, 0.7 in B``; "" where none is.
+    """``the gradient of `fc.weight` differs most: 0.5 in A, 0.7 in B``; "" where none is.
 
     Args:
         a: the run that is compared with.
@@ -43,7 +43,7 @@ def largest_difference(a: RunFile, b: RunFile, step: int, limit: float) -> str:
     if not found:
         return ""
     error, name, ours, other = max(found)
-    return f"the gradient of `{name}` is furthest off: {ours:.4g} in A, {other:.4g} in B"
+    return f"the gradient of `{name}` differs most: {ours:.4g} in A, {other:.4g} in B"
 
 
 def _at(norms: NormSeries, step: int) -> float | None:
@@ -122,7 +122,8 @@ def _report(
     compared: ComparedModel | None,
 ) -> DiffReport:
     notices = [
-        f"steps: {len(steps)} are in both runs and compared, {len(sampled)} of them layer by layer"
+        f"{len(steps)} steps are recorded in both runs and compared, "
+        f"{len(sampled)} of them by layer"
     ]
     runs = _info(a), _info(b)
     last = steps[max(steps)]
@@ -197,7 +198,7 @@ def _updated(parameter: ParameterDiff, limit: float, where: str) -> Finding:
         advice="compare the optimizers: their settings and their state",
         value=update_error(parameter) if a else None,
         threshold=float(f"{limit:.1g}") if a else None,
-        source="half of the digits" if a else None,
+        source="√ε of the dtype" if a else None,
         cause="optimizer",
     )
 
@@ -228,12 +229,12 @@ def _diverged(
     steps: dict[int, tuple[TrainingStep, TrainingStep]],
     of_parameters: str,
 ) -> Finding:
-    off = "" if metric.error is None else f", off by {metric.error:.1e}"
+    off = "" if metric.error is None else f" (relative error {metric.error:.1e})"
     before = [step for step in steps if step < metric.step]
     grown = ""
     if before:
         worst = max((one.error or 0.0 for one in _metrics(*steps[before[-1]])), default=0.0)
-        grown = f"; in step {before[-1]} they differed by {worst:.1e}"
+        grown = f"; in step {before[-1]} the relative error was {worst:.1e}"
     return Finding(
         code="GD106",
         rule="runs-diverge",
@@ -250,7 +251,7 @@ def _diverged(
         ),
         value=metric.error,
         threshold=None if metric.error is None else float(f"{limit:.1g}"),
-        source=None if metric.error is None else "half of the digits",
+        source=None if metric.error is None else "√ε of the dtype",
         cause="step",
     )
 

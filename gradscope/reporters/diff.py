@@ -28,7 +28,7 @@ _NOISE = {
     "errors above {factor:g} times the noise count",
     "sketches": "of both runs, with each number changed by {step:.1e}, relative, when sketched; "
     "errors above {factor:g} times the noise count",
-    "statistics": "unknown for statistics; errors above {step:.1e} count (half of the digits)",
+    "statistics": "unknown without sketches; errors above {step:.1e} count (√ε of the dtype)",
 }
 
 

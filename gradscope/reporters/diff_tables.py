@@ -23,7 +23,9 @@ _LEGENDS = {
     ),
     "outputs": (f"{_OF_ALL}; max: the largest difference; ×n: n times the noise",),
     "sketches": (f"{_OF_ALL}; estimates, ± 6 %; ×n: n times the noise",),
-    "statistics": ("error, max: lower bounds of ‖b − a‖ / ‖a‖ and of the largest difference",),
+    "statistics": (
+        "error, max: lower bounds of ‖b − a‖ / ‖a‖ and of the largest difference; ×n: n times √ε",
+    ),
 }
 _Column = tuple[Heading, Sequence[str | Cell]]
 _Row = TypeVar("_Row", CallDiff, ParameterDiff)

@@ -77,7 +77,7 @@ COMPARISONS = (
         summary="from this step on, two training runs differ",
         what=(
             "Finds the first step in which losses, gradient norms, learning rates or loss "
-            "scales of two recorded runs differ by more than half of their digits."
+            "scales of two recorded runs differ by more than √ε of float32 (3.5e-04)."
         ),
         why="All later steps differ; the cause is in this step, or right before it.",
         fix=(

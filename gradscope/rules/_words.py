@@ -19,8 +19,8 @@ def percent(share: float) -> str:
 
 
 def listed(names: Sequence[str], *, at_most: int = 3) -> str:
-    """``a``, ``b`` and how many more."""
-    shown = ", ".join(f"`{name}`" for name in names[:at_most])
+    """``a``, ``b`` and how many more; a name of several words is not quoted."""
+    shown = ", ".join(name if " " in name else f"`{name}`" for name in names[:at_most])
     more = len(names) - at_most
     return f"{shown} and {plural(more, 'more', 'more')}" if more > 0 else shown
 

@@ -79,18 +79,19 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 def _held(optimizer: LoopOptimizer, stale: Sequence[LoopParameter], loop: LoopRecord) -> str:
     """What it holds, whose that is, and since when."""
     count = plural(len(stale), "parameter")
-    which = f"all {count}" if len(stale) == optimizer.parameters else f"{count} of its own"
     owners = {one.model for one in stale if one.model}
+    every = len(stale) == optimizer.parameters and len(owners) == 1
     called = any("orphan" not in one.facts for one in stale)
     how = "gets no gradient" if called else "is never called"
+    belongs = "belongs" if len(stale) == 1 else "belong"
     nothing = "no model that gets a gradient" if called else "no model that runs"
-    of = f"`{owners.pop()}`, which {how}" if len(owners) == 1 else nothing
+    of = f"of `{owners.pop()}`, which {how}" if len(owners) == 1 else f"that {belongs} to {nothing}"
     made = f", made at {optimizer.location}," if optimizer.location else ""
     after = ""
     for name, line in _set_later(loop)[-1:]:
         after = f"; `{name}` was set after that{f', at {line}' if line else ''}"
-    held = which if len(stale) == optimizer.parameters else count
-    return f"`{optimizer.name}`{made} holds {held} of {of}{after}."
+    held = f"all {count}" if every else count
+    return f"`{optimizer.name}`{made} holds {held} {of}{after}."
 
 
 def _instead(unheld: Sequence[LoopParameter], loop: LoopRecord) -> str:
@@ -104,7 +105,8 @@ def _instead(unheld: Sequence[LoopParameter], loop: LoopRecord) -> str:
 def _times(optimizer: LoopOptimizer) -> str:
     if not optimizer.steps:
         return ""
-    return f"What it holds gets no gradient {in_steps(optimizer.steps, optimizer.steps)}."
+    steps = in_steps(optimizer.steps, optimizer.steps)
+    return f"What `{optimizer.name}` holds gets no gradient {steps}."
 
 
 def _advice(optimizer: LoopOptimizer, loop: LoopRecord) -> str:

@@ -265,7 +265,7 @@ def test_runs_are_compared(tmp_path, monkeypatch, gradscope):
         written(Path(name))
     code, out, err = gradscope("diff", "a.db", "b.db", "--fail-on", "error")
     assert (code, err) == (0, "")
-    assert "steps: 40 are in both runs and compared, 6 of them layer by layer" in out
+    assert "40 steps are recorded in both runs and compared, 6 of them by layer" in out
     code, _, err = gradscope("diff", "a.db", "a.json")
     assert code == 2
     assert "is a saved report, which `a.db` is not" in err

@@ -79,7 +79,7 @@ def test_two_equal_runs_do_not_part(runs, other):
     report = compared(runs["plain"], runs[other])
     assert (report.status, report.findings) == ("ok", ())
     assert {row.activation.error for row in report.calls} == {0.0}
-    assert "steps: 12 are in both runs and compared" in report.notices[0]
+    assert "12 steps are recorded in both runs and compared" in report.notices[0]
 
 
 def test_the_step_and_the_layer_are_named(runs):
@@ -87,7 +87,7 @@ def test_the_step_and_the_layer_are_named(runs):
     parted, layer = compared(runs["plain"], runs["fault"]).findings
     assert parted.code == "GD106"
     assert "diverge in step 6: the gradient norm is" in parted.message
-    assert "in step 5 they differed by 0.0e+00" in parted.message
+    assert "in step 5 the relative error was 0.0e+00" in parted.message
     assert (layer.code, layer.name) == ("GD101", "first")
     assert "in step 6, " in layer.message or "in step 7, " in layer.message
 
@@ -106,7 +106,7 @@ def test_the_parameter_is_named_at_a_step_that_was_not_sampled(runs, tmp_path):
     for (model, name), one in norms[0].items():
         a, b = one.gradient[6], norms[1][model, name].gradient[6]
         apart[name] = abs(b - a) / a
-    assert f"the gradient of `{max(apart, key=apart.get)}` is furthest off: " in parted.message
+    assert f"the gradient of `{max(apart, key=apart.get)}` differs most: " in parted.message
 
 
 def test_the_figures_are_those_of_the_runs(runs):

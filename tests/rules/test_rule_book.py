@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pages import blocks
 
 from gradscope import plugins
 from gradscope.config.schema import FAIL_ON as CONFIG_FAIL_ON
 from gradscope.config.schema import PRESETS as CONFIG_PRESETS
 from gradscope.errors import OptionError
 from gradscope.records.json import to_data
+from gradscope.records.modules import ParameterStats
 from gradscope.records.ranks import RanksRecord
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
+from gradscope.records.tensors import TensorStats
 from gradscope.records.training import StepSample, TrainingStep
 from gradscope.rules import (
     FAIL_ON,
@@ -209,3 +214,22 @@ def test_a_number_of_ones_own_wins():
     assert (limits["mean_abs"], limits.source("mean_abs")) == (1e-3, "the config")
     assert limits.get("ratio") is None
     assert limits.source("ratio") == PRESETS["sagemaker"]
+
+
+def test_the_rule_of_the_page():
+    """The example of ``docs/architecture.md`` keeps the contract, and finds what it says."""
+    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    example, *more = [text for text in blocks("python", page) if "RULE = Rule(" in text]
+    assert not more
+    module: dict[str, Any] = {}
+    exec(compile(example, "gs511_large_parameter.py", "exec"), module)
+    rule, find = module["RULE"], module["find"]
+    assert faults(rule) == []
+    assert rule.code not in CODES
+    assert rule.name not in {other.name for other in rule_book()}
+    parameters = [
+        ParameterStats(name, (4,), True, TensorStats((4,), "float32", 4, norm=norm))
+        for name, norm in {"small": 19.0, "large": 22.0, "meta": None}.items()
+    ]
+    found = list(find(Report("ok", RUN, parameters=tuple(parameters)), rule.limits()))
+    assert [(one.name, one.value, one.threshold) for one in found] == [("large", 11.0, 10.0)]

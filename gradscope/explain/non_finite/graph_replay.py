@@ -295,5 +295,5 @@ def _back_and_forth(tracer: NonFiniteTracer, kept: SavedNode, forward: NodeForwa
     with tracer.quiet():
         for leaf in leaves.values():
             if leaf.grad is not None:
-                tracer.external.stays(leaf.grad, "the gradient of the loss")
+                tracer.external.stays(leaf.grad, "the gradient of the model's output")
     return True
