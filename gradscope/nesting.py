@@ -89,7 +89,7 @@ def replaced(tree: Any, kind: type[Kind], change: Callable[[Kind], Kind]) -> Any
 
 
 def _parts(item: Any) -> list[tuple[Any, Any]] | None:
-    """What a container holds, with keys; None for anything that is not one."""
+    """Returns the items of a container with their keys; None if it is no container."""
     if is_a(item, Mapping):
         return list(item.items())
     if is_a(item, tuple) and hasattr(item, "_fields"):

@@ -111,13 +111,13 @@ class ModuleCalls:
                 return call
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """``begin``, as a hook."""
+        """Forward pre-hook: calls ``begin``."""
         self.begin(module)
 
     def leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        """``end``, as a hook."""
+        """Forward hook: calls ``end``."""
         self.end(module)
 
     def innermost(self, module: nn.Module | None = None) -> ModuleCall | None:

@@ -86,7 +86,7 @@ def _middle(values: Sequence[float | None]) -> float | None:
 
 
 def map_svg(of: Map, href: Callable[[str], str | None]) -> str:
-    """The map as an SVG element; each row is a link where ``href`` knows one for its name."""
+    """Draws the map as an SVG element; a row is a link if ``href`` returns one for its name."""
     of = shrunk(of)
     tall = min(_TALL, max(2.0, _TALLEST / max(1, len(of.names))))
     bottom = 6 + tall * len(of.names)
@@ -237,7 +237,7 @@ class Blocks:
 
     @property
     def colors(self) -> str:
-        """What the colours mean, in words."""
+        """Says in words what each colour means."""
         scale = self.scale
         if scale is None:
             return f"{self.y}: none"

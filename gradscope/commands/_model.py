@@ -38,7 +38,7 @@ class BothSides(TyperCommand):
 
 
 class LastWords(TyperCommand):
-    """All after the first ``--`` are words, whatever they look like."""
+    """Parses no option after the first ``--``: all that follows are words."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """With a word in the place of the first ``--``, and it again before what follows."""

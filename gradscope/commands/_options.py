@@ -207,7 +207,7 @@ class FileOptions:
 
 @dataclass(frozen=True, slots=True)
 class DisplayOptions:
-    """How text looks, and what an error shows."""
+    """Options for the look of text, and for the traceback of an error."""
 
     panel: ClassVar[str] = OUTPUT
 

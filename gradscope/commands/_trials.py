@@ -155,7 +155,7 @@ def try_script(
         if result is None or result.failed:
             sys.stderr.write(visible(ended.errors))
         if result is None:
-            raise ended.interruption or OptionError(f"the script was not run: {ended.ending}")
+            raise ended.interruption or OptionError(f"the script did not run: {ended.ending}")
         if keep is not None:
             _keep(ended.run, keep, force=destination.force)
         report = result.report(patterns, exclude)

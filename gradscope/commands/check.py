@@ -92,7 +92,7 @@ def read_baseline(path: Path) -> Baseline:
 def known_aside(check: CheckReport, baseline: Baseline, codes: Collection[str]) -> CheckReport:
     """The check with the known findings set aside, and the entries that nothing answers to.
 
-    Stale is an entry only if its model ran to its end and its rule, one of ``codes``, ran.
+    An entry is stale only if its model ran to its end and its rule, one of ``codes``, ran.
     """
     models: list[CheckedModel] = []
     matched: set[BaselineEntry] = set()

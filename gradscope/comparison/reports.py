@@ -41,7 +41,7 @@ def compare_reports(
     """
     notices = []
     if _share(a) != _share(b):
-        notices.append("calls: not compared: with several processes they are of one rank")
+        notices.append("calls are not compared: with several processes they belong to one rank")
         a, b = replace(a, calls=()), replace(b, calls=())
     pair = SavedPair.of(SavedRun.of(a, files[0]), SavedRun.of(b, files[1]), match)
     report = DiffReport(

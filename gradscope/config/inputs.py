@@ -57,7 +57,7 @@ def is_keywords(value: Any) -> bool:
 
 
 def check_input(value: Any, path: Path = ("input",)) -> list[Complaint]:
-    """What is wrong with the form of ``input``."""
+    """Yields the mistakes in the form of ``input``."""
     if value is None or value == {}:
         return []
     if isinstance(value, list):

@@ -63,13 +63,13 @@ _INPUT: Final = {
     "fill": (
         "randn, rand, zeros, ones, arange, randint(N) or a number",
         "randn",
-        "What a shape is filled with.",
+        "How a tensor of this shape is filled.",
     ),
     "image": ("a path, a pattern or a list of these", "", "Pictures, as one batch."),
     "transform": (
         "a mapping with resize, crop, mean, std, grayscale, invert",
         "the weights' own",
-        "What is done to pictures before the model sees them.",
+        "The transform of pictures before the model gets them.",
     ),
     "file": ("a path", "", "Tensors from a .npy, .npz, .pt or .safetensors file."),
     "text": ("text or a list of it", "", "Token ids for a model of transformers."),

@@ -137,7 +137,7 @@ class Fsdp(Strict):
         default=None, description="Dtype of full parameters in compute; null is their own."
     )
     reduce_dtype: _Dtype = Field(
-        default=None, description="In which gradients are added up; null is param_dtype."
+        default=None, description="Dtype in which gradients are reduced; null is param_dtype."
     )
 
 

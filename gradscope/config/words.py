@@ -91,7 +91,7 @@ def shorten(text: str, width: int = 60) -> str:
 
 
 def describe(value: Any) -> str:
-    """What a value is, for the "found …" half of an error."""
+    """Describes a value for the "found …" half of an error."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):

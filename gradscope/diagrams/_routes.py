@@ -52,7 +52,7 @@ def blocks(graph: AutogradGraph, view: GraphView, flow: Flow) -> Iterator[Iterab
 
 
 def _places(names: Lookup, words: Iterable[str]) -> tuple[list[NamedNode], list[str]]:
-    """What the words name in the graph, and what they name that is not in it."""
+    """Returns the nodes that the words name, and the names that the graph lacks."""
     found: list[NamedNode] = []
     missing: list[str] = []
     for word in words:

@@ -158,7 +158,7 @@ _FOLD = (
 
 
 def rows(root: Group, is_open: Callable[[Group], bool]) -> list[Row]:
-    """What a reader sees, in order; the outermost group has no row."""
+    """Returns the visible rows, in order; the outermost group has none."""
     found: list[Row] = []
     stack = [(part, root, "", "") for part in reversed(root.parts)]
     while stack:
@@ -203,7 +203,7 @@ def table(
 
 
 def _legend(lines: Sequence[Row], made: Table, view: GraphView, start: str) -> Iterator[str]:
-    """What needs a word, as far as it is shown."""
+    """Explains the marks that the shown lines contain."""
     folds = [row.part for row in lines if isinstance(row.part, Group) and row.part.times > 1]
     fold = _FOLD.replace("the start", start)
     if any(not one.parallel for one in folds):

@@ -40,7 +40,7 @@ class ArmProcess:
 
     @classmethod
     def read(cls, text: str) -> ArmProcess:
-        """The one that ``option`` wrote."""
+        """Read the arm that ``option`` wrote; the reverse of ``option``."""
         given = json.loads(text)
         file, scratch, source = (Path(given[key]) for key in ("file", "scratch", "source"))
         return cls(BY_NAME[given["arm"]], file, scratch, source)

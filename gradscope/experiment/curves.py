@@ -58,7 +58,7 @@ class Curve:
         return 1.25 * rest / math.sqrt(len(known))  # a median's is larger than a mean's
 
     def slope(self) -> tuple[float, float, float] | None:
-        """The change per step in the last third, and the ends of its 95 % interval."""
+        """The slope of the loss in the last third, per step, and the ends of its 95 % interval."""
         known = [loss for loss in self._last(_SLOPE) if loss is not None]
         n = len(known)
         if n < 4 or self.diverged:

@@ -142,7 +142,7 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
 
 
 def _digest(picture: Source) -> bytes:
-    """What a picture holds; empty for a file that cannot be read."""
+    """Returns a digest of a picture's content; empty if the file cannot be read."""
     made = hashlib.blake2b(digest_size=_DIGEST)
     if picture.values is not None:
         _add(made, picture.values)

@@ -47,7 +47,7 @@ def as_channels(
 
 @dataclass(slots=True, eq=False)
 class ChannelSweep:
-    """What all pictures that went by did to a layer's channels, in memory that does not grow.
+    """Collects a layer's channel statistics over all pictures, in constant memory.
 
     ``best`` are the ``keep`` largest values of each channel [K, keep], each of another picture,
     with the picture's number and the place in the map. ``grids`` are the maps' heights and widths

@@ -29,7 +29,7 @@ SHIFT = 1 / 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Range:
-    """What the model gets of black and of white, [C, H, W] each."""
+    """Holds the model's input values for black and for white, [C, H, W] each."""
 
     black: Tensor
     white: Tensor

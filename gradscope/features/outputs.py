@@ -117,7 +117,7 @@ def last_map(model: nn.Module, inputs: Tensor) -> Layer:
 
 
 def last_features(model: nn.Module, inputs: Tensor) -> Layer:
-    """What the model's last linear layer reads: the features that its classes are reported by.
+    """Returns the layer whose output the last linear layer reads: the features.
 
     Raises:
         OptionError: no linear layer runs.

@@ -45,7 +45,7 @@ class Source:
     values: Tensor | None = None
 
     def input(self, viewer: Viewer) -> Tensor:
-        """What the model gets of it, [C, H, W].
+        """Returns the picture as model input, [C, H, W], after the transform.
 
         Raises:
             ConfigError: the file is broken, or no picture.

@@ -152,7 +152,7 @@ def check_suffix(path: Path) -> None:
 
 
 def page_files(path: Path, count: int) -> list[Path]:
-    """The files of so many pages, where one file's name stands for all."""
+    """Returns ``count`` file names: ``path`` for the first page, ``path-2``, … for the others."""
     return [path if i == 1 else path.with_stem(f"{path.stem}-{i}") for i in range(1, count + 1)]
 
 

@@ -109,7 +109,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What must not change: places of outputs with positions, and rows of the others.
+    """Holds the output places that must not change: positions, or rows where there are none.
 
     Attributes:
         places: bool [rows, positions]; None: outputs with positions count by their rows.
@@ -227,7 +227,7 @@ def _unseen(one: Outputs, other: Outputs, layout: Layout, kept: Kept) -> str | N
 
 
 def moves(one: Outputs, other: Outputs) -> bool:
-    """Whether anything at all differs between two outputs."""
+    """Tells whether two outputs of equal shapes differ in any element."""
     return any(
         path in other and other[path].shape == t.shape and bool(unequal(t, other[path]).any())
         for path, t in one.items()

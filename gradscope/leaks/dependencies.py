@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """What one forward pass and up to two backward passes found.
+    """Holds the dependencies that one forward and up to two backward passes found.
 
     Attributes:
         outputs: of the pass.

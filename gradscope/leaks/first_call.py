@@ -35,12 +35,12 @@ MATTERS = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Where a leak crosses.
+    """The first call that lets a leak through, and its line.
 
     Attributes:
         layer, call: the innermost module call.
         operation: its name.
-        file, line, text: the nearest line of the user's, as it is shown.
+        file, line, text: the nearest line of the user's code, as messages show it.
     """
 
     layer: str
@@ -240,7 +240,7 @@ def _watched(
 
 
 def _written(name: str, call: TracedCall) -> Any:
-    """What a function wrote to, where that is not its result."""
+    """Returns the tensor that a function wrote to in place, if it is not its result."""
     if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
         return call.args[0] if call.args else None
     if written(name).startswith("i") and name in _IN_PLACE:

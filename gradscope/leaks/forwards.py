@@ -66,7 +66,7 @@ class Forwards:
     def remember(
         self, tensors: Mapping[str, torch.Tensor], outputs: dict[str, torch.Tensor]
     ) -> None:
-        """What a pass on a batch gave, which somebody else ran."""
+        """Keeps the outputs of a pass on this batch that ran elsewhere."""
         self._known.setdefault(id(tensors), (tensors, outputs))
 
     def again(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

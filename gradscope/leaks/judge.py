@@ -28,7 +28,7 @@ _FLAGS = ("is_causal", "causal", "is_decoder")
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What was found."""
+    """Holds the results for each axis."""
 
     axes: tuple[AxisResult, ...]
     maps: tuple[DependencyMap, ...]
@@ -66,7 +66,7 @@ def judge(workload: Workload, wishes: Wishes) -> Judged:
 
 
 def _subject(forwards: Forwards, wishes: Wishes) -> Subject:
-    """What is judged, with its first pass: rows of one sample, or the batch's own rows."""
+    """Makes the subject and runs its first pass: rows of one sample, or the batch's own rows."""
     meaning = forwards.meaning
     if meaning.samples is not None:
         failed: StepFailed | None = None
@@ -155,7 +155,7 @@ def _numbers(meaning: Meaning, number: int, *, causal: bool) -> tuple[int, int]:
 
 
 def _hidden_by_zeros(model: nn.Module) -> list[str]:
-    """What is multiplied by zeros does not show, as a branch that begins with a gate of zero."""
+    """Names parameters of zeros that hide a dependency, such as a gate initialised to 0."""
     names = [
         name
         for name, p in model.named_parameters()
@@ -174,7 +174,7 @@ def _hidden_by_zeros(model: nn.Module) -> list[str]:
 
 
 def causal_by(model: nn.Module) -> str | None:
-    """What says that a model is causal; None: nothing does."""
+    """Names the evidence that a model is causal; None without any."""
     name = type(model).__name__
     config = getattr(model, "config", None)
     if getattr(config, "is_encoder_decoder", False):

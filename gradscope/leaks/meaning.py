@@ -61,7 +61,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What the tensors of a batch are.
+    """Holds the role of each tensor of a batch: tokens, mask, labels, values, …
 
     Attributes:
         positions: entries along the time axis; None: there is none.
@@ -81,7 +81,7 @@ class Meaning:
 
     @property
     def sources(self) -> list[Given]:
-        """What the model reads: tokens and values."""
+        """Returns the tensors that the model reads as content: tokens and values."""
         return self.of(TOKENS, VALUES)
 
     @property
@@ -106,7 +106,7 @@ def read_meaning(
     batch: Batch,
     axes: Mapping[str, int],
 ) -> Meaning:
-    """What the batch's tensors are, by names, dtypes and shapes, and by what the user said.
+    """Infers the role of each tensor from its name, dtype and shape, and the user's options.
 
     Args:
         model: what takes them.
@@ -262,5 +262,5 @@ def _kept_value(mask: Given) -> Any:
 
 
 def values_of(tensor: torch.Tensor) -> list[Any]:
-    """The different values in a tensor, in their order."""
+    """Returns the distinct values in a tensor, sorted."""
     return sorted(set(tensor.reshape(-1).tolist()))

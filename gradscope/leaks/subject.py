@@ -32,7 +32,7 @@ class Masked:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the user said.
+    """Holds the user's options for a leak check.
 
     Attributes:
         causal: whether the model is meant to be; None: it is found out.
@@ -70,7 +70,7 @@ class Wishes:
 
 @dataclass
 class Subject:
-    """What is judged.
+    """Holds the model, its batch and the roles of its tensors, as the axes judge them.
 
     Attributes:
         forwards: runs the model.
@@ -226,7 +226,7 @@ class Subject:
 
     @cached_property
     def normalisers(self) -> list[tuple[str, nn.Module]]:
-        """Modules that in training normalise over the batch."""
+        """Returns the modules that normalise over the batch in train mode, by name."""
         names = module_names(self.model)
         return [(name, module) for module, name in names.items() if isinstance(module, _BatchNorm)]
 
@@ -302,7 +302,7 @@ def with_masks(base: Tensors, mask: Given, masked: tuple[Masked, ...], hole: Any
 
 
 def hole_of(mask: Given) -> Any:
-    """What a mask holds where something is masked."""
+    """Returns the value by which the mask marks a masked position."""
     keep, tensor = mask.keep, mask.tensor
     others = [value for value in values_of(tensor) if value != keep]
     if others:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def excused(shape: Sequence[int], dirty: torch.Tensor, slack: int = 0) -> list[torch.Tensor]:
-    """What may differ, as bools of that shape: one for each way to read the dimensions.
+    """Returns bool masks of the places that may differ, one per reading of the dimensions.
 
     Args:
         shape: of the tensor.

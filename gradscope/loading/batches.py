@@ -1,4 +1,4 @@
-"""What a data function gave, read as batches.
+"""Reads the result of a data function as batches.
 
 A list, a generator, a DataLoader or another iterable holds batches; a tensor, a tuple or a mapping
 is one. A batch is ``inputs``, ``(inputs, target)``, or a mapping: ``{inputs: …, target: …}`` or
@@ -27,7 +27,7 @@ _FORMS = "a batch is `inputs`, `(inputs, target)` or `{inputs: …, target: …}
 
 @dataclass
 class Batch:
-    """What the model is called with, and what the loss compares with; tensors lie on the device."""
+    """The arguments of the model and the target of the loss, on the device."""
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)

@@ -56,7 +56,7 @@ def load(model: nn.Module, path: Path, place: Place | None = None) -> list[str]:
 
 
 def _where_they_are(path: Path, content: Any) -> str:
-    """What to save instead, where weights lie under a key that only this file has."""
+    """Advises what to save if the weights lie under an unusual key."""
     parts = content.items() if isinstance(content, Mapping) else ()
     keys = [key for key, part in parts if isinstance(part, Mapping) and _holds(part)]
     if not keys:

@@ -41,7 +41,7 @@ def require(name: str, *, wanted_by: str, place: Place | None = None) -> ModuleT
 
 
 def install(module: str) -> str:
-    """What to do about a module that is not there."""
+    """Advises how to install a missing module."""
     package = module.partition(".")[0]
     if package in _EXTRAS:
         return f"pip install 'gradscope[{_EXTRAS[package]}]'"

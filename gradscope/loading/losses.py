@@ -259,7 +259,7 @@ def _logit(scores: Tensor, target: Any, draws: Draws) -> Tensor:
 
 
 def _called(loss: Callable[..., Any]) -> str:
-    """What a loss is called: its function's or its class's name."""
+    """Returns a loss's name: that of its function or class."""
     inner = loss.func if isinstance(loss, functools.partial) else loss
     return str(getattr(inner, "__name__", type(inner).__name__))
 

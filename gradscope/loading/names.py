@@ -24,7 +24,7 @@ _LIBRARY = re.compile(r"(torchvision|timm|hf|demo)(:.*)?")
 
 
 class Names:
-    """What one config may name.
+    """The names that one config may use.
 
     Args:
         directory: its folder.

@@ -42,7 +42,7 @@ class StepMethod:
 
     @property
     def notices(self) -> list[str]:
-        """What a step calls, in a sentence."""
+        """Says in a sentence which method a step calls."""
         how = ", with the batch as one argument" if self.as_one else ""
         return [f"call: {self.name} in the place of forward{how}"]
 

@@ -88,7 +88,7 @@ class Targets:
         return self.call(found, target.name, args, kwargs, key, partial=partial)
 
     def _instance(self, target: Target, key: str) -> nn.Module:
-        """What a file made when it was imported."""
+        """Returns an object that the file made at import."""
         if target.args or target.kwargs or target.partial:
             raise ConfigError(
                 f"`{target.name}` is an object already made: it takes no arguments",

@@ -127,7 +127,7 @@ def picture_input(
 def load_viewer(
     loaded: LoadedConfig, allow: Sequence[str] = (), *, input: str | None = None
 ) -> Viewer:
-    """The model that a config names, in the config's mode, and its way of seeing pictures.
+    """The model that a config names, in the config's mode, and the transform of its pictures.
 
     ``input`` names the one that is explained. The config's own input is made only where it has
     several parts, or one is named.

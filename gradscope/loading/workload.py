@@ -68,7 +68,7 @@ class Workload:
     parallel: ParallelModel | None = None  # how it is spread over processes, None: it is not
 
     def called(self) -> Callable[..., Any]:
-        """What a step calls with its batch."""
+        """The callable that a step calls with its batch."""
         if self.parallel is not None:
             return self.parallel.outer
         if self.method is None:

@@ -77,7 +77,7 @@ class EmbeddedImage:
 
 @dataclass(frozen=True, slots=True)
 class MaximizedChannel:
-    """What gradient ascent made of a channel's activation, from the first picture to the last."""
+    """A channel's activation during gradient ascent, from the first picture to the last."""
 
     layer: str
     channel: int

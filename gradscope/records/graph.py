@@ -14,7 +14,7 @@ from gradscope.records.showing import Shown
 
 @dataclass(frozen=True, slots=True)
 class SavedTensor:
-    """What a node keeps for backward: the attribute's name without ``_saved_``.
+    """A tensor that a node keeps for backward; ``name`` is the attribute without ``_saved_``.
 
     Tensors with one ``storage`` share memory; ``bytes`` is the full storage's. 0 bytes: a
     parameter's own memory, which costs nothing more. A buffer's counts, as it does for autograd.

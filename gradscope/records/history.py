@@ -23,7 +23,7 @@ from gradscope.typeset.numbers import plural
 
 @dataclass(frozen=True, slots=True)
 class LayerSeries:
-    """What was measured of a parameter, or of a call of a module, at the sampled steps.
+    """The measurements of one parameter or module call at the sampled steps.
 
     ``values`` has a column for each measure, as long as ``steps``; None where there was nothing to
     measure. ``call`` is None for a parameter. ``shape`` is the parameter's, and ``types`` are the
@@ -114,7 +114,7 @@ class RunHistory(Plotted):
         return f"<gradscope.RunHistory of {self.run.script or 'a script'}: {made}>"
 
     def report(self, step: int | None = None, model: str | None = None) -> Report:
-        """What a sampled step recorded, as ``gradscope.inspect`` records a model.
+        """Returns the record of a sampled step, in the form that ``gradscope.inspect`` returns.
 
         Args:
             step: its number, one of ``sampled``; None is the last of these.

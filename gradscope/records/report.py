@@ -36,7 +36,7 @@ from gradscope.typeset.numbers import plural
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule says: the layer where the trouble starts, the figures, and the next step.
+    """A rule's statement: the layer where the trouble starts, the figures, the next step.
 
     ``location`` is the line that does what the finding is about; ``made`` the line of a training
     script that made the module or the parameter ``name``.
@@ -64,7 +64,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class PrecisionForecast:
-    """What a cast would do to one tensor's non-zero elements, as shares from 0 to 1.
+    """The effect of a cast on one tensor's non-zero elements, as shares from 0 to 1.
 
     ``kind`` is "activation" or "gradient"; a gradient is multiplied by ``scale``, the loss scale,
     before the cast. ``name`` is a module with its ``call``, or a parameter, which has none.

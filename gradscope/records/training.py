@@ -143,7 +143,7 @@ class TrainingStep:
 
     @property
     def loss(self) -> float | None:
-        """What the step descends on: the sum of the losses whose gradients were accumulated."""
+        """The loss of the step: the sum of all losses that it accumulated gradients of."""
         return sum_of(self.summed_losses)
 
     @property
@@ -174,7 +174,7 @@ class StepSample:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprints:
-    """What one rank held in a sampled step, as texts that are equal if all bits are.
+    """The tensors of one rank in a sampled step, as texts that are equal if all bits are.
 
     Attributes:
         step, model: as of a sample.
@@ -225,7 +225,7 @@ class _OfFinding(Generic[_Value]):
 
 @dataclass(frozen=True, slots=True)
 class TrainingFinding:
-    """What a rule found in a run, and in which steps: ranges of step numbers, both ends included.
+    """A finding of a run and its steps: ranges of step numbers, both ends included.
 
     If a rule fires at two successive samples, the steps between them count too. ``origin`` is the
     origin of a NaN or Inf in the first of the steps. ``parameters`` are those that the finding
@@ -241,7 +241,7 @@ class TrainingFinding:
 
     @property
     def key(self) -> tuple[str, str, int | None, str | None]:
-        """What makes two findings the same one at different steps."""
+        """The key that two findings share if they are the same at different steps."""
         return self.finding.code, self.finding.name, self.model, self.finding.cause
 
     code = _OfFinding[str]()

@@ -46,7 +46,7 @@ class Alike:
 
 
 def facts(report: WhyReport) -> list[str]:
-    """What was run, and how."""
+    """Returns the facts of the run: model, device, dtype."""
     if report.scope:
         run = report.run
         known = (fact for fact in (run.device, precision(run)) if fact != "unknown")
@@ -145,7 +145,7 @@ def _where(group: Alike, names: Sequence[str]) -> Iterator[Line]:
 
 
 def conclusion(report: WhyReport) -> Iterator[Line]:
-    """What was checked, and what came of it."""
+    """Says how many parameters were checked, and the outcome."""
     if report.scope:
         yield from _over_steps(report)
         return

@@ -143,7 +143,7 @@ _TABLES = (("calls", calls), ("parameters", parameters))
 
 
 def legend(report: DiffReport) -> tuple[str, ...]:
-    """What the columns are."""
+    """Explains the columns."""
     nearer = f"A–ref, B–ref: the error of each from a run of A in {report.reference}"
     updates = "update A, update B: ‖Δw‖ / ‖w‖ of the optimizer's step"
     return (

@@ -27,7 +27,7 @@ def facts(report: ExperimentReport) -> list[str]:
 
 
 def notes(report: ExperimentReport) -> list[str]:
-    """What the user should know of how it was run."""
+    """Returns notices about how the trainings ran."""
     return [f"note: {plain(one)}" for one in report.notices]
 
 

@@ -50,7 +50,7 @@ class SimilarFindings:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What a record knows of a finding besides it: its steps, and lines that say more.
+    """Holds a record's additions to a finding: its steps, and further lines.
 
     ``symptoms`` are lines of what follows from it, and ``names`` the rows that they are about.
     """

@@ -86,7 +86,7 @@ def loss_facts(run: RunInfo) -> list[str]:
 
 
 def notes(run: RunInfo) -> list[str]:
-    """What was inferred or mended on the way."""
+    """Returns notices about inferred or corrected settings."""
     return [f"note: {plain(notice)}" for notice in run.notices]
 
 

@@ -52,7 +52,7 @@ def _share(effect: float) -> str:
 
 
 def conclusion(report: LeaksReport) -> Iterator[Line]:
-    """What was judged, and what it took."""
+    """Says which axes were judged, and the number of forwards."""
     if not report.axes:
         return
     judged = [one for one in report.axes if one.verdict != "not-judged"]

@@ -71,7 +71,7 @@ def maps(image: ImageAttribution) -> Table:
 
 
 def _notes(image: ImageAttribution) -> list[str]:
-    """What keeps maps from being believed."""
+    """Returns the reasons not to trust a map."""
     return [f"{method(one)}: {plain(one.note)}" for one in image.maps if one.note]
 
 

@@ -20,7 +20,7 @@ class TextView:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What to show and how wide.
+    """Holds the display options of a report: columns, rows, width.
 
     ``width`` None is unlimited, as in a pipe. ``sort`` is a column, with ``:asc`` or ``:desc`` to
     choose the direction. ``columns`` are those of the calls, or of the parameters where ``table``

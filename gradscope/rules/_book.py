@@ -47,7 +47,7 @@ class Entry:
 
     @property
     def in_runs(self) -> Find | None:
-        """What judges a sampled step of a training run."""
+        """Returns the function that judges a sampled step of a training run."""
         if self.rule.runs is None or self.find_in_loop is not None:
             return None
         return self.find_sampled or self.find
@@ -109,7 +109,7 @@ def chosen(word: str) -> frozenset[str]:
 
 
 def closest(word: str) -> str:
-    """What to write instead of a word that means no rule."""
+    """Suggests a rule for a word that names none."""
     book, word = rule_book(), word.strip()
     names = did_you_mean(word.lower().replace("_", "-"), [rule.name for rule in book])
     # Codes are numbers: only the same hundred is near.

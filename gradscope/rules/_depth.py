@@ -48,7 +48,7 @@ class Depth:
         self._last = names[-1]
 
     def record(self, model: int, optimizer: str) -> LoopDepth:
-        """What is known of the layers that every sample had."""
+        """Returns the course of the gradient over depth, of the layers that every sample had."""
         return LoopDepth(
             model=model,
             optimizer=optimizer,

@@ -28,7 +28,7 @@ def wanted(report: Report, settings: RuleSettings | None = None) -> frozenset[st
 
 
 def diagnose(report: Report, settings: RuleSettings | None = None) -> tuple[Finding, ...]:
-    """What the rules find in a report, the worst first, then by code, then as the rule gave it."""
+    """Runs the rules on a report. Findings are sorted by severity, then by code."""
     found = [
         finding
         for entry, limits in (settings or RuleSettings()).active()
@@ -41,7 +41,7 @@ def diagnose(report: Report, settings: RuleSettings | None = None) -> tuple[Find
 def diagnose_ranks(
     ranks: RanksRecord, settings: RuleSettings | None = None
 ) -> tuple[TrainingFinding, ...]:
-    """What the rules find in a comparison of the files of several ranks."""
+    """Runs the rules on the comparison of several ranks' files."""
     found = [
         finding
         for entry, limits in (settings or RuleSettings()).active()

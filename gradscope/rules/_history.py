@@ -121,7 +121,7 @@ class ParameterHistory:
         self.value, self.gradient, self.update = (Window(_SAMPLES) for _ in range(3))
 
     def settle(self, step: int) -> None:
-        """What was now becomes history."""
+        """Adds the current step to the history."""
         norm = self.now.value.norm
         if self.first is None and norm and math.isfinite(norm):
             self.first, self.since = norm, step

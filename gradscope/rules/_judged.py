@@ -23,7 +23,7 @@ _PLENTY = 16
 
 @dataclass(slots=True)
 class Seen:
-    """What a run has shown so far of what rules read.
+    """Counts the data that rules could read of a run so far.
 
     It is counted for each optimizer, and for each model in the steps of each optimizer: a rule has
     seen enough where it has of all of them.

@@ -9,7 +9,7 @@ from gradscope.rules._words import listed, plural
 
 
 def wrapper(ranks: RanksRecord, model: int) -> str | None:
-    """What spreads a model over processes; None where nothing of torch's does."""
+    """Names the wrapper that spreads a model over processes (DDP, FSDP); None without one."""
     return next((one.wrapper for one in ranks.models if one.id == model), None)
 
 

@@ -30,8 +30,12 @@ RULE = Rule(
         "loop over epochs)",
     ),
     thresholds=(
-        Threshold("rest", 0.3, "share of the steps after the fall, above which it fires", CHOSEN),
-        Threshold("steps", 10, "steps after the fall, below which it does not judge", CHOSEN),
+        Threshold(
+            "rest", 0.3, "share of steps after the fall of the rate, above which it fires", CHOSEN
+        ),
+        Threshold(
+            "steps", 10, "steps after the fall of the rate, below which it does not judge", CHOSEN
+        ),
     ),
     runs=Runs(loop=True),
     explains=("GS104", "GS603", "GS605", "GS608"),

@@ -64,7 +64,7 @@ def _agreed(values: Sequence[float | None]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What one rank has of a tensor: its mesh, the placements there, how many elements."""
+    """One rank's part of a tensor: its mesh, the placements there, the number of elements."""
 
     mesh: DeviceMesh | None = None
     placements: tuple[str, ...] = ()

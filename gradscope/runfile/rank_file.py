@@ -108,7 +108,7 @@ _FEWEST_STEPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What one layer or parameter was in each sampled step: a tuple of numbers for each column.
+    """The numbers of one layer or parameter over the sampled steps: a tuple for each column.
 
     None stands for a missing number, as for a gradient that never came or an empty tensor.
     ``lowest`` and ``highest`` are over all ranks, where there are several and they hold their own
@@ -166,7 +166,7 @@ class RankFile:
 
     @property
     def events(self) -> tuple[TrainingEvent, ...]:
-        """What happened, in its order."""
+        """Returns the events of the run, in order."""
         return self._records(TrainingEvent, "id")
 
     @property
@@ -181,7 +181,7 @@ class RankFile:
 
     @property
     def findings(self) -> tuple[TrainingFinding, ...]:
-        """What the rules found, first found first."""
+        """Returns the findings of the run, the first found first."""
         columns = self._columns("finding", rows.FINDING)
         found = self._rows(f"SELECT {columns} FROM finding ORDER BY id")
         return tuple(self._numbered(rows.finding_record(row, str(self.path))) for row in found)

@@ -42,7 +42,7 @@ class _Rank:
 
 
 def compare_ranks(files: Sequence[RankFile]) -> RanksRecord:
-    """What the ranks of a run are found to differ in.
+    """Compares the ranks of a run, and returns their differences.
 
     Raises:
         ConfigError: a file is damaged.

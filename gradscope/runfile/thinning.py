@@ -100,7 +100,7 @@ class KeptNorms:
 
 
 class Kept:
-    """What a run file holds, as far as thinning needs to know it."""
+    """The content of a run file, as thinning needs it."""
 
     def __init__(
         self, keep: int, most_steps: int = MOST_STEPS, most_events: int = MOST_EVENTS

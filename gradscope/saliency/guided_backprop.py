@@ -44,7 +44,7 @@ CLOSED = ("CheckpointFunctionBackward", "CompiledFunctionBackward")
 
 
 def deconvnet_rule(sent: Tensor, got: Tensor) -> Tensor:
-    """relu(R): the forward mask is forgotten."""
+    """The deconvnet rule: relu(R), without the mask of the forward ReLU."""
     return got.relu()
 
 

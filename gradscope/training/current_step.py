@@ -29,7 +29,7 @@ _MOST_SCALED = 64
 
 
 class LossScales:
-    """What a gradient scaler multiplied the losses with that are still alive.
+    """Holds the loss scale of each live loss that a gradient scaler multiplied.
 
     Attributes:
         any: whether there was such a loss.

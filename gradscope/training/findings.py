@@ -273,7 +273,7 @@ class RunFindings:
     def _judged(
         self, looks: _Judged, at: int, model: int | None, found: Found, *, steps: bool
     ) -> Iterator[TrainingFinding]:
-        """What is to be given out after a look."""
+        """Yields the findings to report after a rule has judged."""
         for key in [key for key in looks.streaks if key not in found]:
             del looks.streaks[key]
             reported = self._reported.get(key)

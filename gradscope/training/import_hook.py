@@ -60,8 +60,7 @@ class ImportHook(MetaPathFinder):
         self._specs.clear()
 
     def check(self) -> bool:
-        """Call the action if the module is there, complete, and the action did not run yet; whether
-        it was."""
+        """Run the action once the module is fully imported. Returns whether it has run by now."""
         if not self._done and not self._executing:
             module = _imported(self._name)
             if module is not None and not self._wait_for(module):

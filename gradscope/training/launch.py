@@ -25,7 +25,7 @@ Excepthook = Callable[[type[BaseException], BaseException, TracebackType | None]
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What is run: a file, or a module as for ``python -m``, and the arguments that are its own."""
+    """The script: a file, or a module as for ``python -m``, and its own arguments."""
 
     name: str
     arguments: Sequence[str] = ()

@@ -104,7 +104,7 @@ class LeakCheck:
         self._found(step, model.id, axes)
 
     def line(self) -> str:
-        """What came of it."""
+        """The result in one line."""
         if not self._done:
             return f"--leaks: not judged: the script made fewer than {STEP} steps"
         if self.forbidden:
@@ -200,7 +200,7 @@ def _kept(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Batch | str:
 
 
 def _others(item: Any) -> Iterator[Any]:
-    """What is neither a plain tensor nor a plain value."""
+    """Yields each item that is neither a plain tensor nor a plain value."""
     if type(item) in (list, tuple):
         for one in item:
             yield from _others(one)

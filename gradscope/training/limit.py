@@ -16,7 +16,7 @@ _BACKWARDS = 10
 
 
 class Limit:
-    """What a script is given; asked at each step and backward whether that is used up.
+    """The steps or seconds of a script; each step and backward checks whether they are used up.
 
     Attributes:
         reached: the option by which the script is to end; None as long as it may go on.

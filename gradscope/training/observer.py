@@ -243,7 +243,7 @@ class Observer:
         return self._loop.optimizer_uses.line_of(name)
 
     def leaks(self) -> str | None:
-        """What ``--leaks`` came to, in one line; None without it."""
+        """The result of ``--leaks`` in one line; None without the option."""
         return None if self._parts.leaks is None else self._parts.leaks.line()
 
     @property

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What the options of ``gradscope run`` say."""
+    """The options of ``gradscope run``."""
 
     out: Path | None = None
     every: int | None = None
@@ -262,7 +262,7 @@ class Session:
             self.observer.end_script()
 
     def judge_loop(self, loop: LoopRecord) -> None:
-        """What the rules say of the loop as it went so far."""
+        """Returns the findings of the loop rules so far."""
         if self.forked:
             return
         found = self._findings.loop(loop)
@@ -366,7 +366,7 @@ class Session:
         return f"--stop-on {self.settings.stop_on}" if observer.cut else None
 
     def _notices(self, observer: Observer) -> tuple[str, ...]:
-        """What was not recorded, and why."""
+        """Returns notices about parts that were not recorded, with the reason."""
         records, readings = observer.metrics.records.every, observer.metrics.readings.every
         share = f"{self.settings.budget * 100:g} % budget"
         notices = []
@@ -416,7 +416,7 @@ class Session:
         )
 
     def fault(self) -> str:
-        """What went wrong with gradscope itself; nothing else."""
+        """Reports internal errors of gradscope only."""
         return "" if self.failure is None else f"gradscope: error: {self.failure}\n"
 
     def print_summary(self, summary: Callable[[Session], str], *, flush: bool = True) -> None:

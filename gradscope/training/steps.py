@@ -429,7 +429,7 @@ class Steps:
             self._due = min(parts.metrics.next_recorded(self.number), sampled_next)
 
     def make_up(self) -> None:
-        """Account for the steps without records."""
+        """Report the time of the steps without records to the schedules."""
         parts = self._parts
         for seconds, own in self._rested:
             parts.schedule.ended(seconds, sampled=False, own=own)

@@ -66,7 +66,7 @@ def break_words(text: str, width: int | None, *, indent: str = "") -> list[str]:
 
 
 def pack(pieces: Sequence[str], width: int, *, indent: str = "") -> list[str]:
-    """Pieces side by side while they fit; a piece wider than a line has one to itself."""
+    """Breaks pieces into lines of at most ``width`` cells; a wider piece gets its own line."""
     lines = [""]
     for piece in pieces:
         # A blank at a line's end takes no room.

@@ -132,7 +132,7 @@ def is_compiled() -> bool:
 
 
 def in_use() -> str:
-    """What computes the statistics on the CPU, for ``gradscope doctor``."""
+    """Names the code that computes statistics on the CPU, for ``gradscope doctor``."""
     if isinstance(_library, str):
         return f"PyTorch operations ({_library})"
     return f"compiled ({_library.instruction_set})"

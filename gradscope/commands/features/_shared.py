@@ -189,7 +189,7 @@ class FeatureOutput:
 
     @classmethod
     def of(cls, sheet: SheetOptions, display: DisplayOptions) -> FeatureOutput:
-        """What the options ask for.
+        """Makes the output settings of the sheet and display options.
 
         Raises:
             OptionError: an unknown format or suffix, or a file that exists or cannot be written.

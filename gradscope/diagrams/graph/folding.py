@@ -132,7 +132,7 @@ class Structure:
             stack += [(p, True) if isinstance(p, Group) else p for p in reversed(group.parts)]
 
     def brief(self, group: Group) -> Signature:
-        """What equal groups have in common at first sight."""
+        """Returns a cheap signature: equal groups have the same one."""
         start, end = self._spans[id(group)]
         stem = re.sub(r"\d+", "0", group.label)
         return (stem, group.type, group.name is None, group.expanded, end - start)

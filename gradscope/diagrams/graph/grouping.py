@@ -14,7 +14,7 @@ from gradscope.typeset.text import plain
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """What one call of a module left in the graph, and what the calls inside it left.
+    """Holds the operations of one module call, and the groups of the calls inside it.
 
     ``parts`` are groups and ids of operations, nearest to the root first. A fold stands for
     ``times`` equal groups, ``members``: each leads to the next or, where ``parallel``, none to
@@ -204,9 +204,9 @@ def selected(root: Group, patterns: tuple[str, ...]) -> set[int]:
 
 
 def bundle(root: Group, homes: dict[int, Group], own: int) -> None:
-    """Many operations of a group's own, beside other groups, become a group too.
+    """Collect a group's direct operations in a group of their own, if they exceed ``own``.
 
-    Those of the outermost, which is always open, do so too where there is nothing else.
+    Only groups that also hold other groups are changed, and the outermost in any case.
     """
     for group in list(below(root)):
         count = sum(1 for _ in group.operations())

@@ -182,7 +182,7 @@ def sizes(flow: Flow, id: int) -> str:
 
 
 def start(graph: AutogradGraph) -> str:
-    """What the graph is of, in a sentence."""
+    """Says in a sentence where the graph starts."""
     return "the loss" if graph.start == "loss" else plain(graph.start)
 
 

@@ -14,7 +14,7 @@ def _left_out(notice: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GraphView:
-    """What to show and how wide.
+    """Holds the display options of a graph: its parts, folds and width.
 
     ``width`` None is unlimited. ``layers`` has module-name patterns: others stay closed. ``depth``
     None chooses the deepest that stays readable; ``expand`` has module-name patterns that are shown

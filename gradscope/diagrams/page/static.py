@@ -191,7 +191,7 @@ def _leaf(node: GraphNode) -> str:
 
 
 def footer(graph: AutogradGraph, *, complete: bool) -> str:
-    """What made the page, and what it leaves out."""
+    """Names the version that made the page, and the parts that it omits."""
     versions = ", ".join(f"{name} {version}" for name, version in graph.versions.items())
     sentences = [f"Made by gradscope{f' with {versions}' if versions else ''}."]
     if not complete:

@@ -60,7 +60,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What a picture shows. Arrows and boxes name boxes and clusters by their place.
+    """The boxes, arrows and clusters of a picture; they refer to each other by index.
 
     ``bar`` has the colours of the scale from small to large, ``ticks`` the values at its left end,
     middle and right end; ``legend`` what other colours mean. ``direction`` is where arrows lead:

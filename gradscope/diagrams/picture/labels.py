@@ -87,7 +87,7 @@ def group_lines(group: Group) -> tuple[str, ...]:
 
 
 def begins(mark: str | None) -> list[str]:
-    """What first happens to the gradient here, in words."""
+    """Says in words how the gradient changes here: it becomes zero, NaN, Inf or is missing."""
     words = {"zero": "zero from here on", "missing": "no gradient from here on"}
     words["nonfinite"] = "NaN or Inf from here on"
     return [words[mark]] if mark in words else []
@@ -150,7 +150,7 @@ def caption(graph: AutogradGraph) -> tuple[str, tuple[str, ...]]:
 
 
 def signs(drawing: Drawing, view: GraphView) -> Iterator[str]:
-    """What the signs in a drawing mean, as far as they occur."""
+    """Explains each sign that occurs in the drawing."""
     titles = [c.label for c in drawing.clusters] + [
         box.lines[0] for box in drawing.boxes if box.kind == "repeats"
     ]

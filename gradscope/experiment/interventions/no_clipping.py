@@ -13,7 +13,7 @@ from gradscope.training.patches import replace
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
-    """The norm is returned as before."""
+    """Replace both clipping functions: gradients stay, the norm is returned as before."""
     for place in (nn.utils, nn.utils.clip_grad):
         replace(patches, place, "clip_grad_norm_", _unbounded)
         replace(patches, place, "clip_grad_value_", _nothing)

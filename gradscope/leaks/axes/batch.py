@@ -10,7 +10,9 @@ from gradscope.leaks.subject import Subject
 from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
 
-_ADVICE = "compute each sample from its own entries: check reshapes, and what is reduced over"
+_ADVICE = (
+    "compute each sample from its own entries: check reshapes, and the dimensions of reductions"
+)
 
 
 def judge(subject: Subject) -> AxisResult:

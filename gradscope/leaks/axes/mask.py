@@ -59,7 +59,7 @@ def judge(subject: Subject) -> AxisResult:
 
 
 def kept_places(subject: Subject, masked: Sequence[Masked]) -> Kept:
-    """What is not masked in these rows; all positions, where the mask is another input's."""
+    """Returns the unmasked places of these rows; all, if the mask belongs to another input."""
     count, positions = subject.rows.count, subject.positions
     chosen = torch.zeros(count, dtype=torch.bool)
     chosen[[one.row for one in masked]] = True

@@ -108,7 +108,7 @@ def _side(subject: Subject) -> str:
 
 
 def _fewer(subject: Subject, real: int) -> Change | None:
-    """What changes where rows have no padding."""
+    """Returns the first change between a padded batch and the same rows without padding."""
     known = _in_base(subject, real) if subject.causal else None
     count = _ROWS if known is None else 1
     padded, short = _pair(subject, real, count)

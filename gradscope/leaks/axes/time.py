@@ -16,7 +16,7 @@ _ADVICE = "mask what comes later, or pad on the left only; `--no-causal` if the 
 
 
 def judge(subject: Subject) -> AxisResult:
-    """What lies after a row's cut gets other content: what lies before must not change."""
+    """Replaces the content after each row's cut; outputs before the cut must not change."""
     meaning, rows, layout = subject.meaning, subject.rows, subject.layout
     if not subject.causal:
         why = "nothing says that the model is causal"
@@ -27,7 +27,7 @@ def judge(subject: Subject) -> AxisResult:
     if not meaning.sequences or not subject.positions:
         return not_judged("time", "no input has a time axis", "say which it is: `--axis time=1`")
     if subject.positions - subject.prefix < 2:
-        return not_judged("time", "the sequence has one position: nothing comes later")
+        return not_judged("time", "the sequence has one position, so no token comes later")
     outputs = subject.gradients.outputs
     subject.forwards.remember(rows.base, outputs)
     kept = _kept(subject, subject.cuts)

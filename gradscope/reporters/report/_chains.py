@@ -48,7 +48,7 @@ class _Walk:
 
 
 def title(chain: Chain) -> str:
-    """What the chain starts from and how long it is."""
+    """Names the start of the chain and its length."""
     kinds = Counter("operations" if node.kind == "function" else "leaves" for node in chain.nodes)
     start = label(chain.name, chain.call) + (f" → {plain(chain.path)}" if chain.path else "")
     sizes = (
@@ -79,7 +79,7 @@ def unbroken(lines: Sequence[ChainLine]) -> Iterator[str]:
 
 
 def legend(lines: Sequence[ChainLine]) -> list[str]:
-    """What the arrows mean, as far as they occur."""
+    """Explains the arrows that occur."""
     signs = {text.split(" ")[0] for text in (line.operation for line in lines)}
     again = any(leaf.endswith(AGAIN) or f"{AGAIN} →" in leaf for x in lines for leaf in x.leaves)
     below = [f"{BELOW} #n: leads on to the node #n below"] if BELOW in signs else []

@@ -163,7 +163,7 @@ def _bad(history: RunHistory) -> Iterator[Answer]:
 
 
 def _measured(layer: LayerSeries, *, judged: bool) -> Answer:
-    """What was measured of a layer without a finding.
+    """Answers for a layer without a finding: its measurements.
 
     Args:
         judged: whether every rule over samples has seen enough to find something.

@@ -126,7 +126,7 @@ def origin_lines(origin: NonFiniteOrigin, one: TrainingFinding) -> Iterator[Line
 
 
 def given(origin: NonFiniteOrigin) -> str:
-    """The inputs of the operation."""
+    """Describes the inputs of the operation that produced the first NaN or Inf."""
     return "; ".join(map(_tensor, origin.inputs))
 
 

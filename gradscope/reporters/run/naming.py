@@ -12,7 +12,7 @@ from gradscope.records.training import RUN, TrainedModel, TrainingFinding
 
 
 def called(model: TrainedModel) -> str:
-    """What a model goes by: its variable, else its class."""
+    """Returns a model's name: its variable, else its class."""
     return model.name or model.type
 
 

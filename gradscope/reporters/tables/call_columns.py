@@ -151,7 +151,7 @@ _KEEP = {
 def signs(
     report: Report, columns: Sequence[Column[Row]], rows: Sequence[Row], unneeded: str
 ) -> list[str]:
-    """What the signs in the gradients' columns mean, as far as they occur."""
+    """Explains the signs that occur in the gradient columns."""
     gradients = [c for c in columns if c.key.startswith("grad") and c.key != "grad_fn"]
     texts = {column.text(row) for column in gradients for row in rows}
     lines = [f"{unneeded}: needs no gradient"] if unneeded in texts else []

@@ -288,7 +288,7 @@ def with_bars(
 
 
 def bars_legend(key: str) -> str:
-    """What the bars are of."""
+    """Names the number that the bars show."""
     return f"{_TITLE}: of {key}, by magnitude"
 
 

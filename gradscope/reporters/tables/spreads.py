@@ -24,7 +24,7 @@ def histogram_tables(histograms: Sequence[Histogram]) -> Iterator[Table]:
 
 
 def histogram_title(histogram: Histogram) -> str:
-    """What it is of."""
+    """Names the tensor of the histogram."""
     path = plain(histogram.path)
     if histogram.call is None:
         return path if histogram.kind == "value" else f"{path} gradient"

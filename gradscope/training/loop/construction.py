@@ -38,7 +38,7 @@ class Made(NamedTuple):
 
 
 class RegistrationObserver(Protocol):
-    """What observes registrations. None of the methods raises."""
+    """The interface of an observer of registrations. Its methods never raise."""
 
     def module_set(self, owner: nn.Module, name: str, module: nn.Module) -> None:
         """A module is about to become the child of another under this name."""

@@ -29,7 +29,7 @@ class Undone:
 
 
 class Loads:
-    """Takes in the calls of ``load_state_dict``."""
+    """Records the script's calls of ``load_state_dict``."""
 
     def __init__(self, uses: OptimizerUses) -> None:
         self._uses = uses

@@ -342,7 +342,7 @@ class Loop:
         return "", frozenset({"foreign"})
 
     def _name(self, owner: Optimizer | nn.Module) -> str:
-        """What the script calls it."""
+        """Returns the script's variable name for a model or an optimizer."""
         if isinstance(owner, Optimizer):
             return self._optimizers.known(owner).name
         for model in self._models:

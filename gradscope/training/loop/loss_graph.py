@@ -161,7 +161,7 @@ class LossGraphs:
         )  # fmt: skip
 
     def targets(self) -> tuple[LossTargets, ...]:
-        """What the targets were that were read."""
+        """Returns the targets of the losses that were read."""
         return self._targets.records()
 
 

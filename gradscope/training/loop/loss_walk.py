@@ -119,7 +119,7 @@ def is_linked_beside(root: Node, cut: Collection[Node]) -> bool:
 
 
 def saved(node: Node) -> dict[str, torch.Tensor]:
-    """What it keeps for backward; nothing where that cannot be read without a side effect."""
+    """Returns the tensors that a node keeps for backward; none if reading has a side effect."""
     try:
         return dict(saved_tensors(node))
     except RuntimeError:

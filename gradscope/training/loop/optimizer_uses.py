@@ -21,7 +21,7 @@ from gradscope.training.optimizers import Optimizers
 
 
 class OptimizerUse:
-    """What is known of an optimizer beside its name."""
+    """The observed use of an optimizer."""
 
     def __init__(self, made: ScriptLine | None, number: int) -> None:
         self.made, self.number = made, number

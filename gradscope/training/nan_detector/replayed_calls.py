@@ -110,7 +110,7 @@ def _named(name: str, module: nn.Module) -> nn.Module:
 
 
 def _arguments(args: Any, kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """What was sent back to the arguments."""
+    """Yields the gradients that reached the arguments, each with its name."""
     for tree in (args, kwargs):
         for path, tensor in find(tree, torch.Tensor):
             if tensor.is_leaf and tensor.grad is not None:
@@ -138,7 +138,7 @@ def _paired(
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """What the model prints it has printed already."""
+    """Drops the replay's output: the call has printed it already."""
     nowhere = io.StringIO()
     with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         yield

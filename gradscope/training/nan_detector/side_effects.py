@@ -84,7 +84,7 @@ class SideEffects:
         return kept
 
     def learn(self, written: bool, line: tuple[str, int] | None) -> None:
-        """The call has ended; ``written`` says whether its arguments are what they were not."""
+        """Learns from a call that has ended; ``written`` says whether it changed its arguments."""
         entry, self._entry = self._entry, None
         if entry is None:
             return
