@@ -112,7 +112,7 @@ class Experiment:
         versions = {**report.versions, **plain.history.run.versions}
         report = replace(report, versions=versions, notices=tuple(notices))
         losses = losses_of(plain.history.steps)
-        judged = _verdict(found, losses, self.steps)
+        judged = _verdict(found, losses)
         ordered = [found[arm] for arm in self.arms if arm in found]
         rows = [row for one in ordered for row in _rows(one, losses, judged)]
         return replace(
@@ -135,7 +135,7 @@ def _from(folder: Path, script: Script) -> Script:
     return replace(script, name=str(path.relative_to(folder)))
 
 
-def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str], steps: int) -> Judged:
+def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
     """The verdict on the arms that ran."""
     plain = found[AS_IT_IS]
     if len(losses) > 1:
@@ -151,7 +151,7 @@ def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str], steps: int) -> Jud
     curves = {name: _curve(one, losses) for name, one in ran.items()}
     one_batch = ran.get("one-batch")
     floor = None if one_batch is None else _floor(one_batch.notes, curves["one-batch"])
-    return judge(Arms({name: c for name, c in curves.items() if c.losses}, floor, steps))
+    return judge(Arms({name: c for name, c in curves.items() if c.losses}, floor))
 
 
 def _floor(notes: dict[str, Any], curve: Curve) -> float | None:

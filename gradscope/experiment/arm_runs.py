@@ -117,7 +117,9 @@ class ArmRuns:
             notes = Path(root) / "notes.json"
             option = ArmProcess.option(arm, notes, folder, self.scratch.source)
             sampled = arm.name in _SAMPLED
-            options = {"--arm": option, "--first": "3" if sampled else "0", "--ignore": _IGNORED}
+            options = {"--arm": option, "--first": "3" if sampled else "0"}
+            if arm.name == "one-batch":
+                options["--ignore"] = _IGNORED
             trial = Trial(
                 self.script,
                 self.steps,
@@ -169,7 +171,9 @@ def _fault(arm: Arm, ended: Tried, history: RunHistory | None, notes: dict[str, 
         return f"the script failed: {how}{reads}"
     if history is None or not any(step.losses for step in history.steps):
         notices = () if run is None else run.notices
-        return notices[0] if notices else "no step with a loss"
+        return "; ".join(notices) or "no step with a loss"
+    if not notes:
+        return "it did not end in its time"
     return _unchanged(arm, notes)
 
 

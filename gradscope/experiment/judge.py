@@ -28,6 +28,8 @@ _HELPS = 0.03
 _SAME = 1e-3
 #: So many times the noise a difference must be.
 _SIGMA = 3.0
+#: Of fewer steps nothing is judged.
+FEWEST = 20
 #: What is taken away, and the cause where the script trains without it.
 _REMOVED = {
     "no-clipping": "regularisation",
@@ -63,12 +65,10 @@ class Arms:
     Attributes:
         curves: by the arm's name; *as it is* is among them.
         floor: the lowest loss that the first batch can have; None: not known.
-        steps: how many an arm may make.
     """
 
     curves: Mapping[str, Curve]
-    floor: float | None
-    steps: int
+    floor: float | None = None
 
     @property
     def plain(self) -> Curve:
@@ -142,11 +142,16 @@ class Arms:
         curve, slope = self.curves[name], self.curves[name].slope()
         if slope is None or not self.left(name) > _LEFT:
             return False
-        return -slope[0] * self.steps < _STUCK * (curve.end - self.lowest)
+        return -slope[0] * len(curve.losses) < _STUCK * (curve.end - self.lowest)
 
 
 def judge(arms: Arms) -> Judged:
     """The cause that the arms show, the strongest evidence first."""
+    steps = len(arms.plain.losses)
+    if steps < FEWEST:
+        return Judged(
+            None, f"undetermined: {plural(steps, 'step')} with a loss, {FEWEST} are needed"
+        )
     lines = dict(_lines(arms))
     found = _held_back(arms) or _of_data(arms) or _nothing(arms)
     return Judged(found.cause, found.message, found.evidence, found.advice, lines)
@@ -210,13 +215,13 @@ def _nothing(arms: Arms) -> Judged:
     evidence = [_fell(arms, AS_IT_IS.name)]
     if "one-batch" in arms.curves:
         evidence.append(_fell(arms, "one-batch"))
-    steps = plural(arms.steps, "step")
+    count = len(arms.plain.losses)
     return Judged(
         None,
-        f"none of these within {steps}: model or loss, input, targets, learning rate, "
+        f"none of these within {plural(count, 'step')}: model or loss, input, targets, learning rate, "
         "regularisation, precision",
         tuple(evidence),
-        f"allow more: `--steps {10 * arms.steps}`" if arms.left(AS_IT_IS.name) > _LEFT else None,
+        f"allow more: `--steps {10 * count}`" if arms.left(AS_IT_IS.name) > _LEFT else None,
     )
 
 

@@ -81,7 +81,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_cause_is_named(case: str) -> None:
     curves, cause, words = CASES[case]
-    found = judge(Arms(curves, 0.0, STEPS))
+    found = judge(Arms(curves, 0.0))
     assert found.cause == cause
     assert found.cause in CAUSES
     assert words in found.message
@@ -92,7 +92,7 @@ def test_a_cause_is_named(case: str) -> None:
 
 @pytest.mark.parametrize("floor", [0.0, None])
 def test_a_training_that_goes_well_has_no_cause(floor: float | None) -> None:
-    found = judge(Arms(HEALTHY, floor, STEPS))
+    found = judge(Arms(HEALTHY, floor))
     assert found.cause is None
     assert found.message.startswith("none of these within 100 steps")
     assert found.arms["one-batch"] == "overfits"
@@ -102,7 +102,7 @@ def test_a_training_that_goes_well_has_no_cause(floor: float | None) -> None:
 @pytest.mark.parametrize("left", [name for name in HEALTHY if name != AS_IT_IS.name])
 def test_no_arm_is_needed_for_that(left: str) -> None:
     curves = {name: curve for name, curve in HEALTHY.items() if name != left}
-    assert judge(Arms(curves, 0.0, STEPS)).cause is None
+    assert judge(Arms(curves, 0.0)).cause is None
 
 
 def test_a_slow_start_is_not_a_wrong_target() -> None:
@@ -115,19 +115,26 @@ def test_a_slow_start_is_not_a_wrong_target() -> None:
         "learning-rate-x10": falling(2.3, 1.9),
         "no-dropout": falling(2.3, 2.05),
     }
-    assert judge(Arms(curves, 0.0, STEPS)).cause is None
+    assert judge(Arms(curves, 0.0)).cause is None
 
 
 def test_a_loss_that_does_not_see_whose_target_is_whose_does_not_accuse_the_input() -> None:
     """As a loss of the outputs alone: to shift the inputs changes no loss."""
     curves = {**HEALTHY, "mismatched": HEALTHY["as-it-is"]}
-    assert judge(Arms(curves, None, STEPS)).cause is None
+    assert judge(Arms(curves, None)).cause is None
+
+
+def test_few_steps_say_nothing() -> None:
+    curves = {name: Curve(curve.losses[:10]) for name, curve in HEALTHY.items()}
+    found = judge(Arms(curves, 0.0))
+    assert found.cause is None
+    assert found.message == "undetermined: 10 steps with a loss, 20 are needed"
 
 
 def test_the_noise_of_a_diverging_arm_is_its_own() -> None:
     wild = Curve(tuple(1e6 * math.sin(3 * step) for step in range(STEPS)))
     curves = {**IDLE, "learning-rate-x100": wild, "learning-rate-x10": falling(2.3, 0.3)}
-    assert judge(Arms(curves, 0.0, STEPS)).cause == "learning-rate"
+    assert judge(Arms(curves, 0.0)).cause == "learning-rate"
 
 
 def test_a_curve_in_numbers() -> None:
