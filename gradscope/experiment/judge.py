@@ -216,10 +216,10 @@ def _nothing(arms: Arms) -> Judged:
     if "one-batch" in arms.curves:
         evidence.append(_fell(arms, "one-batch"))
     count = len(arms.plain.losses)
+    within = f"none of these within {plural(count, 'step')}"
     return Judged(
         None,
-        f"none of these within {plural(count, 'step')}: model or loss, input, targets, learning rate, "
-        "regularisation, precision",
+        f"{within}: model or loss, input, targets, learning rate, regularisation, precision",
         tuple(evidence),
         f"allow more: `--steps {10 * count}`" if arms.left(AS_IT_IS.name) > _LEFT else None,
     )
