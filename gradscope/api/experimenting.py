@@ -66,7 +66,7 @@ class Experiment:
     """An experiment that is ready to run.
 
     Attributes:
-        interrupted: whether Ctrl-C ended it early.
+        interruption: what ended it early: Ctrl-C, or a signal.
         scratch: what the copy of the working folder is made of.
 
     Raises:
@@ -84,15 +84,13 @@ class Experiment:
         self.arms, self.steps, self.seconds, self.jobs = tuple(arms), steps, seconds, jobs
         self.scratch = Scratch.of(Path.cwd())
         self.script = _from(self.scratch.source, script)
-        self.interrupted = False
+        self.interruption: KeyboardInterrupt | None = None
 
     def report(self) -> ExperimentReport:
         """Run all arms, and judge them. Ctrl-C ends it: those that have ended are judged."""
         runs = ArmRuns(self.script, self.steps, self.seconds, self.jobs, self.scratch, read_history)
-        found: dict[Arm, ArmRun] = {}
-        for one in runs.run(self.arms):
-            found[one.arm] = one
-        self.interrupted = runs.interrupted
+        found = runs.run(self.arms)
+        self.interruption = runs.interruption
         return self._judged(found)
 
     def _judged(self, found: dict[Arm, ArmRun]) -> ExperimentReport:
@@ -103,7 +101,7 @@ class Experiment:
             steps=self.steps,
             seconds=self.seconds,
         )
-        notices = ["interrupted: not every arm ran"] if self.interrupted else []
+        notices = ["interrupted: not every arm ran"] if self.interruption else []
         plain = found.get(AS_IT_IS)
         if plain is None or plain.fault is not None or plain.history is None:
             message = "interrupted before the first arm ended" if plain is None else plain.fault

@@ -36,7 +36,7 @@ EXAMPLES = (
     ("gradscope experiment --steps 300 --jobs 2 train.py", "Longer arms, two at a time."),
     ("gradscope experiment --plot losses.png train.py", "The losses of all arms as a picture."),
 )
-_FAILED, _INTERRUPTED = 3, 130
+_FAILED = 3
 
 
 class Parser(run_command.Parser):
@@ -91,8 +91,8 @@ def run(
     view = TextView(width=destination.width, color=destination.color)
     destination.write(plugins.load(ROOM, destination.format).render(report, view))
     plots.write(report, file)
-    if experiment.interrupted:
-        raise typer.Exit(_INTERRUPTED)
+    if experiment.interruption is not None:
+        raise experiment.interruption
     if report.status == "failed":
         raise typer.Exit(_FAILED)
 

@@ -7,8 +7,8 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ class ArmRuns:
         jobs: how many arms run at a time.
         scratch: what the copy of the working folder is made of.
         read: makes a run's history of its file.
-        interrupted: Ctrl-C came: no further arm begins.
+        interruption: what ended the arms early: Ctrl-C, or a signal.
     """
 
     script: Script
@@ -68,47 +68,41 @@ class ArmRuns:
     jobs: int
     scratch: Scratch
     read: Callable[[RunFile], RunHistory]
-    interrupted: bool = False
+    interruption: KeyboardInterrupt | None = None
     _ended: threading.Event = field(default_factory=threading.Event)
 
-    def run(self, arms: Sequence[Arm]) -> Iterator[ArmRun]:
+    def run(self, arms: Sequence[Arm]) -> dict[Arm, ArmRun]:
         """*As it is* first; it says which of the others the script has a use for."""
         done: dict[Arm, ArmRun] = {}
-        progress.begin(f"arm 1 of {len(arms)}: {AS_IT_IS.name}")
-        first = self._together([AS_IT_IS], len(arms), done)
-        yield from first
-        plain = done.get(AS_IT_IS)
-        if plain is None or plain.fault is not None or plain.history is None:
-            return
-        facts = Facts.of(plain.history, plain.notes)
-        useful = []
-        for arm in arms:
-            why = _no_use(arm, facts)
-            if why is not None:
-                done[arm] = ArmRun(arm, fault=why)
-                yield done[arm]
-            elif arm is not AS_IT_IS:
-                useful.append(arm)
-        yield from self._together(useful, len(arms), done)
+        try:
+            progress.begin(f"arm 1 of {len(arms)}: {AS_IT_IS.name}")
+            self._together([AS_IT_IS], done, len(arms))
+            plain = done[AS_IT_IS]
+            if plain.fault is None and plain.history is not None:
+                facts = Facts.of(plain.history, plain.notes)
+                reasons = {arm: _no_use(arm, facts) for arm in arms if arm is not AS_IT_IS}
+                left_out = {arm: why for arm, why in reasons.items() if why is not None}
+                done.update({arm: ArmRun(arm, fault=why) for arm, why in left_out.items()})
+                useful = [arm for arm in reasons if arm not in left_out]
+                self._together(useful, done, len(arms))
+        except KeyboardInterrupt as error:
+            self.interruption = error
+        return done
 
-    def _together(
-        self, arms: Sequence[Arm], total: int, done: dict[Arm, ArmRun]
-    ) -> Iterator[ArmRun]:
-        """Run these arms, so many at a time."""
+    def _together(self, arms: Sequence[Arm], done: dict[Arm, ArmRun], total: int) -> None:
+        """Run these arms, so many at a time; where this is interrupted, their processes end."""
         with ThreadPoolExecutor(self.jobs) as pool:
-            futures: list[Future[ArmRun]] = []
+            futures = [pool.submit(self._one, arm) for arm in arms]
             try:
-                futures += [pool.submit(self._one, arm) for arm in arms]
                 for future in as_completed(futures):
                     found = future.result()
                     done[found.arm] = found
                     progress.begin(f"{len(done)} of {total} arms: {found.arm.name} ended")
-                    yield found
-            except KeyboardInterrupt:
-                self.interrupted = True
+            except BaseException:
                 self._ended.set()
                 for future in futures:
                     future.cancel()
+                raise
 
     def _one(self, arm: Arm) -> ArmRun:
         began = time.monotonic()
