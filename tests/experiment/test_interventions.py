@@ -267,7 +267,7 @@ def test_evaluation_and_what_a_model_made_are_left_alone() -> None:
         other(model(X).repeat(1, 2)[:, :3])
     assert torch.equal(model.given[0], X)
     assert not torch.equal(model.given[1], X)
-    assert other.given[0].std(0).max() == 0
+    assert other.given[0].std(0).max() < 1e-5  # of numbers of some tens: rows in float32
     assert (notes["calls"], notes["changed"]) == (2, 1)
 
 

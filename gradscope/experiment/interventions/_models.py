@@ -7,7 +7,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -92,10 +92,21 @@ def is_data(tensor: torch.Tensor) -> bool:
     return tensor.grad_fn is None and not tensor.requires_grad and tensor.dim() > 0
 
 
-def named_tensors(
+class Given(NamedTuple):
+    """A tensor of a call: the argument's name, or its key in a mapping, and its place.
+
+    The place has the argument beside the tensor's id: one tensor may be the input and the labels.
+    """
+
+    name: str
+    tensor: torch.Tensor
+    place: tuple[str, int]
+
+
+def given_tensors(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a call, each under the argument's name, or its key in a mapping."""
+) -> Iterator[Given]:
+    """The tensors of a call."""
     try:
         names = list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):
@@ -103,13 +114,19 @@ def named_tensors(
     for path, tensor in find((args, kwargs), torch.Tensor):
         _, first, *rest = path.split(".")
         name = names[int(first)] if first.isdecimal() and int(first) < len(names) else first
-        yield next((key for key in reversed(rest) if not key.isdecimal()), name), tensor
+        key = next((key for key in reversed(rest) if not key.isdecimal()), name)
+        yield Given(key, tensor, (first, id(tensor)))
 
 
 def with_tensors(
-    args: tuple[Any, ...], kwargs: dict[str, Any], new: dict[int, torch.Tensor]
+    args: tuple[Any, ...], kwargs: dict[str, Any], new: dict[tuple[str, int], torch.Tensor]
 ) -> Any:
-    """The call with other tensors, by the ids of its own; None where there is none."""
+    """The call with other tensors at these places; None where there is none."""
     if not new:
         return None
-    return replaced((args, kwargs), torch.Tensor, lambda one: new.get(id(one), one))
+
+    def changed(argument: str, value: Any) -> Any:
+        return replaced(value, torch.Tensor, lambda one: new.get((argument, id(one)), one))
+
+    positional = tuple(changed(str(i), value) for i, value in enumerate(args))
+    return positional, {name: changed(name, value) for name, value in kwargs.items()}

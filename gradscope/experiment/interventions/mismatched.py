@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from gradscope.experiment.interventions._models import (
+    given_tensors,
     is_data,
-    named_tensors,
     on_calls,
     with_tensors,
 )
@@ -29,15 +29,18 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
     def change(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dim = 0 if batch_comes_first(module) else 1
         inputs = [
-            tensor
-            for name, tensor in named_tensors(module, args, kwargs)
-            if is_data(tensor) and tensor.dim() > dim and role_named(name, tensor) != LABELS
+            one
+            for one in given_tensors(module, args, kwargs)
+            if is_data(one.tensor)
+            and one.tensor.dim() > dim
+            and role_named(one.name, one.tensor) != LABELS
         ]
-        samples = inputs[0].shape[dim] if inputs else 0
+        samples = inputs[0].tensor.shape[dim] if inputs else 0
         if samples < 2:
             return None
         shift = shifts.randrange(1, samples)
-        new = {id(one): one.roll(shift, dim) for one in inputs if one.shape[dim] == samples}
+        moved = (one for one in inputs if one.tensor.shape[dim] == samples)
+        new = {one.place: one.tensor.roll(shift, dim) for one in moved}
         return with_tensors(args, kwargs, new)
 
     on_calls(patches, notes, change)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from gradscope.experiment.interventions._models import (
+    given_tensors,
     is_data,
-    named_tensors,
     on_calls,
     with_tensors,
 )
@@ -23,10 +23,10 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
 
     def change(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         new = {}
-        for name, tensor in named_tensors(module, args, kwargs):
+        for name, tensor, place in given_tensors(module, args, kwargs):
             if is_data(tensor) and tensor.dtype != torch.bool and role_named(name, tensor) is None:
                 mean = kept.setdefault((id(module), name), _mean(tensor))
-                new[id(tensor)] = _filled(tensor, mean)
+                new[place] = _filled(tensor, mean)
         return with_tensors(args, kwargs, new)
 
     on_calls(patches, notes, change)

@@ -23,8 +23,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from gradscope.capture.hooks import hook_optimizers
 from gradscope.experiment.interventions._floors import floor
 from gradscope.experiment.interventions._models import (
+    given_tensors,
     is_data,
-    named_tensors,
     on_calls,
     with_tensors,
 )
@@ -53,17 +53,17 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
 
     def change(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         new, call = {}, first.number(id(module))
-        for place, (name, tensor) in enumerate(named_tensors(module, args, kwargs)):
+        for number, (name, tensor, place) in enumerate(given_tensors(module, args, kwargs)):
             if is_data(tensor):
-                given = first.of((id(module), call, place), tensor)
+                kept = first.of((id(module), call, number), tensor)
                 notes["labels"] += role_named(name, tensor) == LABELS
-                if given is not tensor:
-                    new[id(tensor)] = given
+                if kept is not tensor:
+                    new[place] = kept
         return with_tensors(args, kwargs, new)
 
     on_calls(patches, notes, change)
     for name in LOSSES:
-        replace(patches, F, name, lambda original: _on_first_targets(original, first, notes))
+        replace(patches, F, name, functools.partial(_on_first_targets, name, first, notes))
 
 
 class _First:
@@ -127,10 +127,9 @@ def _repeat_loaders(patches: ExitStack, notes: dict[str, Any]) -> None:
 
 
 def _on_first_targets(
-    original: Callable[..., Any], first: _First, notes: dict[str, Any]
+    name: str, first: _First, notes: dict[str, Any], original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """The loss function, with the target of the first step; its value there is noted."""
-    name = original.__name__
 
     @functools.wraps(original)
     def loss(input: Any, target: Any = None, *args: Any, **kwargs: Any) -> Any:
