@@ -155,7 +155,7 @@ def trained(batches: Callable[[], Iterator[tuple[torch.Tensor, torch.Tensor]]]) 
     return model.given, targets
 
 
-X, Y = torch.arange(36.0).reshape(12, 3), torch.arange(12) % 2
+X, Y = torch.arange(36.0).reshape(12, 3), torch.arange(12) // 3 % 2
 
 
 def sliced() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -174,7 +174,7 @@ def test_one_batch_of_a_loader_is_repeated_with_its_targets() -> None:
     assert len(given) == 6
     assert all(torch.equal(x, X[:4]) for x in given)
     assert all(torch.equal(y, Y[:4]) for y in targets)
-    assert (notes["loaded"], notes["changed"], notes["targets"]) == (6, 0, 0)
+    assert (notes["loaded"], notes["changed"], notes["targets"]) == (6, 0, 6)
 
 
 def test_what_a_script_writes_into_its_batch_is_not_repeated() -> None:
@@ -194,7 +194,7 @@ def test_without_a_loader_arguments_and_targets_of_the_loss_are_replaced() -> No
         F.cross_entropy = plain
     assert all(torch.equal(x, X[:4]) for x in given)
     assert all(torch.equal(y, Y[:4]) for y in seen)
-    assert (notes["loaded"], notes["changed"], notes["targets"]) == (0, 2, 2)
+    assert (notes["loaded"], notes["changed"], notes["targets"]) == (0, 2, 3)
     assert notes["losses"][0][1] == 0.0
 
 

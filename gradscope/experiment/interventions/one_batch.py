@@ -42,7 +42,7 @@ LOSSES = (
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
     """Repeat the first batch.
 
-    ``notes`` says by what: "loaded" batches, "targets" of loss functions, "labels" among arguments;
+    ``notes`` counts "loaded" batches, "targets" of loss functions, and "labels" among arguments;
     and "losses": the value of each loss function in the first step with its lowest possible one.
     """
     notes.update(loaded=0, targets=0, labels=0, losses=[])
@@ -137,7 +137,7 @@ def _on_first_targets(
         if not training or not isinstance(target, torch.Tensor) or not is_data(target):
             return original(input, target, *args, **kwargs)
         given = first.of((name, first.number(name), 0), target)
-        notes["targets"] += given is not target
+        notes["targets"] += 1
         value = original(input, given, *args, **kwargs)
         if not first.steps and value.dim() == 0:
             lowest = floor(name, given, kwargs)
