@@ -15,9 +15,7 @@ RULE = Rule(
     summary="a sample's outputs depend on the other samples of its batch",
     what=("Gives all samples but one other content: the outputs of this one must keep every bit."),
     why=("Predictions then depend on what else is in the batch, and are others at inference."),
-    fix=(
-        "Compute each sample from its own entries: check reshapes, and the dimensions of reductions."
-    ),
+    fix=("Compute each sample from its own entries: check reshapes, and the axes of reductions."),
     sources=(
         "Karpathy, A Recipe for Training Neural Networks: use backprop to chart dependencies",
     ),

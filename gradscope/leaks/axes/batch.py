@@ -10,9 +10,7 @@ from gradscope.leaks.subject import Subject
 from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
 
-_ADVICE = (
-    "compute each sample from its own entries: check reshapes, and the dimensions of reductions"
-)
+_ADVICE = "compute each sample from its own entries: check reshapes, and the axes of reductions"
 
 
 def judge(subject: Subject) -> AxisResult:
