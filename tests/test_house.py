@@ -45,7 +45,7 @@ STEP = "running/step.py"
 PARTS = {"model", "called", "criterion", "backward", "step", "zero_grad", "batches"}
 RUNNERS = {"running", "api", "commands"}
 
-#: What puts something back after a run, in running/state.py and running/state.py.
+#: What puts something back after a run, in running/state.py.
 PUT_BACK = {
     "state_restored",
     "modules_restored",
