@@ -81,7 +81,7 @@ class Interventions:
             yield
 
     def begin(self) -> None:
-        """Forget what an earlier step came to, and what it left on tensors that somebody keeps."""
+        """Forget the results of an earlier step, and remove its hooks from tensors that live on."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

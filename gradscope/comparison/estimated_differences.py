@@ -42,7 +42,7 @@ class Accuracy:
 
     @property
     def step(self) -> float:
-        """By how much each number is moved for the noise of a sketch."""
+        """The relative change of each number with which a sketch's noise is measured."""
         return SKETCH_BITS * self.epsilon
 
     @property

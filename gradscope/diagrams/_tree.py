@@ -150,7 +150,7 @@ ABSENT = "–"
 LEADS = "leads to"
 _WORDS = {ZERO: "zero", MISSING: "missing", NONFINITE: "NaN/Inf"}
 _ROW = "n equal blocks in a row, each leads to the next"
-_SIDE = "n equal blocks between which no way leads; shapes from the least to the largest"
+_SIDE = "n equal blocks between which no path leads; shapes from the least to the largest"
 _FOLD = (
     "its figures are of all of them, its gradients from the least to the largest, "
     "and rows below it are of the block nearest the start"

@@ -75,7 +75,7 @@ class AxisResult:
 
     @property
     def rule(self) -> str:
-        """Its name."""
+        """The name of the rule that reports the leak."""
         return RULES[self.axis][1]
 
 

@@ -69,7 +69,7 @@ def github(report: Report, view: View) -> str:
 def github_check(check: CheckReport, view: View) -> str:
     """A command for each finding, those alike on one line in one, and the sum as plain text.
 
-    GitHub shows ten annotations of a level and a step, so that none may be spent on repetition.
+    GitHub shows ten annotations of a level and a step, so similar findings share one.
     """
     lines = [command for model in check.models for command in _annotations(model, view)]
     lines += stale(check)

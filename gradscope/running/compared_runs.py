@@ -187,7 +187,7 @@ def harmless_step(
 ) -> tuple[_Probe, frozenset[CallKey], list[str]]:
     """A step with probes that leave its gradients as they are.
 
-    Who writes to its argument must not be given a copy where its caller reads the argument again:
+    A call that writes to its argument must not get a copy, if its caller reads the argument again:
     such calls have no probes if it makes a difference.
 
     Returns:

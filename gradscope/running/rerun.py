@@ -300,7 +300,7 @@ class _Calls:
         ]
 
     def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """It returns."""
+        """The call has returned: note whether it wrote to its arguments."""
         call = self._calls.end(module)
         if call is None or call.recomputed:
             return

@@ -14,7 +14,7 @@ from gradscope.diagrams.graph.grouping import Group, below
 def fold(root: Group, flow: Flow) -> None:
     """Fold every run of equal siblings, and a container that holds nothing but one run.
 
-    Siblings fold where each leads to the next and their shapes are equal, or where no way leads
+    Siblings fold where each leads to the next and their shapes are equal, or where no path leads
     from one to another; then ``known.spans`` gets the shapes that differ.
     """
     flow.spans.clear()
@@ -42,7 +42,7 @@ def _runs(groups: list[Group], structure: Structure) -> list[list[Group]]:
 
 
 def _parts(run: list[Group], structure: Structure) -> list[list[Group]]:
-    """A run of equals as chains; all together where no way leads from one to another."""
+    """A run of equals as chains; all together where no path leads from one to another."""
     if len(run) == 1:
         return [run]
     shapes = [structure.shapes(group) for group in run]
@@ -189,7 +189,7 @@ class Structure:
                 elif home[child] != i:
                     return False
         seen = set(todo)
-        while todo:  # beyond the last of them no way leads back
+        while todo:  # beyond the last of them no path leads back
             for child in self._known.onward[todo.pop()]:
                 if child in home:
                     return False

@@ -104,7 +104,7 @@ def group_title(group: Group) -> str:
     name = plain(group.name) if group.name else group.label
     facts = [name, *group_lines(group)]
     if group.times > 1:
-        how = "no way leads from one to another" if group.parallel else "each leads to the next"
+        how = "no path leads from one to another" if group.parallel else "each leads to the next"
         facts.append(f"{group.times} alike, drawn once; {how}")
     return "\n".join(dict.fromkeys(facts))
 

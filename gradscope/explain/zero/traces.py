@@ -252,7 +252,7 @@ _HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad
 
 @dataclass(frozen=True, slots=True)
 class ObservedValues:
-    """Whether an operation gave nothing but zeros, and the range of its first input."""
+    """Whether an operation returned zeros only, and the range of its first input."""
 
     zero: bool
     low: float | None = None

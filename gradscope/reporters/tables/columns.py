@@ -184,7 +184,7 @@ def parse_sort(sort: str) -> tuple[str, bool | None]:
 def ordered(
     entries: Sequence[Entry[Row]], column: Column[Row], up: bool | None
 ) -> list[Entry[Row]]:
-    """Entries by the column: numbers descend, text ascends, what has no value comes last.
+    """Sorts entries by the column: numbers descend, text ascends, missing values come last.
 
     An entry is where its foremost row would.
     """

@@ -130,7 +130,7 @@ def test_side_by_side_is_said_wherever_a_fold_is_named() -> None:
     drawing = draw(graph, GraphView(depth=1))
     (box,) = [box for box in drawing.boxes if box.kind == "repeats"]
     assert box.lines[0] == "experts ×4, side by side · Expert"
-    assert "no way leads from one to another" in box.title
+    assert "no path leads from one to another" in box.title
     whole = draw(graph, GraphView())
     assert any("output [5…9, 4]" in line for box in whole.boxes for line in box.lines)
 
