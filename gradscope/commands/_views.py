@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from gradscope import plugins
-from gradscope.api.showing import check_picture, plotted
 from gradscope.charts.maps import Map
 from gradscope.charts.panels import Panel
 from gradscope.commands._findings import path_root, rule_texts
@@ -245,6 +244,8 @@ class PlotOptions:
         """
         if self.plot is None:
             return
+        from gradscope.api.showing import check_picture
+
         check_picture(self.plot)
         if file.path is not None and file.path.absolute() == self.plot.absolute():
             raise OptionError(f"`{self.plot}` is given to `-o` and to `--plot`")
@@ -263,6 +264,8 @@ class PlotOptions:
         """Draw the record's charts, where a picture is asked for and there is something to draw."""
         if self.plot is None:
             return
+        from gradscope.api.showing import plotted
+
         found = plotted(record)
         if not found.charts:
             say(f"nothing to draw: `{self.plot}` was not written")

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from gradscope import plugins
-from gradscope.api.showing import check_picture
 from gradscope.charts import figure
 from gradscope.commands import _completing as completing
 from gradscope.commands._findings import fail_on_option
@@ -109,6 +108,8 @@ def run(
     drawn = picture is not None and picture != STDOUT
     if drawn and picture is not None:
         if picture.suffix.lower() != ".html":
+            from gradscope.api.showing import check_picture
+
             check_picture(picture)
         check_output(picture, force=file.force)
     loaded = read_model(words, model, mode="eval")

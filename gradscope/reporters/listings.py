@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from gradscope.config.keys import KeyText
 from gradscope.records.saliency import MethodText
 from gradscope.reporters.views import TextView
 from gradscope.typeset.console import STYLES, dimmed, printed, table_lines
 from gradscope.typeset.tables import Cell, Heading, Table
 from gradscope.typeset.text import break_words, plain
+
+if TYPE_CHECKING:  # the command of methods reads no config
+    from gradscope.config.keys import KeyText
 
 _COLUMNS = (
     Heading("method", False),
