@@ -108,10 +108,12 @@ class Update:
 
 
 def updates(model: nn.Module, before: Mapping[nn.Parameter, torch.Tensor]) -> dict[str, Update]:
-    """By parameter name, from what they were ``before``: here, where they are sharded."""
+    """By parameter name, from what they were ``before``: here, where they are sharded.
+
+    The differences take the place of the copies in ``before``: they need no memory of their own.
+    """
     moved = [(p, named.name) for p, named in named_parameters(model).items() if p in before]
-    # One difference at a time: all of them would weigh as much as the model.
-    pairs = [(measure(before[p]), measure(local(p).detach() - before[p])) for p, _ in moved]
+    pairs = [(measure(before[p]), measure(before[p].sub_(local(p).detach()))) for p, _ in moved]
     done = resolve(measured for pair in pairs for measured in pair)
     found: dict[str, Update] = {}
     for (_, name), pair in zip(moved, pairs, strict=True):
