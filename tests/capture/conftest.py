@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +14,25 @@ from gradscope.capture import one_pass
 COMPILE = Path(__file__).parents[2] / ".build" / "compile.py"
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> one_pass.Library:
+def compiled(folder: Path, **variables: str) -> one_pass.Library:
     """The library of today's source."""
-    file = tmp_path_factory.mktemp("one_pass") / "one_pass.so"
-    if subprocess.run([sys.executable, str(COMPILE), str(file)], check=False).returncode:
+    file = folder / "one_pass.so"
+    words = [sys.executable, str(COMPILE), str(file)]
+    if subprocess.run(words, env={**os.environ, **variables}, check=False).returncode:
         pytest.skip("no C compiler")
     return one_pass.Library(file)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> one_pass.Library:
+    """The library as an installation compiles it."""
+    return compiled(tmp_path_factory.mktemp("one_pass"))
+
+
+@pytest.fixture(scope="session")
+def common_library(tmp_path_factory: pytest.TempPathFactory) -> one_pass.Library:
+    """The library as a processor without AVX2 uses it."""
+    return compiled(tmp_path_factory.mktemp("common"), CC="cc -DCOMMON_ONLY")
 
 
 @pytest.fixture(params=["compiled", "PyTorch"])

@@ -51,6 +51,17 @@ def test_every_length_to_5000(library, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_processor_without_avx2(common_library, dtype):
+    assert common_library.instruction_set != "AVX2"
+    for mean in (0.0, 100.0):
+        for n in (1, 31, 33, 2049, 5000):
+            tensor = normal(n, dtype, mean=mean)
+            assert wrong(common_library, tensor) == []
+            tensor[-1] = math.nan
+            assert wrong(common_library, tensor) == []
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf], ids=str)
 def test_one_bad_value_at_each_end(library, dtype, value):
     for n in (1, 2, 31, 33, 2049, 5000):

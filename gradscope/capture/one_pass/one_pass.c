@@ -64,7 +64,8 @@ static inline float of_float16(uint16_t bits) {
     return of_bits(found | (uint32_t)(bits & 0x8000) << 16);
 }
 
-#if defined(__x86_64__) || defined(__i386__)
+/* A test defines COMMON_ONLY. */
+#if (defined(__x86_64__) || defined(__i386__)) && !defined(COMMON_ONLY)
 #define CHOICE 1
 #define TARGET __attribute__((target("avx2,fma")))
 #define SET avx2
@@ -279,6 +280,8 @@ EXPORT int gradscope_interface(void) { return INTERFACE; }
 EXPORT const char *gradscope_instruction_set(void) {
 #ifdef CHOICE
     return kinds() == kinds_of_common ? "SSE2" : "AVX2";
+#elif defined(__x86_64__)
+    return "SSE2";
 #elif defined(__aarch64__)
     return "NEON";
 #else
