@@ -164,7 +164,7 @@ def _as_written(problem: Problem) -> Problem:
 
 
 class ConfigError(GradscopeError):
-    """A config, a spec, or a file that it names does not hold together."""
+    """A config, a spec, or a file that it names is wrong: its syntax, keys, types or content."""
 
 
 class OptionError(GradscopeError):

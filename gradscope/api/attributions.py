@@ -36,7 +36,7 @@ TOP = 5
 
 @dataclass(frozen=True, slots=True)
 class SaliencyRequest:
-    """What to explain and how; ``None`` methods are the default one, alone or for the contrasts.
+    """The methods, their options and the classes to explain; no methods mean the default one.
 
     A method may be written as its file is: ``grad_cam``. Class names and numbers are as the user
     wrote them; without a target each picture's best class is explained.

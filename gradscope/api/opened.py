@@ -97,8 +97,7 @@ def _name(dtype: torch.dtype) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the entries take by the same keywords; ``gradscope.inspect`` describes each. None is not
-    given.
+    """The keywords that all entries share; ``gradscope.inspect`` describes each. None: not given.
 
     ``layers`` are patterns, as the config has them.
     """

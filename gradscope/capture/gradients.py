@@ -159,7 +159,7 @@ class GradientHooks:
         readers.append((position, slot, extract))
 
     def settle(self) -> None:
-        """Settle every slot with what it has, between two backwards."""
+        """Finish every gradient slot with the gradient that it has, between two backwards."""
         for slot in self._slots:
             slot.settle()
 

@@ -53,9 +53,9 @@ def _flat_chunks(tensor: torch.Tensor, most: int) -> Iterator[torch.Tensor]:
 
 
 def of_numbers(numbers: list[float]) -> list[float] | None:
-    """The eight numbers of a handful of elements, without a reduction of PyTorch's for each.
+    """The eight statistics of a few elements, computed in Python: cheaper than eight reductions.
 
-    None where a value or a sum leaves what float64 holds.
+    None if a value or a sum exceeds the range of float64.
     """
     n = len(numbers)
     top = max(map(abs, numbers))

@@ -32,13 +32,13 @@ RULE = Rule(
     severity="warning",
     summary="a trainable parameter's gradient is exactly zero",
     what=(
-        "Finds trainable parameters whose gradient arrived and is zero in every element, and "
+        "Finds trainable parameters with a gradient that is zero in every element, and "
         "the cause, one of five: a dead activation, a saturated one, a zero weight "
         "on the way (LoRA's B, a residual scale), a mask, or underflow. It is an error if "
-        "the path is dead, a warning if a mask explains it (with another batch there may be "
-        "none), gradients cancel, or the code of an installed library makes the zero, and an info "
-        "if a gradient arrives within three steps, as upstream of a zero-initialised factor, "
-        "or the loss is 0: there is nothing left to learn."
+        "the path is dead. It is a warning if a mask explains it (another batch may have "
+        "none), if gradients cancel, or if the code of an installed library makes the zero. It "
+        "is an info if a gradient arrives within three steps, as upstream of a zero-initialised "
+        "factor, or if the loss is 0: there is nothing left to learn."
     ),
     why=(
         "A parameter with a zero gradient does not learn, and unlike a missing gradient it raises "

@@ -38,7 +38,7 @@ RULE = Rule(
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """The cause of what is missing: a parameter may be used though its module never ran."""
+    """Asks why gradients are missing: a parameter may be used though its module never ran."""
     if never_called(report):
         yield "missing"
         if asks_elsewhere(report):

@@ -82,7 +82,7 @@ def _sized(model: TrainedModel) -> tuple[object, ...]:
 
 
 def renumber(connection: sqlite3.Connection, numbers: Mapping[int, int]) -> None:
-    """Whatever is asked of the file from now on has these numbers; the file stays as it is."""
+    """Answer queries with these model numbers from now on; the file itself does not change."""
     cases = " ".join(f"WHEN {own} THEN {shared}" for own, shared in numbers.items())
     for table, column in _COLUMNS.items():
         names = [name for _, name, *_ in connection.execute(f"PRAGMA main.table_info({table})")]

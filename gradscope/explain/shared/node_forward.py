@@ -94,13 +94,13 @@ def saved_by(node: Node) -> dict[str, Any]:
 
 
 def result_of(saved: Mapping[str, Any]) -> torch.Tensor | None:
-    """What came out of a node, where it kept that."""
+    """The node's output, if the node keeps it; else None."""
     result = saved.get("result", saved.get("result0", saved.get("output")))
     return result if isinstance(result, torch.Tensor) else None
 
 
 def undone(name: str, saved: Mapping[str, Any]) -> torch.Tensor | None:
-    """What went into an operation whose node kept only what came out."""
+    """The input of an operation, computed from its output: its node keeps only that."""
     undo = _UNDONE.get(name)
     if undo is None:
         return None
