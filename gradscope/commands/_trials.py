@@ -73,7 +73,7 @@ class ScriptOptions:
 
     @property
     def given(self) -> str | None:
-        """An option that was given."""
+        """The first option that the user gave, or None."""
         names = [one.name for one in fields(self) if getattr(self, one.name)]
         return f"--{names[0].replace('_', '-')}" if names else None
 

@@ -69,7 +69,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class DivergentCall:
-    """A piece of B that makes something else of what it is given than A does.
+    """A place in B that computes another result than A from the same input.
 
     Attributes:
         call: where; None is the loss.

@@ -132,7 +132,7 @@ class SharedSamples:
 
 
 def shared_samples(a: Workload, b: Workload) -> SharedSamples | None:
-    """The samples, each with its target, that are bit for bit in both first batches.
+    """The samples, with targets, that both first batches contain with equal bits.
 
     None where they are the same from first to last, where there are none, or where a batch has no
     axis of samples.

@@ -26,7 +26,7 @@ _MOVES = frozenset(
 
 
 def judge(subject: Subject) -> AxisResult:
-    """Masked tokens between others get other content: nothing that is not masked may change."""
+    """Replaces the content of masked tokens between others; unmasked outputs must not change."""
     if subject.mask is None or subject.mask.role == LENGTHS:
         return not_judged("mask", "no input is a mask")
     if subject.masks_fail:
