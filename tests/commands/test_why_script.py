@@ -101,11 +101,12 @@ def left(folder: Path) -> list[str]:
 def test_a_script_that_learns(folder: Path) -> None:
     """It ends after fifty steps, says so, and leaves nothing."""
     done = why(folder, "train.py")
-    steps, found, last = done.stdout.splitlines()
+    steps, found, more, last = done.stdout.splitlines()
     assert done.returncode == 0
     assert steps.startswith("train.py: 50 steps (ended by `--steps 50`), 18 sampled; cost ")
     assert found.startswith("No problem found; ")
     assert "(--every" not in found
+    assert more.startswith("If the loss does not fall: `gradscope experiment train.py` tries ")
     assert last == (
         "not kept: `-o run.db` keeps this run, `gradscope run train.py` records a full one"
     )
