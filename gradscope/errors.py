@@ -17,7 +17,7 @@ import difflib
 import errno
 import re
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -104,6 +104,17 @@ def message_of(error: BaseException) -> str:
     except BaseException as fault:
         return f"(its message cannot be had: `__str__` raised {type(fault).__name__})"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says of itself, or the exception's name."""
+    return (message_of(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def few(names: Sequence[str], quote: str = "") -> str:
+    """The first three of some names, and whether there are more."""
+    shown = ", ".join(f"{quote}{name}{quote}" for name in names[:3])
+    return shown + (", …" if len(names) > 3 else "")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

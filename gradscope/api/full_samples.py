@@ -13,7 +13,7 @@ from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.names import named_parameters
 from gradscope.capture.nodes import located, stacks_recorded
-from gradscope.errors import Interrupted, interruption, message_of
+from gradscope.errors import Interrupted, first_line, interruption
 from gradscope.explain.precision.forecast import forecast
 from gradscope.explain.shared.frames import locate
 from gradscope.explain.units.activity import unit_activity
@@ -110,8 +110,7 @@ def diagnosed(
             stopped = error
         except Exception as error:
             # The first pass is still valid, and so is every rule that needs no more than it.
-            first = (message_of(error).strip() or type(error).__name__).splitlines()[0]
-            notices.append(f"{look.words}: the full sample failed: {first}")
+            notices.append(f"{look.words}: the full sample failed: {first_line(error)}")
     run_info = replace(report.run, notices=(*report.run.notices, *notices))
     report = replace(report, run=run_info)
     findings = _of_layers(workload.model, only, diagnose(report, rules))

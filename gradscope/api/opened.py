@@ -23,7 +23,7 @@ from gradscope.capture.names import named_modules
 from gradscope.capture.parameters import parameter_count
 from gradscope.config import reading as configs
 from gradscope.config.reading import LoadedConfig
-from gradscope.errors import ModelError, OptionError
+from gradscope.errors import ModelError, OptionError, few
 from gradscope.explain.errors.explain_exception import explain_error
 from gradscope.loading.kinds import require_constructed
 from gradscope.loading.live import adopt
@@ -86,8 +86,7 @@ def _unwatched(model: nn.Module) -> list[str]:
         notices.append("torch.compile: compiled modules run eagerly here")
     left = sorted(names[m].name or "the model" for m in names.keys() - set(watchable(model)))
     if left:
-        shown = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
-        notices.append(f"scripted modules have no hooks, so no rows: {shown}")
+        notices.append(f"scripted modules have no hooks, so no rows: {few(left)}")
     return notices
 
 

@@ -225,8 +225,5 @@ def _saved_names(path: Path) -> list[str]:
         return []
     found = data.get("modules") or data.get("calls") if isinstance(data, dict) else None
     names = [one.get("name") for one in found or () if isinstance(one, dict)]
-    return [name for name in dict.fromkeys(names) if isinstance(name, str) and _plain(name)]
-
-
-def _plain(name: str) -> bool:
-    return bool(re.fullmatch(r"[\w.]+", name))
+    plain = re.compile(r"[\w.]+").fullmatch
+    return [name for name in dict.fromkeys(names) if isinstance(name, str) and plain(name)]

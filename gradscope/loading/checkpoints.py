@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from gradscope.errors import ConfigError, Place, message_of
+from gradscope.errors import ConfigError, Place, few, message_of
 from gradscope.images.files import shown
 from gradscope.loading.sources.tensor_files import read, require_values
 
@@ -217,9 +217,9 @@ def _require_fit(
     counts = f"{len(missing)} missing, {len(unexpected)} unexpected, {len(shapes)} of another shape"
     notes = []
     if missing:
-        notes.append(f"missing from the file: {_first(missing)}")
+        notes.append(f"missing from the file: {few(missing, '`')}")
     if unexpected:
-        notes.append(f"unknown to the model: {_first(unexpected)}")
+        notes.append(f"unknown to the model: {few(unexpected, '`')}")
     notes += shapes[:3] + ([f"and {len(shapes) - 3} more"] if len(shapes) > 3 else [])
     help = "`replace` is applied before the checkpoint: use it to give layers the file's shapes"
     if not shapes:
@@ -236,7 +236,3 @@ def _require_fit(
 def _listed(value: Any) -> str:
     shape = _shape(value)
     return str(list(shape)) if shape is not None else "no tensor"
-
-
-def _first(names: list[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names[:3]) + (", …" if len(names) > 3 else "")

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gradscope.errors import few
 from gradscope.nesting import find, is_a, walk
 
 
@@ -27,7 +28,7 @@ def describe(output: Any) -> str:
     found = [f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for _, t in tensors(output)]
     if not found:
         return f"no tensor (a {type(output).__name__})"
-    return ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
+    return few(found)
 
 
 def numbers_in(output: Any) -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,7 @@ import torch
 from torch import distributed
 
 from gradscope.config.reading import LoadedConfig
-from gradscope.errors import ConfigError, OptionError, Place, message_of
+from gradscope.errors import ConfigError, OptionError, Place, first_line, message_of
 from gradscope.loading.devices import resolve_device
 
 #: What a process waits for the others when a group is made, and in each collective.
@@ -116,9 +116,8 @@ class Processes:
                 device_id=self.device if cuda else None,
             )
         except RuntimeError as error:
-            reason = message_of(error).strip().splitlines()[0]
             raise OptionError(
-                f"rank {self.rank} of {self.count} cannot join the others: {reason}",
+                f"rank {self.rank} of {self.count} cannot join the others: {first_line(error)}",
                 help="if another one ended, what it printed says why",
             ) from error
 

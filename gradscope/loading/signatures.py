@@ -69,7 +69,7 @@ def ignored(found: Any, made: Any, kwargs: Mapping[str, Any]) -> Iterator[str]:
     if not names:
         return
     message = f"{name} takes any name and drops"
-    if _is_config(made):
+    if is_transformers_config(made):
         message = f"{name} keeps, and nothing reads,"
         names = [word for word in names if word in vars(made) and not hasattr(type(made), word)]
         read = _words_read(type(made)) if names else frozenset()
@@ -81,7 +81,8 @@ def ignored(found: Any, made: Any, kwargs: Mapping[str, Any]) -> Iterator[str]:
         yield f"{message} `{word}`" + (f": {close}" if close else "")
 
 
-def _is_config(made: Any) -> bool:
+def is_transformers_config(made: Any) -> bool:
+    """Whether an object is the config of a transformers model."""
     # Where transformers was not imported, nothing can be an instance of its classes.
     transformers = sys.modules.get("transformers")
     return transformers is not None and isinstance(made, transformers.PretrainedConfig)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from gradscope.errors import few
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.parallel import ParallelRun
 from gradscope.records.report import Report
@@ -92,7 +93,7 @@ def _notices(reports: Sequence[Report], not_reduced: Sequence[str]) -> Iterator[
         "norm over all ranks; parameters and totals: reduced over ranks"
     )
     if not_reduced:
-        yield f"no global norms: {_few(not_reduced)}: {_why(reports)}"
+        yield f"no global norms: {few(not_reduced, '`')}: {_why(reports)}"
     losses = [report.loss for report in reports]
     if first.parts == 1 and None not in losses:
         low, high = min(filter(None, losses), default=0.0), max(filter(None, losses), default=0.0)
@@ -103,16 +104,12 @@ def _notices(reports: Sequence[Report], not_reduced: Sequence[str]) -> Iterator[
             )
 
 
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names[:3]) + (", …" if len(names) > 3 else "")
-
-
 def _why(reports: Sequence[Report]) -> str:
     """Why the shards of the ranks give no global norm."""
     missing = [p.name for p in reports[0].parameters if p.requires_grad and p.gradient is None]
     if _parallel(reports[0]).kind == "ddp" and missing:
         return (
-            f"DistributedDataParallel did not average them, as it waited for {_few(missing)}, "
+            f"DistributedDataParallel did not average them, as it waited for {few(missing, '`')}, "
             "which got no gradient: set `parallel.ddp.find_unused_parameters=true`"
         )
     return "ranks differ where they should be equal, or hold partial sums"

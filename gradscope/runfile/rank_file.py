@@ -6,6 +6,7 @@ import sqlite3
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ _COLUMNS = {
 }
 #: Of these the order of the rows is that of the network.
 _ORDERED = ("call", "parameter")
+_MADE = ("type", "wrapper", "stage")
 
 
 def shared_numbers(models: Sequence[TrainedModel], known: Sequence[TrainedModel]) -> dict[int, int]:
@@ -52,7 +54,7 @@ def shared_numbers(models: Sequence[TrainedModel], known: Sequence[TrainedModel]
     """
     left = list(known)
     numbers: dict[int, int] = {}
-    for alike in (_named, _sized):
+    for alike in (attrgetter("name", *_MADE), attrgetter("parameters", *_MADE)):
         for model in models:
             if model.id in numbers:
                 continue
@@ -67,18 +69,6 @@ def shared_numbers(models: Sequence[TrainedModel], known: Sequence[TrainedModel]
             numbers[model.id] = free if model.id in taken else model.id
             free += model.id in taken
     return numbers
-
-
-def _made(model: TrainedModel) -> tuple[object, ...]:
-    return model.type, model.wrapper, model.stage
-
-
-def _named(model: TrainedModel) -> tuple[object, ...]:
-    return model.name, *_made(model)
-
-
-def _sized(model: TrainedModel) -> tuple[object, ...]:
-    return model.parameters, *_made(model)
 
 
 def renumber(connection: sqlite3.Connection, numbers: Mapping[int, int]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradscope.config.targets import is_target
 from gradscope.config.words import shorten
-from gradscope.errors import ConfigError, GradscopeError, message_of
+from gradscope.errors import ConfigError, GradscopeError, first_line, message_of
 from gradscope.images.files import find_images
 from gradscope.images.reading import read_image, to_tensor
 from gradscope.loading.imports import OwnCode
@@ -156,10 +156,10 @@ def _hf_processor(folder: str, context: Context) -> tuple[Transform, str]:
     transformers: Any = importlib.import_module("transformers")
 
     def broken(error: Exception) -> ConfigError:
-        lines = message_of(error).strip().splitlines() or [type(error).__name__]
         return context.error(
             "model",
-            f"the image processor of {context.kind.name} cannot be used: {shorten(lines[0], 200)}",
+            f"the image processor of {context.kind.name} cannot be used: "
+            f"{shorten(first_line(error), 200)}",
             "mend its preprocessor_config.json, or say what to do: `input: {transform: {resize: "
             "224}}`",
         )

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from gradscope.errors import ConfigError, Place, message_of
+from gradscope.errors import ConfigError, Place, first_line, message_of
 from gradscope.images.files import existing_file, shown
 from gradscope.loading.sources import Build, Context
 from gradscope.loading.sources.tensors import Modifiers, finish
@@ -49,9 +49,8 @@ def read(path: Path, place: Place | None = None) -> Any:
     except Exception as error:  # readers raise anything at all on broken bytes
         if "weights_only" in message_of(error):
             raise refused(path, message_of(error), place) from error
-        lines = message_of(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(
-            f"{shown(path)} cannot be read: {lines[0]}",
+            f"{shown(path)} cannot be read: {first_line(error)}",
             place=place,
             help="the file is cut off, or not what its suffix says; make or fetch it again",
         ) from error
@@ -217,8 +216,7 @@ def _from_array(array: Any) -> Tensor:
 
 
 def _explain(path: Path, error: Exception) -> tuple[str, str]:
-    text = message_of(error).strip()
-    first = text.splitlines()[0] if text else type(error).__name__
+    text = message_of(error)
     if path.suffix in (".pt", ".pth") and "weights_only" in text.lower():
         return (
             f"{shown(path)} holds more than tensors and is not loaded: it could run code",
@@ -230,7 +228,7 @@ def _explain(path: Path, error: Exception) -> tuple[str, str]:
             "save a plain numeric array: `numpy.save(path, array.astype('float32'))`",
         )
     return (
-        f"{shown(path)} cannot be read: {first}",
+        f"{shown(path)} cannot be read: {first_line(error)}",
         "the file is damaged or not what its suffix says; make or fetch it again",
     )
 

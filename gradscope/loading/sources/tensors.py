@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from gradscope.config.words import shorten
-from gradscope.errors import did_you_mean, message_of
+from gradscope.errors import did_you_mean, first_line, message_of
 from gradscope.loading.sources import Build, Context
 
 FILLS = ("randn", "rand", "zeros", "ones", "arange", "randint(N)", "randint(LOW, HIGH)")
@@ -130,7 +130,7 @@ def plan_shape(spec: Mapping[str, Any], context: Context, key: str) -> Build:
 def _reason(error: RuntimeError, shape: list[int]) -> str:
     if "allocate" in message_of(error) or isinstance(error, torch.OutOfMemoryError):
         return f"there is no memory for {math.prod(shape):,} numbers"
-    return message_of(error).splitlines()[0]
+    return first_line(error)
 
 
 def _plan_fill(

@@ -11,7 +11,14 @@ from types import ModuleType
 from typing import Any
 
 from gradscope.config.yaml12 import DEEPEST
-from gradscope.errors import ConfigError, GradscopeError, Place, did_you_mean, message_of
+from gradscope.errors import (
+    ConfigError,
+    GradscopeError,
+    Place,
+    did_you_mean,
+    first_line,
+    message_of,
+)
 from gradscope.images.files import shown
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.libraries import hub, require
@@ -163,19 +170,19 @@ def _wall(found: Any, request: Request, local: bool) -> AbstractContextManager[N
 
 
 def _unavailable(error: Exception, source: str, request: Request) -> ConfigError:
-    lines = message_of(error).strip().splitlines() or [type(error).__name__]
     if "trust_remote_code" in message_of(error) or "custom code" in message_of(error):
         return ConfigError(
             f"`{request.spec}` needs the code in its repository, which gradscope does not run",
             place=request.place(),
             help="put that code next to your config and give its class: `./modeling.py:Model`",
         )
+    first = first_line(error)
     help = f"with a network: hf download {source}; or give a folder with a config.json"
-    if "model type" in lines[0] or "model_type" in lines[0]:
+    if "model type" in first or "model_type" in first:
         help = "`model_type` in config.json must be one that the installed transformers knows"
     place = request.place()
-    message = f"cannot load `{request.spec}`: {lines[0]}"
-    if _is_offline(lines[0]):
+    message = f"cannot load `{request.spec}`: {first}"
+    if _is_offline(first):
         message = f"{request.spec} is not cached, and there is no network"
     return ConfigError(message, place=place, help=help)
 
@@ -237,11 +244,11 @@ def _pretrained(
     reason = next((error for error in reasons if not isinstance(error, OSError)), reasons[0])
     if "weights_only" in str(reason) and local:
         raise refused(Path(source), str(reason), request.place("weights")) from reason
-    lines = str(reason).strip().splitlines() or [type(reason).__name__]
+    first = first_line(reason)
     raise ConfigError(
         f"the weights of {request.spec} are not cached, and there is no network"
-        if not local and _is_offline(lines[0])
-        else f"cannot load the weights of `{request.spec}`: {lines[0]}",
+        if not local and _is_offline(first)
+        else f"cannot load the weights of `{request.spec}`: {first}",
         place=request.place("weights"),
         help=f"put model.safetensors into {shown(Path(source))}"
         if local

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from typing import Any
 
 from torch import nn
 
 from gradscope.errors import ConfigError, TargetError
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
+from gradscope.loading.signatures import is_transformers_config
 
 
 def check(request: Request) -> None:
@@ -40,15 +39,9 @@ def build(request: Request) -> Built:
     asked = {"_target_": request.name, "_args_": list(request.args), **request.kwargs}
     model = require_module(request.targets.instantiate(asked, "model"), request)
     config = getattr(model, "config", None)
-    if _is_transformers_config(config):
+    if is_transformers_config(config):
         where = getattr(config, "name_or_path", "") or None
         kind = ModelKind("hf", request.spec, hf_config=config, tokenizer=where)
     else:
         kind = ModelKind("python", request.spec)
     return Built(model, kind)
-
-
-def _is_transformers_config(config: Any) -> bool:
-    # Where transformers was not imported, nothing can be an instance of its classes.
-    transformers = sys.modules.get("transformers")
-    return transformers is not None and isinstance(config, transformers.PretrainedConfig)

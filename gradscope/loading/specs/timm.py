@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gradscope.errors import ConfigError, GradscopeError, TargetError, did_you_mean, message_of
+from gradscope.errors import ConfigError, GradscopeError, TargetError, did_you_mean, first_line
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.libraries import hub, require
 
@@ -102,15 +102,10 @@ def _pretrained(create: Any, name: str, cfg: Any, request: Request) -> Any:
         source = (cfg or {}).get("hf_hub_id") or (cfg or {}).get("url")
         fetch = f"hf download {source}" if (cfg or {}).get("hf_hub_id") else f"fetch {source}"
         raise ConfigError(
-            f"cannot load the weights `{name}`: {_first_line(reason)}",
+            f"cannot load the weights `{name}`: {first_line(reason)}",
             place=request.place("weights"),
             help=f"where there is a network: {fetch}; then copy its folder into {_cache(source)}",
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    lines = message_of(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def _cache(source: Any) -> str:
