@@ -46,6 +46,11 @@ def option(
     )
 
 
+def argument(metavar: str, help: str, *, complete: Callable[..., list[str]] | None = None) -> Any:
+    """The words of a command."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, autocompletion=complete)
+
+
 def flag(name: str, help: str, *, panel: str | None = None, **more: Any) -> Any:
     """An option without a value."""
     return typer.Option(name, help=help, rich_help_panel=panel, **more)
@@ -60,20 +65,18 @@ def format_option(words: str, room: str, *others: str) -> Any:
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="MODEL|KEY=VALUE",
-        help="A YAML config or a spec (default: `demo`), and config keys to override.",
-        show_default=False,
-        autocompletion=completing.models,
+    argument(
+        "MODEL|KEY=VALUE",
+        "A YAML config or a spec (default: `demo`), and config keys to override.",
+        complete=completing.models,
     ),
 ]
 Pictures = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="IMAGE|KEY=VALUE",
-        help="Picture files, folders, patterns, `.npy` arrays, and config keys to override.",
-        show_default=False,
-        autocompletion=completing.pictures,
+    argument(
+        "IMAGE|KEY=VALUE",
+        "Picture files, folders, patterns, `.npy` arrays, and config keys to override.",
+        complete=completing.pictures,
     ),
 ]
 Set = Annotated[

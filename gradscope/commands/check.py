@@ -26,6 +26,7 @@ from gradscope.commands._options import (
     Format,
     LayerOptions,
     ModelOptions,
+    argument,
     flag,
     option,
     takes_groups,
@@ -203,11 +204,10 @@ _TEXTS = ("terminal", "markdown")
 
 Models = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="MODEL|KEY=VALUE",
-        help="YAML configs and specs (default: `demo`), and config keys to override in all.",
-        show_default=False,
-        autocompletion=completing.models,
+    argument(
+        "MODEL|KEY=VALUE",
+        "YAML configs and specs (default: `demo`), and config keys to override in all.",
+        complete=completing.models,
     ),
 ]
 

@@ -29,6 +29,7 @@ from gradscope.commands._options import (
     LayerOptions,
     ModelOptions,
     Rank,
+    argument,
     format_option,
     option,
     takes_groups,
@@ -69,13 +70,12 @@ Parser = BothSides
 def run(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="A [B] [KEY=VALUE…] [-- [B] KEY=VALUE…]",
-            help="Two MODELs; or one, and B's config keys after `--`. Keys before `--` are A's; "
+        argument(
+            "A [B] [KEY=VALUE…] [-- [B] KEY=VALUE…]",
+            "Two MODELs; or one, and B's config keys after `--`. Keys before `--` are A's; "
             "without `--`, both have them. Or two saved reports, or two runs (default: the two "
             "newest runs in `gradscope-runs/`).",
-            show_default=False,
-            autocompletion=completing.models_and_runs,
+            complete=completing.models_and_runs,
         ),
     ] = None,
     *,

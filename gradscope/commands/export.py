@@ -9,11 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
-import typer
-
 from gradscope import plugins
 from gradscope.commands import _completing as completing
-from gradscope.commands._options import Debug, Force, Rank, option
+from gradscope.commands._options import Debug, Force, Rank, argument, option
 from gradscope.commands._write import STDOUT, output_file, say
 from gradscope.errors import OptionError, visible
 from gradscope.output_files import whole_folder
@@ -31,12 +29,11 @@ EXAMPLES = (
 def run(
     path: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="RUN",
-            help="What `gradscope run` recorded: a file, folder or name (default: the newest run "
+        argument(
+            "RUN",
+            "What `gradscope run` recorded: a file, folder or name (default: the newest run "
             "in `gradscope-runs/`).",
-            show_default=False,
-            autocompletion=completing.runs,
+            complete=completing.runs,
         ),
     ] = None,
     *,

@@ -11,14 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from gradscope.api.reading import age, read_history
 from gradscope.commands import _completing as completing
-from gradscope.commands._options import DisplayOptions, Rank, takes_groups
+from gradscope.commands._options import DisplayOptions, Rank, argument, takes_groups
 from gradscope.commands._views import check_look, terminal_width, use_color
 from gradscope.commands._write import check_output, say, write_output
 from gradscope.errors import ConfigError, visible
@@ -44,12 +43,11 @@ _PAUSE, _YOUNG = 0.5, 5.0
 def run(
     run: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="RUN",
-            help="A run's file, folder or name; it need not exist yet (default: the newest run in "
+        argument(
+            "RUN",
+            "A run's file, folder or name; it need not exist yet (default: the newest run in "
             "`gradscope-runs/`).",
-            show_default=False,
-            autocompletion=completing.runs,
+            complete=completing.runs,
         ),
     ] = None,
     *,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from gradscope import plugins
 from gradscope.commands import _completing as completing
-from gradscope.commands._options import DisplayOptions, format_option, takes_groups
+from gradscope.commands._options import DisplayOptions, argument, format_option, takes_groups
 from gradscope.commands._views import choose_format, text_view
 from gradscope.commands._write import write_output
 from gradscope.rules import documented, explained
@@ -25,11 +23,7 @@ EXAMPLES = (
 def run(
     code: Annotated[
         str | None,
-        typer.Argument(
-            metavar="CODE",
-            help="A rule's code or name; none lists them all.",
-            autocompletion=completing.rules,
-        ),
+        argument("CODE", "A rule's code or name; none lists them all.", complete=completing.rules),
     ] = None,
     *,
     format: Annotated[str, format_option("terminal or json.", ROOM)] = "terminal",

@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 
 from gradscope.click import Context
 from gradscope.commands._findings import RuleOptions
-from gradscope.commands._options import Debug, LayerOptions, flag, option, takes_groups
+from gradscope.commands._options import Debug, LayerOptions, argument, flag, option, takes_groups
 from gradscope.errors import OptionError
 from gradscope.experiment.arm_process import ArmProcess
 from gradscope.rules import reaches
@@ -172,10 +172,9 @@ def run(
     context: typer.Context,
     script: Annotated[
         list[str],
-        typer.Argument(
-            metavar="SCRIPT.py | -m MODULE [ARGS]…",
-            help="The script, or a module as for `python -m`, and its arguments.",
-            show_default=False,
+        argument(
+            "SCRIPT.py | -m MODULE [ARGS]…",
+            "The script, or a module as for `python -m`, and its arguments.",
         ),
     ],
     *,

@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.text import Text
 
 from gradscope.api.reading import read_history
@@ -20,6 +19,7 @@ from gradscope.commands._options import (
     LayerOptions,
     Rank,
     TableOptions,
+    argument,
     option,
     takes_groups,
 )
@@ -69,12 +69,11 @@ _COMPLETE = ("json", "html")
 def run(
     report: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="REPORT|RUN",
-            help="A saved report (`-` reads standard input), or a run: its file, folder or name "
+        argument(
+            "REPORT|RUN",
+            "A saved report (`-` reads standard input), or a run: its file, folder or name "
             "(default: the newest run in `gradscope-runs/`).",
-            show_default=False,
-            autocompletion=completing.reports,
+            complete=completing.reports,
         ),
     ] = None,
     *,

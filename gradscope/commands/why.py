@@ -27,6 +27,7 @@ from gradscope.commands._options import (
     LayerOptions,
     ModelOptions,
     Rank,
+    argument,
     format_option,
     option,
     takes_groups,
@@ -89,13 +90,12 @@ _MODEL = re.compile(
 def run(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="MODEL|RUN|SCRIPT.py|NAME|KEY=VALUE [-- ARGS]",
-            help="A YAML config, a spec, a run, a training script or saved answers (default: the "
+        argument(
+            "MODEL|RUN|SCRIPT.py|NAME|KEY=VALUE [-- ARGS]",
+            "A YAML config, a spec, a run, a training script or saved answers (default: the "
             "newest run in `gradscope-runs/`, else `demo`); parameters and layers to answer for, "
             "by name or pattern; config keys to override. After `--` the script's arguments.",
-            show_default=False,
-            autocompletion=completing.models_and_runs,
+            complete=completing.models_and_runs,
         ),
     ] = None,
     *,

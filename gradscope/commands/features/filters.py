@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch, split_words
-from gradscope.commands._options import DisplayOptions, option, takes_groups
+from gradscope.commands._options import DisplayOptions, argument, option, takes_groups
 from gradscope.commands.features._shared import (
     FeatureOutput,
     SheetOptions,
@@ -30,11 +28,10 @@ EXAMPLES = (
 def run(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="LAYER|KEY=VALUE",
-            help="A convolution (default: the first), and config keys to override.",
-            show_default=False,
-            autocompletion=completing.layers,
+        argument(
+            "LAYER|KEY=VALUE",
+            "A convolution (default: the first), and config keys to override.",
+            complete=completing.layers,
         ),
     ] = None,
     *,

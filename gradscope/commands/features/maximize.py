@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch, split_words
-from gradscope.commands._options import DisplayOptions, option, takes_groups
+from gradscope.commands._options import DisplayOptions, argument, option, takes_groups
 from gradscope.commands.features._shared import (
     FeatureOutput,
     SheetOptions,
@@ -31,12 +29,11 @@ EXAMPLES = (
 def run(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="LAYER[:CHANNEL]|KEY=VALUE",
-            help="A layer (default: the last linear one), a channel of it, several with commas; "
+        argument(
+            "LAYER[:CHANNEL]|KEY=VALUE",
+            "A layer (default: the last linear one), a channel of it, several with commas; "
             "and config keys to override.",
-            show_default=False,
-            autocompletion=completing.layers,
+            complete=completing.layers,
         ),
     ] = None,
     *,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from gradscope.commands import _completing as completing
 from gradscope.commands._model import importing_torch
-from gradscope.commands._options import DisplayOptions, option, takes_groups
+from gradscope.commands._options import DisplayOptions, argument, option, takes_groups
 from gradscope.commands._pictures import split_pictures
 from gradscope.commands.features._shared import (
     FeatureOutput,
@@ -36,11 +34,10 @@ EXAMPLES = (
 def run(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="IMAGE… FOLDER|KEY=VALUE",
-            help="Pictures, last the folder to search (with those below it), and config keys.",
-            autocompletion=completing.pictures,
-            show_default=False,
+        argument(
+            "IMAGE… FOLDER|KEY=VALUE",
+            "Pictures, last the folder to search (with those below it), and config keys.",
+            complete=completing.pictures,
         ),
     ] = None,
     *,
