@@ -36,6 +36,8 @@ SETTINGS = (
     "track_running_stats",
     "negative_slope",
     "batch_first",
+    "num_groups",
+    "padding_idx",
 )
 #: The same of dropout as others write it: torchvision's stochastic depth, timm's drop path.
 _DROPOUT = ("p", "drop_prob")

@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradscope.records.answers import Answer
+from gradscope.records.loop_data import EqualUnits, LoopBatches, LoopCopy, LoopFunction
 from gradscope.records.loop_figures import (
     Course,
     Draw,
     LoopClipping,
     LoopDepth,
+    LoopWeights,
     LossOperation,
     LossTargets,
+    Reach,
 )
 
 
@@ -132,6 +135,8 @@ class LoopOptimizer:
             optimizer made a step between them; None where that never came.
         readings: in how many of its steps all gradients were read; ``scaled``: in how many of these
             a gradient scaler's factor was in them.
+        maximizes: whether it goes up the gradient (``maximize=True``).
+        loaded_at: the line that calls its ``load_state_dict``, where one is written.
     """
 
     name: str
@@ -153,6 +158,8 @@ class LoopOptimizer:
     mixed: tuple[str | None, str | None] | None = None
     readings: int = 0
     scaled: int = 0
+    maximizes: bool = False
+    loaded_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +178,25 @@ class PlainTensor:
     attribute: str
     shape: tuple[int, ...]
     leaf: bool
+    location: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyLoad:
+    """A call of ``load_state_dict`` with ``strict=False`` that loaded nothing.
+
+    Attributes:
+        module: the class of the module.
+        missing: how many of its keys were not in the state.
+        unexpected: how many keys of the state it does not have.
+        examples: a key of each.
+        location: the line.
+    """
+
+    module: str
+    missing: int
+    unexpected: int
+    examples: tuple[str, str]
     location: str | None
 
 
@@ -273,6 +299,7 @@ class LoopRecord:
             where they were given others, or nobody could tell.
         same_tensor: whether it was the same tensor each time, of which it was all.
         loader: the most batches of a data loader that was iterated over; 0 without one.
+        loader_at: the line that assigns the first data loader, if it keeps the data in their order.
         same_loss: how many backwards from the first on began with the same loss, to the last bit;
             ``first_loss`` is the first.
         kept_graphs: of how many backwards the graph is kept alive.
@@ -286,12 +313,17 @@ class LoopRecord:
         untraced: why no step can be traced; "" where one can.
         batches_differ: whether the models were given others than the first.
         graphs: of how many backwards the graph of the loss was read, and ``operations``,
-            ``targets`` what was seen in them.
+            ``targets`` and ``reaches`` what was seen in them.
         clippings: of each optimizer whose gradients are clipped, or were read.
         draws: samples of distributions that let no gradient through, and whose ``log_prob`` is
             unused.
+        batches: what the models are given and give, in the sampled steps.
+        equal_units: the weights whose rows are all equal.
+        functions: the script's own whose backward is wrong.
+        copies: of models, which no optimizer holds.
+        empty_loads: calls of ``load_state_dict`` that loaded nothing.
         course: of the losses of all backwards; None where there were too few.
-        depths: of each model and optimizer, over the samples.
+        depths, weights: of each model and optimizer, over the samples.
         ended: whether the script has ended.
         cut: whether gradscope ended it, so that what it does at its end is not known.
     """
@@ -307,6 +339,7 @@ class LoopRecord:
     same_batch: int = 0
     same_tensor: bool = False
     loader: int = 0
+    loader_at: str | None = None
     same_loss: int = 0
     first_loss: float | None = None
     kept_graphs: int = 0
@@ -322,10 +355,17 @@ class LoopRecord:
     graphs: int = 0
     operations: tuple[LossOperation, ...] = ()
     targets: tuple[LossTargets, ...] = ()
+    reaches: tuple[Reach, ...] = ()
     clippings: tuple[LoopClipping, ...] = ()
     draws: tuple[Draw, ...] = ()
+    batches: tuple[LoopBatches, ...] = ()
+    equal_units: tuple[EqualUnits, ...] = ()
+    functions: tuple[LoopFunction, ...] = ()
+    copies: tuple[LoopCopy, ...] = ()
+    empty_loads: tuple[EmptyLoad, ...] = ()
     course: Course | None = None
     depths: tuple[LoopDepth, ...] = ()
+    weights: tuple[LoopWeights, ...] = ()
     ended: bool = False
     cut: bool = False
 

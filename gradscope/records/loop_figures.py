@@ -12,6 +12,7 @@ class LossOperation:
     Attributes:
         kind: "broadcast" ([N, 1] was combined with [N]), "single-softmax" (over an axis of
             size one), "softmax-axis" (over another axis than the classes' of the loss),
+            "negated" (a loss that falls as the answers get better is to be maximised),
             "scores" (a layer's output in the place of logarithms of probabilities), or "number" (a
             term of the loss is a Python number that a tensor gave).
         name: the operation's; of a number what gave it.
@@ -27,6 +28,34 @@ class LossOperation:
     shapes: tuple[tuple[int, ...], ...]
     count: int
     alone: bool = False
+    inside: bool = False
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a loss asks of an output that cannot take every value.
+
+    Attributes:
+        by: what bounds the output: "sigmoid", "tanh", "relu", …; or the loss that takes
+            probabilities as targets: "binary_cross_entropy_with_logits".
+        low, high: its bounds, which may be infinite.
+        least, greatest: of all targets that were read.
+        readings: how many batches were read.
+        outside: in how many of them targets lay out of bounds.
+        share: the least share of targets out of bounds in one of these.
+        inside: whether the call of a model computes the loss.
+        location: ``file:line`` of the loss, where it is known.
+    """
+
+    by: str
+    low: float
+    high: float
+    least: float
+    greatest: float
+    readings: int
+    outside: int
+    share: float
     inside: bool = False
     location: str | None = None
 
@@ -50,11 +79,11 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class LossTargets:
-    """The targets of the classification losses on one layer's scores, in the graphs that were read.
+    """The targets of the losses of one kind on one layer's scores, in the graphs that were read.
 
     Attributes:
-        loss: "cross_entropy" or "binary_cross_entropy".
-        classes: how many there are.
+        loss: "cross_entropy", "binary_cross_entropy" or "mse_loss".
+        classes: how many there are; 0 of numbers.
         batches: how many batches were read.
         targets: how many targets they had, of which ``ignored`` are the ignored index.
         least: how many targets the smallest batch had that were not ignored; 0 where all were.
@@ -65,6 +94,12 @@ class LossTargets:
         inside: whether the call of a model computes the loss.
         judged: how many batches had eight targets or more; in ``single`` of them all were alike,
             of ``kinds`` classes together.
+        beside: whether something else in the loss depends on a model, too.
+        constant: the loss of the best answer that ignores the input: the entropy of the classes'
+            frequencies, or the variance of the numbers. None where the loss is more than the mean
+            of this, or weights it.
+        rms: the root mean square of numbers.
+        weights: of weighted classes the weight of each, and ``counts`` how often each came.
     """
 
     loss: str
@@ -81,6 +116,11 @@ class LossTargets:
     judged: int = 0
     single: int = 0
     kinds: int = 0
+    beside: bool = False
+    constant: float | None = None
+    rms: float | None = None
+    weights: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +196,32 @@ class LoopDepth:
     samples: int
     layers: tuple[LayerGradient, ...]
     last: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopWeights:
+    """How an optimizer moves the weights of a model that have two axes or more.
+
+    Attributes:
+        model: its number in the run.
+        optimizer: the optimizer's name.
+        samples: how many there were.
+        first, last: the norm of all of these weights, in the first sample and in the last.
+        ratio: the mean over the samples of the median weight's update over its norm.
+        decay: the share of weight decay in the update of the median weight, the least over the
+            second half of the samples; 0 without weight decay. Above 1 where the gradient pulls
+            against it.
+        rate, weight_decay: of the first group, in the last sample.
+        steps: how many steps of the run lie between the first sample and the last.
+    """
+
+    model: int
+    optimizer: str
+    samples: int
+    first: float
+    last: float
+    ratio: float
+    decay: float
+    rate: float
+    weight_decay: float
+    steps: int

@@ -20,6 +20,7 @@ from gradscope.rules._rule import PRESETS, Limits, Rule, Runs, Threshold
 from gradscope.rules._sampled import Sampled
 from gradscope.rules._settings import FAIL_ON, RuleSettings
 from gradscope.rules._severity import SEVERITIES, reaches, severity
+from gradscope.rules._weights import Weights
 
 __all__ = [
     "COMPARISONS",
@@ -39,6 +40,7 @@ __all__ = [
     "Seen",
     "StepHistory",
     "Threshold",
+    "Weights",
     "diagnose",
     "diagnose_ranks",
     "documented",

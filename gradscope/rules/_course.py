@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from gradscope.records.loop_figures import Course
+from gradscope.rules._rule import Limits
 
 #: Steps in a block at first; blocks, of which two become one when there are more; and how many
 #: there must be to speak of a course.
@@ -43,6 +44,19 @@ class Block:
             self.mean + difference * other.count / count,
             self.squares + other.squares + difference**2 * self.count * other.count / count,
         )
+
+
+def stands(course: Course, limits: Limits) -> bool:
+    """Whether a loss no longer falls, not far below where it began, by a rule's limits: "left",
+    "noise" and "errors"."""
+    if not is_left(course, limits["left"]) or course.spread > limits["noise"] * course.last:
+        return False
+    return course.middle - course.last <= limits["errors"] * course.error
+
+
+def is_left(course: Course, share: float) -> bool:
+    """Whether more than a share of a positive loss is left at the end."""
+    return course.first > 0 and course.lowest > 0 and course.last >= share * course.first
 
 
 def until_course(steps: float) -> int:

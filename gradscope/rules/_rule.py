@@ -94,6 +94,7 @@ class Runs:
         skips: whether a rule over the step metrics is asked after a skipped step, too.
         ranks: whether it judges the files of several processes, once these are read together.
         loop: whether it reads what the training loop does at every step, and no sample.
+        at_attribute: whether its place is the line that sets the attribute that is its cause.
         at_optimizer: whether its place is the line that made the optimizer of the step.
         end: whether it reads what a script does between epochs or at its end, so that one that
             ends early cannot be judged.
@@ -112,6 +113,7 @@ class Runs:
     skips: bool = False
     ranks: bool = False
     loop: bool = False
+    at_attribute: bool = False
     at_optimizer: bool = False
     end: bool = False
 

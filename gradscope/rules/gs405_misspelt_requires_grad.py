@@ -28,7 +28,7 @@ RULE = Rule(
         "udacity/deep-learning-v2-pytorch#12: `param.require_grad = False`",
         "SvenBecker/vscode-pytorch#8",
     ),
-    runs=Runs(samples=1, parameters="all"),
+    runs=Runs(samples=1, parameters="all", at_attribute=True),
 )
 
 

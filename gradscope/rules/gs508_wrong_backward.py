@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.full_samples import GradientCheck
+from gradscope.records.loop import LoopRecord
 from gradscope.records.report import Finding, Report
-from gradscope.rules._rule import Limits, Rule
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at
+from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._words import number
 
 RULE = Rule(
     code="GS508",
@@ -17,7 +21,10 @@ RULE = Rule(
         "Reads the layers that `inspect --gradcheck LAYER` compared with finite differences, in "
         "float64 and on their inputs of the step: for an input or a parameter whose gradient is "
         "another one. A warning where backward gives other values when it is run again. A layer on "
-        "a kink, which is right beside it, is left alone."
+        "a kink, which is right beside it, is left alone. In a training run it checks each small "
+        "`autograd.Function` of the script once, on the arguments of a sampled step. Steps such as "
+        "`sign` and `round`, and functions that return their input, have another backward on "
+        "purpose and are left alone."
     ),
     why=(
         "A custom `autograd.Function` is trusted unchecked: training goes on with a gradient "
@@ -28,8 +35,8 @@ RULE = Rule(
         "`torch.autograd.gradcheck`."
     ),
     sources=("PyTorch, torch.autograd.gradcheck: gradients against finite differences",),
-    # A training run checks no layer.
-    runs=None,
+    runs=Runs(loop=True),
+    explains=("GS101", "GS102", "GS103", "GS603", "GS605", "GS610", "GS613"),
 )
 
 
@@ -51,6 +58,30 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             value=check.backward if wrong else None,
             threshold=check.differences if wrong else None,
             source="finite differences" if wrong else None,
+        )
+
+
+_CHAIN = "Multiply by `grad_output`, the gradient that comes in: the chain rule."
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each function of the script."""
+    for one in loop.functions:
+        gives = "zeros" if one.zeros else number(one.backward)
+        yield at(
+            RULE.finding(
+                one.name,
+                f"`{one.name}.backward` is not the derivative of its forward: for argument "
+                f"{one.input + 1} it gives {gives} in a random direction, and finite differences "
+                f"give {number(one.differences)} (float64, arguments of step {one.step})."
+                + (" It ignores `grad_output`." if one.ignores else ""),
+                advice=_CHAIN if one.ignores else None,
+                value=one.backward,
+                threshold=one.differences,
+                source="finite differences",
+                location=one.location,
+            ),
+            loop,
         )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
-from gradscope.records.loop_figures import Course, LayerGradient, LoopDepth
+from gradscope.records.loop_figures import LayerGradient, LoopDepth
 from gradscope.records.training import TrainingFinding
+from gradscope.rules._course import stands
 from gradscope.rules._loop import at
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
@@ -61,7 +62,7 @@ RULE = Rule(
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for each model."""
     course = loop.course
-    if course is None or len(loop.optimizers) != 1 or not _stands(course, limits):
+    if course is None or len(loop.optimizers) != 1 or not stands(course, limits):
         return
     for depth in loop.depths:
         if depth.samples < limits["samples"]:
@@ -81,15 +82,6 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         )
         model = next((one.name for one in loop.models if one.id == depth.model), None)
         yield at(finding, loop, model=model)
-
-
-def _stands(course: Course, limits: Limits) -> bool:
-    """Whether the loss no longer falls, not far below where it began."""
-    if course.first <= 0 or course.lowest <= 0 or course.last < limits["left"] * course.first:
-        return False
-    if course.spread > limits["noise"] * course.last:
-        return False
-    return course.middle - course.last <= limits["errors"] * course.error
 
 
 def _and(layers: int) -> str:

@@ -14,13 +14,15 @@ RULE = Rule(
     code="GS820",
     name="uniform-targets",
     severity="warning",
-    summary="all targets of a classification are the same class",
+    summary="all targets of a loss are the same class, or the same number",
     what=(
-        "Reads the targets of a cross entropy, or of a binary one, in the sampled steps. It fires "
-        "where all targets of all batches are alike; before it says so while the run goes on, the "
+        "Reads the targets of a cross entropy, a binary one, or a squared error, in the sampled "
+        "steps. It fires where all targets of all batches are alike; before it says so while the "
+        "run goes on, the "
         "targets of the next 64 steps are read, too. The scores must come from a layer that "
         "trains and has one output for each class: a contrastive loss, whose positive always has "
-        "the same place, does not count, nor do losses with class weights."
+        "the same place, does not count, nor do losses with class weights, nor a squared error "
+        "beside other terms of the loss."
     ),
     why=(
         "The network learns to give one answer to everything, and the loss falls to 0: it looks "
@@ -49,7 +51,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         batches = one.batches - one.empty
         if one.value is None or one.least < limits["targets"]:
             continue
-        if batches < limits["batches" if loop.ended else "going"] or one.classes < 2:
+        if batches < limits["batches" if loop.ended else "going"] or one.classes == 1:
+            continue
+        if not one.classes and one.beside:  # as of a condition at the edge, or of a penalty
             continue
         classes = one.loss == "cross_entropy"
         what = f"class {one.value:g} of {one.classes:,}" if classes else f"{one.value:g}"

@@ -53,7 +53,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 value=one.single / one.judged,
                 limit=limits.of("share"),
                 cause=str(place) if place else None,
-                location=of_loss(loop, one),
+                location=loop.loader_at or of_loss(loop, one),
             ),
             loop,
         )

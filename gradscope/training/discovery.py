@@ -27,6 +27,20 @@ _NO_NAMES = ("self", "cls")
 
 def outermost_modules() -> list[nn.Module]:
     """The live modules that no other holds and that have a parameter which wants a gradient."""
+    return [module for module in _unheld_modules() if _trains(module)]
+
+
+def frozen_modules() -> list[nn.Module]:
+    """Those that no other holds and that have parameters, none of which wants a gradient."""
+    return [
+        module
+        for module in _unheld_modules()
+        if not _trains(module) and any(True for _ in module.parameters())
+    ]
+
+
+def _unheld_modules() -> list[nn.Module]:
+    """The live modules that no other holds and whose constructor has come so far."""
     # Not `isinstance`: a lazy proxy would load its object.
     modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
     held = {
@@ -34,7 +48,7 @@ def outermost_modules() -> list[nn.Module]:
         for module in modules
         for child in (module.__dict__.get("_modules") or {}).values()
     }
-    return [module for module in modules if id(module) not in held and _trains(module)]
+    return [one for one in modules if id(one) not in held and "_parameters" in one.__dict__]
 
 
 def optimizers_of(models: Sequence[nn.Module]) -> list[Optimizer]:
@@ -60,8 +74,6 @@ def steps_made(optimizer: Optimizer) -> int | None:
 
 
 def _trains(module: nn.Module) -> bool:
-    if "_parameters" not in module.__dict__:  # its constructor has not come so far
-        return False
     return any(parameter.requires_grad for parameter in module.parameters())
 
 

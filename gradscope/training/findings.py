@@ -24,6 +24,7 @@ from gradscope.rules import (
     Sampled,
     SampleHistory,
     StepHistory,
+    Weights,
 )
 from gradscope.training.step_ranges import StepRanges
 
@@ -88,10 +89,12 @@ class RunFindings:
         made_at: gives the line of the script that made a module or a parameter of a model, by the
             model's number.
         optimizer_at: gives the line that made an optimizer, by its name.
+        attribute_at: gives the line that sets an attribute, by its name.
     """
 
     made_at: Callable[[int, str], str | None] | None = None
     optimizer_at: Callable[[str], str | None] | None = None
+    attribute_at: Callable[[str], str | None] | None = None
 
     def __init__(self, settings: RuleSettings) -> None:
         active = tuple(settings.active())
@@ -134,6 +137,7 @@ class RunFindings:
         self._models: dict[int, Sampled] = {}
         self._samples: dict[tuple[int, str, bool], tuple[_Judged, SampleHistory]] = {}
         self._depths: dict[tuple[int, str], Depth] = {}
+        self._weights: dict[tuple[int, str], Weights] = {}
 
     def norms(self, record: NormNames | ParameterNorms) -> None:
         """Take in the norms of a step before the step itself, and before them what they are of."""
@@ -186,6 +190,7 @@ class RunFindings:
         history.add(sample)
         if history.weights:
             self._depths.setdefault((model, sample.optimizer), Depth()).add(history)
+            self._weights.setdefault((model, sample.optimizer), Weights()).add(history)
         found: Found = {}
         for find, limits, runs in self._sampled:
             if runs.first and sample.step != 1:
@@ -193,6 +198,9 @@ class RunFindings:
             for finding in find(views[runs.parameters], limits):
                 if runs.at_optimizer and self.optimizer_at is not None:
                     line = finding.location or self.optimizer_at(sample.optimizer)
+                    finding = replace(finding, location=line)
+                if runs.at_attribute and self.attribute_at is not None and finding.cause:
+                    line = finding.location or self.attribute_at(finding.cause)
                     finding = replace(finding, location=line)
                 found.setdefault(_key(finding, model, runs), (finding, runs))
         for find_over, limits, runs in self._over_samples:
@@ -207,7 +215,10 @@ class RunFindings:
             Those that are new or say more, and those that no longer hold, without steps.
         """
         depths = [depth.record(*place) for place, depth in self._depths.items()]
-        record = replace(record, depths=tuple(depths))
+        weights = (one.record(*place) for place, one in self._weights.items())
+        record = replace(
+            record, depths=tuple(depths), weights=tuple(one for one in weights if one is not None)
+        )
         found = {
             one.key: replace(one, finding=self._placed(one.finding, one.model, one.key))
             for find, limits in self._in_loop

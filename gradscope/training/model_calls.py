@@ -71,7 +71,8 @@ class ModelCalls:
         if self.aside or _TRANSFORMED():
             return
         gradients = _GRADIENTS()
-        self._loop.called(model, args, kwargs, gradients=gradients)
+        sampled = self._sampling.sampler is not None
+        self._loop.called(model, args, kwargs, gradients=gradients, sampled=sampled)
         if not gradients:
             return
         if self._leaks is not None and not in_backward():
@@ -83,7 +84,6 @@ class ModelCalls:
         if self._stacks.kept:
             self._stacks.end()
         wanted = self._loop.wants_stacks or self._sampling.wants_lines
-        sampled = self._sampling.sampler is not None
         if self._tracer.needs_stacks or (wanted and sampled and not in_backward()):
             self._stacks.begin()
         if self._nan_detector is not None:

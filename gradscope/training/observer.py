@@ -23,6 +23,7 @@ from gradscope.training.guard import Guard
 from gradscope.training.limit import Limit
 from gradscope.training.loop.loop import Loop
 from gradscope.training.loop.patches import observe_loop
+from gradscope.training.loop.script_lines import written_assignment
 from gradscope.training.metrics_schedule import MetricsSchedule
 from gradscope.training.model_calls import ModelCalls
 from gradscope.training.models import Model, Models
@@ -138,6 +139,8 @@ class Observer:
         self.loaded = guard(loop.loaded)
         self.drew = guard(loop.drew)
         self.scored = guard(loop.scored)
+        self.filled = guard(loop.filled)
+        self.function_called = guard(loop.functions.keep)
         self.unscaled = guard(self._unscaled)
         self.scale_updated = guard(loop.scale_updated)
         #: The script raises this, and its models are still there.
@@ -198,10 +201,12 @@ class Observer:
         self._parts.tracer.end()
         self._parts.stacks.end()
         self._parts.sampling.end()
+        self._loop.functions.sample_ended()
         if self._parts.nan_detector is not None:
             self._parts.nan_detector.close()
         self._calls.close()
         self._loop.model_uses.close()
+        self._loop.copies.close()
         for patches in (self._patches, self._loop_patches):
             if patches is not None:
                 patches.close()
@@ -241,6 +246,10 @@ class Observer:
     def optimizer_at(self, name: str) -> str | None:
         """The line of the script that made an optimizer, where known."""
         return self._loop.optimizer_uses.line_of(name)
+
+    def attribute_at(self, name: str) -> str | None:
+        """The line of the script that sets an attribute of this name, where one is written."""
+        return written_assignment(name)
 
     def leaks(self) -> str | None:
         """The result of ``--leaks`` in one line; None without the option."""
@@ -303,6 +312,9 @@ class Observer:
         unknown = not self._parts.optimizers.any and not list(self.models)
         if self._loop.wants_models or (unknown and not self.step):
             self._search()
+        if not self._loop.backwards and not self.models.are_given:
+            held = self._parts.optimizers.held()
+            self._loop.copies.find(held, self._loop.steps_ended, self._guard)
         if self._calls.several and current.ready is None and not self._in_stages:
             current.ready = time.perf_counter()
         return self._steps.backward_begins(begun, gradients, leaves)
@@ -332,6 +344,7 @@ class Observer:
         self._parts.sampling.end()
         self._calls.close()
         self._loop.model_uses.close()
+        self._loop.copies.close()
         self.models.forget_hooks()
         self._steps.interrupt_rest()
 
@@ -407,4 +420,5 @@ class Observer:
             if several_processes() and not self._calls.several:  # since the models were made
                 self._observe_calls()
             sampling.begin(models)
+            self._loop.functions.sample_begins(self.function_called)
             self._steps.interrupt_rest()

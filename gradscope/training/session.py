@@ -202,6 +202,7 @@ class Session:
             )
             self._findings.made_at = self.observer.made_at
             self._findings.optimizer_at = self.observer.optimizer_at
+            self._findings.attribute_at = self.observer.attribute_at
             self.observer.start()
             _observing.append(self)
             steps = self.observer.adopt() if late else None

@@ -411,6 +411,8 @@ class Steps:
         """Account for the cost of the step, and set when the next records are wanted."""
         parts = self._parts
         if sampled:
+            parts.loop.functions.sample_ended()
+            parts.loop.functions.check(self.number)
             parts.sampling.step_ended(optimizer, parts.optimizers.alive())
         else:
             parts.sampling.free_graphs()

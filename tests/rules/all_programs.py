@@ -1,6 +1,7 @@
 """The full table: importing the parts fills it. A new part is one more import."""
 
 from rules import (  # noqa: F401
+    programs_data,
     programs_flow,
     programs_later,
     programs_loss,

@@ -492,3 +492,30 @@ def a_softmax_before_the_cross_entropy(mended: bool) -> Watched:
     for _ in range(60):
         run.step(adam, classified(model, *blobs(32)))
     return run
+
+
+# ------------------------------------------------------------------ GS304: steps that are rounded
+
+
+@trouble("GS304", "*", begins=(1, 1))
+def fine_tuning_in_bfloat16(mended: bool) -> Watched:
+    """Steps of 1e-5 on weights around 0.1, whose numbers lie 0.0005 apart."""
+    model = mlp(16, 64, 5)
+    run = Watched({"model": model})
+    adam = torch.optim.Adam((model if mended else model.bfloat16()).parameters(), lr=1e-5)
+    for _ in range(STEPS):
+        x, y = blobs(32, 1.5)
+        run.step(adam, classified(model, x if mended else x.bfloat16(), y))
+    return run
+
+
+@trouble("GS304", "*", begins=(1, 1))
+def a_small_rate_in_bfloat16(mended: bool) -> Watched:
+    """The same with SGD, whose steps are as large as the gradient."""
+    model = mlp(16, 64, 5)
+    run = Watched({"model": model})
+    sgd = torch.optim.SGD((model if mended else model.bfloat16()).parameters(), lr=1e-4)
+    for _ in range(STEPS):
+        x, y = blobs(32, 1.5)
+        run.step(sgd, classified(model, x if mended else x.bfloat16(), y))
+    return run

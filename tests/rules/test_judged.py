@@ -99,9 +99,15 @@ def of_size(*norms: float, of: str) -> tuple:
     return tuple(replace(one, **{of: stats(rms=x)}) for one, x in zip(made, norms, strict=True))
 
 
+def in_bfloat16(*norms: float) -> tuple:
+    made = of_size(*norms, of="gradient")
+    return tuple(replace(p, value=replace(p.value, dtype="bfloat16")) for p in made)
+
+
 #: By rule: the samples of such a run.
 SAMPLES: dict[str, Callable[[int, bool], object]] = {
     "GS101": lambda i, last: stack(1e-9, 1e-9, 1.0, 1.0),
+    "GS304": lambda i, last: report(parameters=in_bfloat16(1.0, 1.0)),
     "GS602": lambda i, last: report(
         parameters=of_size(1e3 if last else 1.0, 1.0, 1.0, of="gradient")
     ),
@@ -125,7 +131,9 @@ def test_a_rule_over_samples_speaks_as_soon_as_it_can_be_judged(code: str) -> No
             held = replace(  # as a run's samples have it
                 one, parameters=tuple(replace(p, in_optimizer=True) for p in one.parameters)
             )
-            found.sample(StepSample(number, 0, held, optimizer="o", settings={"eps": 1.0}))
+            found.sample(
+                StepSample(number, 0, held, optimizer="o", settings={"eps": 1.0, "lr": 1e-9})
+            )
             seen.add_sample(number, 0, "o")
         assert bool(found.all()) is speaks, code
         assert judgement(seen).judged == ((code,) if speaks else ())

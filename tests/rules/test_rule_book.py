@@ -41,15 +41,19 @@ from gradscope.rules._book import FUNCTIONS, entries
 FILES = plugins.names("gradscope.rules")
 RUN = RunInfo("net", "cpu", "float32", "train", 0, 1, "cross_entropy")
 CODES = [
-    *("GS101", "GS102", "GS103", "GS104", "GS201", "GS202", "GS203", "GS301", "GS302", "GS303"),
+    *("GS101", "GS102", "GS103", "GS104", "GS201", "GS202", "GS203", "GS204"),
+    *("GS301", "GS302", "GS303", "GS304"),
     *("GS401", "GS402", "GS403", "GS404", "GS405", "GS406", "GS407"),
     *("GS501", "GS502", "GS503", "GS504", "GS505", "GS506", "GS507", "GS508", "GS509"),
+    *("GS510", "GS511", "GS512", "GS513", "GS514", "GS515"),
     *("GS601", "GS602", "GS603", "GS604", "GS605", "GS606", "GS607", "GS608", "GS609", "GS610"),
+    *("GS611", "GS612", "GS613", "GS614"),
     *("GS701", "GS702", "GS703", "GS704", "GS705", "GS706", "GS707"),
     *("GS801", "GS802", "GS803", "GS804", "GS805", "GS806", "GS807", "GS808"),
     *("GS809", "GS810", "GS811", "GS812", "GS813", "GS814", "GS815", "GS816"),
     *("GS817", "GS818", "GS819", "GS820", "GS821", "GS822", "GS823", "GS824"),
     *("GS825", "GS826", "GS827", "GS828", "GS829", "GS830", "GS831", "GS832"),
+    *("GS833", "GS834", "GS835", "GS836", "GS837"),
     *("GS901", "GS902", "GS903", "GS904", "GS905", "GS906", "GS907", "GS908"),
 ]
 

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from torch import nn
 from torch.optim import Optimizer
 
+from gradscope.records.loop import EmptyLoad
 from gradscope.training.loop.model_uses import digest
 from gradscope.training.loop.optimizer_uses import OptimizerUses
 from gradscope.training.loop.script_lines import script_line
+
+#: So many empty loads are kept.
+_MOST = 8
 
 
 @dataclass(slots=True)
@@ -34,6 +38,8 @@ class Loads:
     def __init__(self, uses: OptimizerUses) -> None:
         self._uses = uses
         self._of: dict[int, Undone] = {}
+        #: The calls that loaded nothing.
+        self.empty: list[EmptyLoad] = []
 
     def loaded(self, number: int, module: nn.Module, others: Iterable[nn.Module]) -> None:
         """The model of this number has other weights now; only those of one of the others count:
@@ -59,6 +65,21 @@ class Loads:
                 if before.location is None:
                     line = script_line()
                     before.location = None if line is None else str(line)
+
+    def matched(self, module: nn.Module, result: object) -> None:
+        """What ``load_state_dict`` has returned: the keys that did not fit."""
+        missing, unexpected = (
+            tuple(getattr(result, name, ())) for name in ("missing_keys", "unexpected_keys")
+        )
+        own = sum(1 for _ in module.parameters())
+        if unexpected and own and len(missing) >= own and len(self.empty) < _MOST:
+            line = script_line()
+            self.empty.append(
+                EmptyLoad(
+                    type(module).__name__, len(missing), len(unexpected),
+                    (missing[0], unexpected[0]), None if line is None else str(line),
+                )
+            )  # fmt: skip
 
     def undone(self, number: int) -> tuple[int, str | None]:
         """How often training of a model was undone, and where."""

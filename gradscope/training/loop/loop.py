@@ -12,15 +12,20 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, SequentialSampler
 
 from gradscope.nesting import find
 from gradscope.records.loop import LoopCause, LoopModel, LoopRecord
 from gradscope.training.current_step import CurrentStep
+from gradscope.training.discovery import variable_name
+from gradscope.training.loop.batch_facts import BatchFacts
 from gradscope.training.loop.batches import Batches
 from gradscope.training.loop.clipping import Clipping
 from gradscope.training.loop.construction import Construction
+from gradscope.training.loop.copies import Copies
+from gradscope.training.loop.custom_functions import CustomFunctions
 from gradscope.training.loop.draws import Draws
+from gradscope.training.loop.equal_units import EqualWeights
 from gradscope.training.loop.kept_graphs import KeptGraphs
 from gradscope.training.loop.loads import Loads
 from gradscope.training.loop.loss_graph import LossGraphs
@@ -31,7 +36,7 @@ from gradscope.training.loop.optimizer_uses import OptimizerUses
 from gradscope.training.loop.parameter_records import ParameterRecords
 from gradscope.training.loop.rounds import Rounds
 from gradscope.training.loop.schedulers import Schedulers
-from gradscope.training.loop.script_lines import script_line
+from gradscope.training.loop.script_lines import script_line, written_assignment
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import ObservedOptimizer, Optimizers
 
@@ -43,6 +48,8 @@ class Loop:
 
     Attributes:
         changed: whether a module was set since the models were looked for.
+        copies: of models, which no optimizer holds.
+        functions: the script's own autograd functions.
         optimizer_uses: what is known of the optimizers.
         model_uses: what is known of the models.
 
@@ -58,16 +65,19 @@ class Loop:
         self._graphs, self._schedulers = KeptGraphs(), Schedulers()
         self._loss_graphs, self._clipping = LossGraphs(), Clipping()
         self._draws = Draws()
+        self.functions, self.copies = CustomFunctions(), Copies(models)
+        self._batch_facts, self._equal_weights = BatchFacts(), EqualWeights()
         self._construction = construction = Construction()
         self.optimizer_uses = uses = OptimizerUses(models, optimizers)
         self.model_uses = model_uses = ModelUses(models, optimizers, construction)
         self._loads = Loads(uses)
         self._parameters = ParameterRecords(models, uses, model_uses, construction)
         self._clips: dict[tuple[int, int], tuple[str, frozenset[str]]] = {}
-        self._steps = self._loader = 0
+        self._steps = self._loader = self._sample = 0
         #: How many have begun.
         self.backwards = 0
         self._last_backward: str | None = None
+        self._loader_at: str | None = None
         self._scaled = self.changed = False
 
     # ---------------------------------------------------------------- moments
@@ -99,6 +109,10 @@ class Loop:
                 return None if made is None else made.line
         return None
 
+    def steps_ended(self) -> int:
+        """How many steps of all optimizers have ended."""
+        return self._steps
+
     @property
     def wants_models(self) -> bool:
         """Whether models are to be looked for again: a module was set, or the first backward
@@ -113,6 +127,10 @@ class Loop:
         """A data loader is iterated over."""
         with contextlib.suppress(TypeError):  # a stream has no length
             self._loader = max(self._loader, len(loader))
+        if self._loader_at is None:
+            in_order = isinstance(getattr(loader, "sampler", None), SequentialSampler)
+            name = variable_name(loader) if in_order else None
+            self._loader_at = (name and written_assignment(name)) or ""
         self._rounds.add("epoch")
 
     def clearing(self) -> None:
@@ -135,8 +153,9 @@ class Loop:
         kwargs: Mapping[str, Any],
         *,
         gradients: bool,
+        sampled: bool,
     ) -> None:
-        """A model of the training is called."""
+        """A model of the training is called, perhaps in a sampled step."""
         module = model.module_ref()
         if module is None:
             return
@@ -145,6 +164,8 @@ class Loop:
         if gradients:
             known.calls += 1
             self._batches.called(model.id, args, kwargs)
+            if sampled:
+                self._batch_facts.called(model.id, args, kwargs)
             self._loss_graphs.called()
             if self._draws.waits:
                 self._draws.given(tensor for _, tensor in find((args, kwargs), torch.Tensor))
@@ -159,12 +180,14 @@ class Loop:
     def returned(self, model: Model, output: object) -> None:
         """A model that was called with gradients has returned."""
         self._loss_graphs.returned()
+        self._batch_facts.returned(model.id, output)
         module = model.module_ref()
         if module is not None and not module.training:
             self._graphs.evaluated(output, self._steps)
 
-    def loaded(self, module: nn.Module) -> None:
-        """``load_state_dict`` of a module has returned."""
+    def loaded(self, module: nn.Module, result: object) -> None:
+        """``load_state_dict`` of a module has returned the keys that did not fit."""
+        self._loads.matched(module, result)
         for model in self._models:
             if module is model.module_ref() or module is model.outer():
                 others = [one.module for one in self._models if one is not model]
@@ -173,6 +196,11 @@ class Loop:
     def drew(self, distribution: object, drawn: object) -> None:
         """``sample`` of a distribution has returned."""
         self._draws.drew(distribution, drawn, self._steps, inside=self._loss_graphs.inside)
+
+    def filled(self, tensor: torch.Tensor) -> None:
+        """``torch.nn.init`` has set all entries of a tensor to one number."""
+        line = script_line()
+        self._equal_weights.filled(tensor, None if line is None else str(line))
 
     def scored(self, distribution: object, value: object) -> None:
         """``log_prob`` of a distribution was called."""
@@ -206,6 +234,9 @@ class Loop:
         self._last_backward = line
         self._graphs.backward_begins(roots, self._steps + 1, self.backwards, sample)
         self._loss_graphs.backward_begins(roots, sampled=sample > 0)
+        if sample and sample != self._sample:
+            self._sample = sample
+            self._equal_weights.read(self._models)
 
     def clipped(self, parameters: Sequence[torch.Tensor], norm: object, bound: object) -> None:
         """The gradients of these were clipped; ``norm`` is what they had."""
@@ -300,6 +331,7 @@ class Loop:
             same_batch=self._batches.same,
             same_tensor=self._batches.same_tensor,
             loader=self._loader,
+            loader_at=self._loader_at or None,
             same_loss=self._losses.same,
             first_loss=self._losses.first,
             kept_graphs=len(kept),
@@ -315,8 +347,14 @@ class Loop:
             graphs=self._loss_graphs.read,
             operations=self._loss_graphs.operations(),
             targets=self._loss_graphs.targets(),
+            reaches=self._loss_graphs.reaches(),
             clippings=tuple(self._clipping.records()),
             draws=self._draws.records(),
+            batches=tuple(self._batch_facts.records()),
+            functions=self.functions.records(),
+            empty_loads=tuple(self._loads.empty),
+            copies=tuple(self.copies.records(compare=ended)),
+            equal_units=tuple(self._equal_weights.records(self._models)),
             course=self._losses.course,
             ended=ended,
             cut=cut,

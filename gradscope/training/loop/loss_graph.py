@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch.autograd.graph import Node
 
 from gradscope.explain.shared.frames import locate, shown, user_line
-from gradscope.records.loop_figures import LossOperation, LossTargets
+from gradscope.records.loop_figures import LossOperation, LossTargets, Reach
 from gradscope.training.loop.broadcasting import broadcast
 from gradscope.training.loop.loss_walk import (
     CLASSES,
@@ -20,12 +21,14 @@ from gradscope.training.loop.loss_walk import (
     has_logsumexp,
     is_linked_beside,
     kind,
+    negated_loss,
     operations,
     shape_of,
     terms,
 )
 from gradscope.training.loop.number_terms import number_term
-from gradscope.training.loop.targets import Targets, TargetsOfLayer
+from gradscope.training.loop.reach import Reaches
+from gradscope.training.loop.targets import Targets
 
 _SEQUENCE = torch._C._autograd._get_sequence_nr
 #: So many calls of models are known between two steps, and in so many steps stacks are kept.
@@ -37,6 +40,8 @@ _SAME_AXES = frozenset(
     {"ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "UnsqueezeBackward"}
 )
 _LINEAR = frozenset({"AddmmBackward", "MmBackward"})
+#: PyTorch's number of ``reduction="mean"``.
+_MEAN = 1
 #: Kind and name.
 _Key = tuple[str, str]
 
@@ -51,6 +56,13 @@ class _Operation:
         self.location: str | None = None
 
 
+class _Placed(Protocol):
+    """What is to have a place."""
+
+    inside: bool
+    location: str | None
+
+
 class LossGraphs:
     """Reads the graphs of some backwards.
 
@@ -60,7 +72,7 @@ class LossGraphs:
 
     def __init__(self) -> None:
         self.read = 0
-        self._targets = Targets()
+        self._targets, self._reaches = Targets(), Reaches()
         self._seen: dict[_Key, _Operation] = {}
         # Since the last step: the numbers of the nodes that each call made.
         self._calls: deque[tuple[int, int]] = deque(maxlen=_CALLS)
@@ -111,11 +123,21 @@ class LossGraphs:
         shapes: dict[_Key, tuple[Shape, ...]] = {}
         for one in terms(node):
             self._find_number(one)
+        negated = negated_loss(node)
+        if negated is not None:
+            key = "negated", kind(negated).removesuffix("Backward")
+            faults[key], shapes[key] = [negated], ()
         normalised = has_logsumexp(node)
         for one in operations(node):
             targets = self._targets.read(one)
             if targets is not None:
                 self._place(targets, one)
+                targets.beside = is_linked_beside(node, [one])
+                mean = getattr(one, "_saved_reduction", _MEAN) == _MEAN
+                targets.full = targets.full and one is node and mean
+            reach = self._reaches.read(one)
+            if reach is not None:
+                self._place(reach, one)
             fault = _fault(one)
             if fault is not None and not (normalised and fault[0][0] == "scores"):
                 key, shapes[key], where = fault
@@ -141,7 +163,7 @@ class LossGraphs:
         seen.count += 1
         seen.location = f"{shown(line[0])}:{found[1]}"
 
-    def _place(self, found: _Operation | TargetsOfLayer, node: Node) -> None:
+    def _place(self, found: _Placed, node: Node) -> None:
         """Note where it is, where that is known."""
         if found.location is not None:
             return
@@ -163,6 +185,10 @@ class LossGraphs:
     def targets(self) -> tuple[LossTargets, ...]:
         """Returns the targets of the losses that were read."""
         return self._targets.records()
+
+    def reaches(self) -> tuple[Reach, ...]:
+        """Where targets lay out of bounds."""
+        return self._reaches.records()
 
 
 def _stack(node: Node) -> list[str] | None:

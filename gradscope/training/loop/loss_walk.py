@@ -43,6 +43,8 @@ _MADE_OF = (
     )
 )
 _SUMS = frozenset({"AddBackward", "SubBackward", "NegBackward", "MeanBackward", "SumBackward"})
+#: What lies between a loss and its negative.
+_SIGNED = frozenset({"NegBackward", "MeanBackward", "SumBackward"})
 _FACTORS = frozenset({"MulBackward", "DivBackward"})
 #: Layers with a weight, and which edge it comes by.
 LAYERS = {"AddmmBackward": 2, "MmBackward": 1, "ConvolutionBackward": 1}
@@ -91,6 +93,25 @@ def terms(root: Node) -> Iterator[Node]:
             yield node
             stack += [one for one in following if one not in seen and not isinstance(one, LEAF)]
             seen.update(following)
+
+
+def negated_loss(root: Node) -> Node | None:
+    """The loss of PyTorch's that a loss is the negative of; None where it is anything else.
+
+    Between the two there are means and constant factors above zero, or that nobody can know.
+    """
+    node: Node | None = root
+    negative = False
+    while node is not None:
+        name = kind(node)
+        if name in CLASSES | BINARY | DIFFERENCES:
+            return node if negative else None
+        following = [one for one, _ in node.next_functions if one is not None]
+        if len(following) != 1 or name not in _SIGNED:
+            return None
+        negative ^= name == "NegBackward"
+        node = following[0]
+    return None
 
 
 def has_logsumexp(root: Node) -> bool:

@@ -160,7 +160,7 @@ class ModelUses:
                 plain_tensors=tuple(use.lasting(module, held)) if use.calls else (),
                 eval_at=written_call(self._models.name(model), "eval"),
             )
-            self._signatures[model.id] = _signature(module)
+            self._signatures[model.id] = signature(module)
         alike: dict[object, list[int]] = {}
         for number in sorted(self._last):
             alike.setdefault(self._signatures[number], []).append(number)
@@ -197,16 +197,21 @@ class ModelUses:
         return None
 
 
-def _signature(module: nn.Module) -> object:
+def signature(module: nn.Module) -> object:
     """The same of two models of one class whose parameters have the same shapes."""
     return type(module), tuple(tuple(parameter.shape) for parameter in _parameters(module))
 
 
 def digest(module: nn.Module) -> str:
     """Of one parameter, the last that trains: whoever updates a model updates that."""
-    plain = [one for one in _parameters(module) if _is_plain(one)]
+    plain = plain_parameters(module)
     plain = [one for one in plain if one.requires_grad] or plain
     return fingerprints(plain[-1:])[0] if plain else ""
+
+
+def plain_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Those whose numbers can be read."""
+    return [one for one in _parameters(module) if _is_plain(one)]
 
 
 def _is_plain(parameter: nn.Parameter) -> bool:

@@ -15,7 +15,7 @@ from gradscope.records.loop import LoopOptimizer, LoopParameter
 from gradscope.training.loop.gradient_use import GradientUse
 from gradscope.training.loop.held_parameters import HeldParameters
 from gradscope.training.loop.schedulers import inner
-from gradscope.training.loop.script_lines import ScriptLine, call_of
+from gradscope.training.loop.script_lines import ScriptLine, call_of, written_call
 from gradscope.training.models import Models
 from gradscope.training.optimizers import Optimizers
 
@@ -149,6 +149,8 @@ class OptimizerUses:
                 ),
                 readings=of.readings,
                 scaled=of.scaled,
+                loaded_at=written_call(known.name, "load_state_dict"),
+                maximizes=any(group.get("maximize") is True for group in optimizer.param_groups),
             )
             yield mine.record
 

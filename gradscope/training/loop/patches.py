@@ -51,8 +51,8 @@ class LoopObserver(RegistrationObserver, Protocol):
     def epoch_begins(self, loader: DataLoader[Any]) -> None:
         """A data loader is iterated over anew."""
 
-    def loaded(self, module: nn.Module) -> None:
-        """``load_state_dict`` of a module has returned."""
+    def loaded(self, module: nn.Module, result: object) -> None:
+        """``load_state_dict`` of a module has returned the keys that did not fit."""
 
     def drew(self, distribution: object, drawn: object) -> None:
         """``sample`` of a distribution of ``torch.distributions`` has returned."""
@@ -60,6 +60,9 @@ class LoopObserver(RegistrationObserver, Protocol):
     def scored(self, distribution: object, value: object) -> None:
         """``log_prob`` of a distribution of ``torch.distributions`` was called on this, or
         ``rsample`` has returned it."""
+
+    def filled(self, tensor: torch.Tensor) -> None:
+        """A function of ``torch.nn.init`` has set all entries of a tensor to one number."""
 
     def unscaled(self, optimizer: Optimizer) -> None:
         """A gradient scaler divided the gradients of an optimizer by the loss scale."""
@@ -83,7 +86,7 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
         if hasattr(kind, name):
             replace(patches, kind, name, lambda f: _then(f, observer.scheduler_made))
     replace(patches, DataLoader, "__iter__", lambda f: _before(f, observer.epoch_begins))
-    replace(patches, nn.Module, "load_state_dict", lambda f: _then(f, observer.loaded))
+    replace(patches, nn.Module, "load_state_dict", lambda f: _with_result(f, observer.loaded))
     for distribution in distributions():
         if "sample" in vars(distribution):
             replace(patches, distribution, "sample", lambda f: _with_result(f, observer.drew))
@@ -91,6 +94,8 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
             replace(patches, distribution, "rsample", lambda f: _with_result(f, observer.scored))
         if "log_prob" in vars(distribution):
             replace(patches, distribution, "log_prob", lambda f: _with_first(f, observer.scored))
+    for name in ("constant_", "ones_"):
+        replace(patches, nn.init, name, lambda f: _filling(f, observer))
     scaler = torch.amp.GradScaler
     replace(
         patches, scaler, "unscale_", lambda f: _with_first(f, lambda _, one: observer.unscaled(one))
@@ -163,6 +168,16 @@ def _with_result(
         return result
 
     return method
+
+
+def _filling(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def fill(*args: Any, **kwargs: Any) -> Any:
+        tensor = original(*args, **kwargs)
+        observer.filled(tensor)
+        return tensor
+
+    return fill
 
 
 def _clipping(

@@ -42,6 +42,14 @@ def call_of(name: str, method: str, file: str) -> str | None:
     return written(rf"\b{re.escape(name)}\s*\.\s*{method}\s*\(", file)
 
 
+def written_assignment(name: str) -> str | None:
+    """The first line of the main module's file that assigns the variable, or an attribute, of this
+    name."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    plain = name.isidentifier()
+    return written(rf"\b{name}\s*=[^=]", file) if file is not None and plain else None
+
+
 def written_call(name: str, method: str) -> str | None:
     """The same in the file of the main module."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)

@@ -1,4 +1,4 @@
-"""Whether the targets of a classification say anything: all ignored, or all of one class."""
+"""Whether the targets of a loss say anything: all ignored, or all alike."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.shards import is_spread
 from gradscope.records.loop_figures import LossTargets
+from gradscope.training.loop.constant_answer import ConstantAnswer
 from gradscope.training.loop.loss_walk import (
     BINARY,
     CLASSES,
@@ -26,6 +27,9 @@ from gradscope.training.loop.loss_walk import (
 #: Targets of so many batches that are all alike are reason to read those of the next steps too, and
 #: of how many of them.
 _SUSPECT, _MORE = 5, 64
+_SQUARES = "MseLossBackward"
+#: Of more classes the weights are not compared.
+_WEIGHTED = 1024
 #: A batch of fewer says little.
 _FEWEST = 8
 
@@ -45,6 +49,10 @@ class TargetsOfLayer:
         self.kinds = set[float]()  # what the targets of such batches are
         self._kept, self._low, self._high = 0, math.inf, -math.inf  # of this step
         self.location: str | None = None
+        self.beside = False
+        self.full = True  # whether the loss is the mean of this, without weights
+        self._answer = ConstantAnswer()
+        self.weights: tuple[float, ...] = ()
 
     def read(self, target: torch.Tensor, ignored: int | None, *, alike: bool) -> None:
         """One batch more."""
@@ -59,9 +67,15 @@ class TargetsOfLayer:
         if not kept:
             return
         self.least = min(self.least or kept, kept)
+        values = target if kept == count else target[target != ignored]
+        if self.weights:
+            self._answer.add_classes(values, self.classes)
         if not alike:
             return
-        values = target if kept == count else target[target != ignored]
+        if self.loss == "cross_entropy":
+            self._answer.add_classes(values, self.classes)
+        else:
+            self._answer.add_numbers(values)
         low, high = (float(one) for one in torch.aminmax(values))
         self._kept += kept
         self._low, self._high = min(self._low, low), max(self._high, high)
@@ -96,11 +110,26 @@ class TargetsOfLayer:
             judged=self.judged,
             single=self.single,
             kinds=len(self.kinds),
+            beside=self.beside,
+            constant=self._constant() if self.full and not self.weights else None,
+            rms=self._answer.rms if self.loss == "mse_loss" else None,
+            weights=self.weights,
+            counts=self._answer.counts if self.weights else (),
         )
+
+    def _constant(self) -> float | None:
+        answer = self._answer
+        if self.loss == "cross_entropy":
+            return answer.entropy
+        return answer.binary_entropy if self.classes else answer.variance
 
 
 class Targets:
-    """Reads the targets of the losses of some backwards."""
+    """Reads the targets of the losses of some backwards.
+
+    Of a loss of numbers those of a layer's outputs: what a difference of two tensors is compared
+    with may be zero by construction.
+    """
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, int], TargetsOfLayer] = {}
@@ -118,7 +147,7 @@ class Targets:
     def read(self, node: Node) -> TargetsOfLayer | None:
         """Read those of an operation, where it is a loss with targets."""
         name = kind(node)
-        if name not in CLASSES and name not in BINARY:
+        if name not in CLASSES and name not in BINARY and name != _SQUARES:
             return None
         kept = saved(node)
         target = kept.get("target")
@@ -128,14 +157,20 @@ class Targets:
         layer = scores_of(node)
         weight = None if layer is None else weight_of(layer)
         classes = _classes(node) if name in CLASSES else 2
+        if name == _SQUARES:
+            loss, classes = "mse_loss", 0
+            if weight is None or node.next_functions[1][0] is not None:
+                return None
         # Scores of another kind, as of pairs, may have their one target by construction.
         heads = weight is not None and (
-            name in BINARY or (classes > 1 and classes in weight.shape[:2])
+            name not in CLASSES or (classes > 1 and classes in weight.shape[:2])
         )
         known = self._of.setdefault((loss, id(weight)), TargetsOfLayer(loss, classes))
         index = getattr(node, "_saved_ignore_index", None)
         # Where classes are weighted, the script knows that some are rare.
         alike = heads and "weight" not in kept
+        if name in CLASSES and "weight" in kept and 1 < classes <= _WEIGHTED:
+            known.weights = tuple(kept["weight"].tolist())
         known.read(target.detach(), None if index is None else signed(index), alike=alike)
         return known
 

@@ -1,0 +1,73 @@
+"""How far an optimizer moves a model's weights, over all of its samples."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from gradscope.records.loop_figures import LoopWeights
+from gradscope.rules._history import ParameterHistory, SampleHistory
+from gradscope.rules._optimizers import is_decoupled, is_scale_free
+from gradscope.rules._reading import middle
+
+#: Of the share of weight decay so many of the last samples are kept.
+_KEPT = 64
+
+
+class Weights:
+    """Adds up the samples of one model in the steps of one optimizer."""
+
+    def __init__(self) -> None:
+        self._samples = 0
+        self._ratios = self._first = self._last = 0.0
+        self._decays: deque[float] = deque(maxlen=_KEPT)
+        self._settings: dict[str, float] = {}
+        self._since = self._now = 0
+
+    def add(self, history: SampleHistory) -> None:
+        """One sample more."""
+        assert history.now is not None
+        weights = list(history.weights.values())
+        ratio = middle(w.now.update_ratio for w in weights if w.now.update_ratio is not None)
+        norms = [w.now.value.norm for w in weights if w.now.value.norm is not None]
+        norm = math.hypot(*norms)
+        if ratio is None or not math.isfinite(norm) or not norm:
+            return
+        self._settings = settings = history.now.settings
+        if not self._samples:
+            self._first, self._since = norm, history.now.step
+        self._samples += 1
+        self._last, self._now = norm, history.now.step
+        self._ratios += ratio
+        kind = history.now.report.run.optimizer
+        shares = [_decay(one, settings, kind) for one in weights]
+        self._decays.append(middle(one for one in shares if one is not None) or 0.0)
+
+    def record(self, model: int, optimizer: str) -> LoopWeights | None:
+        """What is known; None before the first sample that moved a weight."""
+        if not self._samples:
+            return None
+        late = list(self._decays)[len(self._decays) // 2 :]
+        return LoopWeights(
+            model=model,
+            optimizer=optimizer,
+            samples=self._samples,
+            first=self._first,
+            last=self._last,
+            ratio=self._ratios / self._samples,
+            decay=min(late),
+            rate=self._settings.get("lr", 0.0),
+            weight_decay=self._settings.get("weight_decay", 0.0),
+            steps=self._now - self._since,
+        )
+
+
+def _decay(weight: ParameterHistory, settings: dict[str, float], kind: str | None) -> float | None:
+    """The share of weight decay in a step: of the update's length, or, where the optimizer scales
+    gradient and decay together, of the gradient's."""
+    now, rate = weight.now, settings.get("lr", 0.0)
+    decay = settings.get("weight_decay", 0.0) * (now.value.norm or 0.0)
+    if is_scale_free(kind) and not is_decoupled(kind, settings):
+        gradient = now.gradient.norm if now.gradient is not None else None
+        return decay / gradient if gradient else None
+    return rate * decay / now.update_norm if now.update_norm else None

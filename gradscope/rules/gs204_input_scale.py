@@ -1,0 +1,59 @@
+"""GS204: inputs that are far from unit size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.report import Finding, Report
+from gradscope.rules._reading import layers, rms
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import number
+
+RULE = Rule(
+    code="GS204",
+    name="input-scale",
+    severity="info",
+    summary="the first layer gets inputs far from unit size: they are not normalized",
+    what=(
+        "Reads the root mean square of what the first layer with a weight is given. It fires "
+        "where that is far above 1. Inputs that a norm scales first do not count, nor do tables "
+        "that are read by index."
+    ),
+    why=(
+        "Initialisation and the usual learning rates assume inputs of mean 0 and variance 1. Of "
+        "pixels up to 255, or columns in thousands, the largest feature alone decides: "
+        "activations saturate, and the gradients of the first layer are as much too large."
+    ),
+    fix=(
+        "Normalize the inputs: subtract the mean and divide by the standard deviation of each "
+        "feature, taken over the training data."
+    ),
+    sources=(
+        "LeCun et al. 1998, Efficient BackProp, 4.3: normalizing the inputs",
+        "CS231n notes, data preprocessing",
+        "Slavv 2017, 37 reasons why your neural network is not working: standardize the features",
+    ),
+    thresholds=(
+        Threshold("size", 30, "root mean square of the input, above which it fires", CHOSEN),
+    ),
+    runs=Runs(per="model", parameters="all", calls=True),
+)
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """At most one finding, of the first layer."""
+    found = next(iter(layers(report)), None)
+    if found is None or not found.call.inputs:
+        return
+    given = found.call.inputs[0].activation
+    size = rms(given)
+    if not given.dtype.startswith(("float", "bfloat")) or not size or size <= limits["size"]:
+        return
+    yield RULE.finding(
+        found.name,
+        f"the first layer gets inputs with a root mean square of {number(size)}, between "
+        f"{number(given.min)} and {number(given.max)}: they are not normalized.",
+        call=found.call.call,
+        value=size,
+        limit=limits.of("size"),
+    )

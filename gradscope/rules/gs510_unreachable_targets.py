@@ -1,0 +1,92 @@
+"""GS510: targets that the last activation can never give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.loop_figures import Reach
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, in_steps, of_loss
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import number, percent
+
+RULE = Rule(
+    code="GS510",
+    name="unreachable-targets",
+    severity="error",
+    summary="the last activation cannot give the values of the targets",
+    what=(
+        "Reads the targets of a squared, absolute or Huber loss in the sampled steps, where a "
+        "sigmoid, tanh, softmax, ReLU or softplus gives the output. It fires where many targets of "
+        "every batch lie out of the activation's range. Of a binary cross entropy with logits it "
+        "fires where targets are far out of 0 to 1, as -1 or 255."
+    ),
+    why=(
+        "The output stops at the end of its range: the loss keeps a rest that nothing can lower, "
+        "and the activation saturates. A binary cross entropy of such targets has no minimum."
+    ),
+    fix=(
+        "Leave the activation out, or scale the targets into its range; labels of a binary cross "
+        "entropy are 0 and 1."
+    ),
+    sources=(
+        "Goodfellow et al. 2016, Deep learning, 6.2.2: the output unit fits the targets",
+        "PyTorch, torch.nn.BCEWithLogitsLoss: targets between 0 and 1",
+        "PyTorch forum: regression network always predicts the same value (sigmoid, ReLU at its "
+        "end)",
+    ),
+    thresholds=(
+        Threshold("share", 0.1, "share of a batch's targets out of range, from which on it fires",
+                  CHOSEN),
+    ),
+    runs=Runs(loop=True),
+    explains=("GS103", "GS201", "GS603"),
+)  # fmt: skip
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each activation."""
+    for one in loop.reaches:
+        if one.outside < one.readings or one.share < limits["share"]:
+            continue
+        if not enough(loop, one.outside):
+            continue
+        yield at(
+            RULE.finding(
+                "",
+                _message(one),
+                advice=_advice(one),
+                value=one.share,
+                limit=limits.of("share"),
+                cause=one.by,
+                location=of_loss(loop, one),
+            ),
+            loop,
+        )
+
+
+def _message(one: Reach) -> str:
+    targets = f"the targets lie between {number(one.least)} and {number(one.greatest)}"
+    read = in_steps(one.outside, one.readings, "batch that was read", "batches that were read")
+    share = f"{percent(one.share)} or more of them are out of range {read}"
+    if one.by.startswith("binary"):
+        return (
+            f"the labels of `{one.by}` lie between {number(one.least)} and "
+            f"{number(one.greatest)}, not between 0 and 1: {share}."
+        )
+    return f"{targets}, and the {one.by} at the model's end gives {_range(one)}: {share}."
+
+
+def _range(one: Reach) -> str:
+    if one.high == float("inf"):
+        return f"nothing below {one.low:g}"
+    if one.low == -float("inf"):
+        return f"nothing above {one.high:g}"
+    return f"{one.low:g} to {one.high:g}"
+
+
+def _advice(one: Reach) -> str | None:
+    if one.by.startswith("binary"):
+        return "Use labels of 0 and 1: `(labels > 0).float()`."
+    return f"Leave out the {one.by} after the last layer, or scale the targets into its range."

@@ -1,0 +1,58 @@
+"""GS512: dropout that leaves next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.report import Finding, Report
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import listed, percent
+
+RULE = Rule(
+    code="GS512",
+    name="heavy-dropout",
+    severity="info",
+    summary="dropout with a probability that leaves next to nothing",
+    what=(
+        "Reads `p` of the dropout layers that run in train mode. It fires where they zero most of "
+        "the activations."
+    ),
+    why=(
+        "PyTorch's `p` is the probability to drop an activation. TensorFlow 1 took the probability "
+        "to keep it: `keep_prob=0.9` is `p=0.1` here. With `p=0.9` a tenth of the units is left, "
+        "scaled by 10, and the gradient is mostly noise."
+    ),
+    fix="Give the probability to drop: `nn.Dropout(0.1)` keeps 90 %.",
+    sources=(
+        "PyTorch, torch.nn.Dropout: p, probability of an element to be zeroed",
+        "Srivastava et al. 2014, Dropout: 0.5 for hidden units, 0.2 for inputs",
+    ),
+    thresholds=(
+        Threshold("probability", 0.75, "probability to drop, from which on it fires", CHOSEN),
+    ),
+    runs=Runs(per="model", parameters="all"),
+    explains=("GS613",),
+)
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """One finding for the model, at the first of them."""
+    found = [
+        (one.name, one.settings["p"])
+        for one in report.modules
+        if one.calls
+        and one.training
+        and any("Dropout" in kind for kind in one.kinds)
+        and limits["probability"] <= one.settings.get("p", 0.0) < 1
+    ]
+    if not found:
+        return
+    name, p = found[0]
+    names = listed([name for name, _ in found])
+    yield RULE.finding(
+        name,
+        f"{names} {'drops' if len(found) == 1 else 'drop'} {percent(p)} of the activations "
+        f"(p={p:g}), and {percent(1 - p)} are left: `p` is the probability to drop, not to keep.",
+        value=p,
+        limit=limits.of("probability"),
+    )

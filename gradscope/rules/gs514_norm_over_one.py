@@ -1,0 +1,58 @@
+"""GS514: a normalization over one number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gradscope.records.report import Finding, Report
+from gradscope.rules._rule import Limits, Rule, Runs
+
+RULE = Rule(
+    code="GS514",
+    name="norm-over-one",
+    severity="error",
+    summary="a LayerNorm or GroupNorm over a single number gives 0 whatever its input",
+    what=(
+        "Reads the shapes of LayerNorm, RMSNorm and GroupNorm calls. It fires where each group "
+        "that is normalized has one number: a last axis of size one, or as many groups as "
+        "channels without further axes."
+    ),
+    why=(
+        "A number minus its own mean is 0, and over its own size it is 1 or -1: the layer gives "
+        "its bias for every input, and no gradient passes it."
+    ),
+    fix="Normalize over the axis of the features: check `normalized_shape`, or drop the layer.",
+    sources=(
+        "PyTorch, torch.nn.LayerNorm: the mean is taken over the last dimensions of "
+        "normalized_shape",
+        "Ba et al. 2016, Layer normalization (arXiv 1607.06450)",
+    ),
+    runs=Runs(per="model", parameters="all", calls=True),
+    explains=("GS103", "GS513", "GS603", "GS613", "GS821"),
+)
+_LAST = ("LayerNorm", "RMSNorm")
+
+
+def find(report: Report, limits: Limits) -> Iterator[Finding]:
+    """One finding for each module, at its first call."""
+    kinds = {one.name: one.kinds for one in report.modules}
+    groups = {one.name: one.settings.get("num_groups") for one in report.modules}
+    sizes = {one.name: one.shape for one in report.parameters}
+    done: set[str] = set()
+    for call in report.calls:
+        if call.name in done or not call.inputs:
+            continue
+        shape = call.inputs[0].activation.shape
+        of = kinds.get(call.name, ())
+        weight = sizes.get(f"{call.name}.weight", ())
+        one = any(kind in of for kind in _LAST) and weight == (1,) and shape[-1:] == (1,)
+        if one or ("GroupNorm" in of and groups.get(call.name) == math.prod(shape[1:])):
+            done.add(call.name)
+            yield RULE.finding(
+                call.name,
+                f"this {call.type} normalizes over a single number of its input "
+                f"[{', '.join(map(str, shape))}]: its output is the same for every input.",
+                call=call.call,
+                value=1.0,
+            )

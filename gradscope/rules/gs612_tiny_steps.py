@@ -1,0 +1,87 @@
+"""GS612: steps so small that all of them together do not move the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopOptimizer, LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._course import is_left
+from gradscope.rules._loop import at
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import number, percent, plural
+
+RULE = Rule(
+    code="GS612",
+    name="tiny-steps",
+    severity="warning",
+    summary="all steps together hardly move the weights, and the loss hardly falls",
+    what=(
+        "Multiplies the mean update over weight of the sampled steps with the number of steps: no "
+        "weight can have moved farther. It fires where that is a small part of the weights' norm, "
+        "and the loss is nearly where it began. A learning rate that still rises does not count."
+    ),
+    why=(
+        "The network is still the one that was initialised. GS104 asks for a ratio of 2e-7 in one "
+        "step; in a run the number of steps is evidence too."
+    ),
+    fix="Raise the learning rate, ten times at first: about 0.001 of the weight is usual a step.",
+    sources=(
+        "Karpathy, CS231n notes: the ratio of updates to weights is about 1e-3",
+        "Smith 2017, Cyclical learning rates: the learning-rate range test",
+    ),
+    thresholds=(
+        Threshold("moved", 0.01, "the sum of all updates over the weight, below which it fires",
+                  CHOSEN),
+        Threshold("left", 0.95, "the loss over that of the first steps, above which it fires",
+                  CHOSEN),
+        Threshold("samples", 5, "samples, below which it does not judge", CHOSEN),
+    ),
+    runs=Runs(loop=True),
+    explains=("GS603", "GS605", "GS613"),
+)  # fmt: skip
+
+
+#: A rate this far below the base is the scheduler's work.
+_FAR = 0.1
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each model."""
+    course = loop.course
+    if course is None or len(loop.optimizers) != 1 or not is_left(course, limits["left"]):
+        return
+    optimizer = loop.optimizers[0]
+    for one in loop.weights:
+        moved = one.ratio * loop.steps
+        if one.samples < limits["samples"] or not 0 < moved < limits["moved"] or optimizer.rises:
+            continue
+        why, place = _reason(loop, optimizer, one.rate)
+        yield at(
+            RULE.finding(
+                optimizer.name,
+                f"the learning rate {one.rate:g} is too low: all {plural(loop.steps, 'step')} "
+                f"together can move the median weight by {percent(moved)} of its norm, "
+                f"{number(one.ratio)} a step.{why} The loss is at {number(course.last)}, and began "
+                f"at {number(course.first)}.",
+                value=moved,
+                limit=limits.of("moved"),
+                location=place or optimizer.location,
+            ),
+            loop,
+        )
+
+
+def _reason(loop: LoopRecord, optimizer: LoopOptimizer, rate: float) -> tuple[str, str | None]:
+    """What has set the rate, if that is known, and where."""
+    for one in loop.schedulers:
+        if one.optimizer == optimizer.name and one.target and rate < _FAR * one.target:
+            return (
+                f" `{one.name}` ({one.kind}) multiplies the base rate {one.target:g} by "
+                f"{rate / one.target:g}.",
+                one.made or one.location,
+            )
+    if optimizer.loaded_at is not None:
+        loaded = f" `{optimizer.name}.load_state_dict` at {optimizer.loaded_at} sets the learning "
+        return loaded + "rate to the one that was saved.", optimizer.loaded_at
+    return "", None

@@ -1,0 +1,58 @@
+"""GS833: batches of samples that are all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, in_steps
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS833",
+    name="equal-samples",
+    severity="warning",
+    summary="all samples of a batch are the same",
+    what=(
+        "Compares the samples of each batch that a model is called on in the sampled steps. It "
+        "fires where all samples of every batch were equal, in each tensor that the model takes. "
+        "Models that take tensors without samples too, as the edges of a graph, do not count."
+    ),
+    why=(
+        "The network sees nothing that tells one sample from another: all it can learn is one "
+        "answer for all. Most often a data set ignores its index, or a constant takes the place "
+        "of the data."
+    ),
+    fix="Print two samples of a batch: look at `__getitem__`, its index, and the transforms.",
+    sources=(
+        "Karpathy 2019, A recipe for training neural networks: visualize just before the net",
+        "PyTorch forum: DataLoader returns the same sample for the full batch",
+    ),
+    thresholds=(
+        Threshold("batches", 5, "batches of 4 samples, below which it does not judge", CHOSEN),
+    ),
+    runs=Runs(loop=True),
+    explains=("GS513", "GS603", "GS613", "GS814"),
+)  # fmt: skip
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each model."""
+    for one in loop.batches:
+        if one.alike < max(one.batches, limits["batches"]):
+            continue
+        read = in_steps(one.alike, one.batches, "batch that was read", "batches that were read")
+        name = next((model.name for model in loop.models if model.id == one.model), None)
+        yield at(
+            RULE.finding(
+                name or "",
+                f"all samples of a batch are the same {read}: the input does not tell one sample "
+                "from another.",
+                value=float(one.alike),
+                limit=limits.of("batches"),
+                location=one.location,
+            ),
+            loop,
+            model=name,
+        )

@@ -1,0 +1,84 @@
+"""GS834: a loss that is maximised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.loop_figures import LossTargets
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, in_steps, of_loss, operations
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS834",
+    name="ascended-loss",
+    severity="warning",
+    summary="the loss that is to be small is maximised",
+    what=(
+        "Reads the graph of the loss in the sampled steps. It fires where backward begins with the "
+        "negative of a cross entropy, a binary one, or a squared or Huber loss, and nothing else, "
+        "in a run of one optimizer; and where an optimizer with `maximize=True` is given such a "
+        "loss as it is."
+    ),
+    why=(
+        "Each step makes the answers worse: the loss grows without a bound. Networks that work "
+        "against each other do so on purpose, with an optimizer each."
+    ),
+    fix="Drop the minus in front of the loss, or `maximize=True`.",
+    sources=(
+        "PyTorch, torch.optim: maximize, maximize the objective instead of minimizing it",
+        "PyTorch forum: loss becomes more and more negative",
+    ),
+    thresholds=(
+        Threshold("share", 0.9, "share of the losses that were read, above which it fires", CHOSEN),
+    ),
+    runs=Runs(loop=True),
+    explains=("GS104", "GS601", "GS602", "GS604", "GS613"),
+)
+_NAMES = {
+    "NllLoss": "cross entropy",
+    "NllLoss2D": "cross entropy",
+    "MseLoss": "squared error",
+    "mse_loss": "squared error",
+}
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """At most one finding."""
+    if len(loop.optimizers) != 1:
+        return
+    optimizer = loop.optimizers[0]
+    for one in operations(loop, "negated", limits["share"]):
+        if optimizer.maximizes:
+            return
+        name = _NAMES.get(one.name, "loss")
+        yield at(
+            RULE.finding(
+                "",
+                f"backward begins with the negative of a {name} "
+                f"{in_steps(one.count, loop.graphs, 'loss that was read', 'losses that were read')}"
+                ": each step makes it larger.",
+                value=float(one.count),
+                limit=limits.of("share"),
+                location=of_loss(loop, one),
+            ),
+            loop,
+        )
+    losses = [one for one in loop.targets if one.constant is not None]
+    if optimizer.maximizes and losses and enough(loop, optimizer.steps):
+        yield at(
+            RULE.finding(
+                optimizer.name,
+                f"`{optimizer.name}` has maximize=True, and the loss is a {_name(losses[0])}: "
+                "each step makes it larger.",
+                value=1.0,
+                cause="maximize",
+                location=optimizer.location,
+            ),
+            loop,
+        )
+
+
+def _name(targets: LossTargets) -> str:
+    return _NAMES.get(targets.loss, targets.loss.replace("_", " "))

@@ -1,0 +1,81 @@
+"""GS835: a target, an average or a teacher that never follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS835",
+    name="copy-never-updated",
+    severity="warning",
+    summary="a target network, an average of weights or a teacher never changes",
+    what=(
+        "Finds copies of a model that trains: modules of the same class with the same weights "
+        "before the first step, which no optimizer holds. It fires at the end of the script, "
+        "where a copy was used and has the weights of the start, and its name says that it "
+        "follows the model: target, ema, teacher, momentum, average, slow. A reference that is "
+        "meant to stay, under another name, does not count. It fires, too, where the weights of "
+        "such a copy follow and its running statistics do not."
+    ),
+    why=(
+        "The copy still is the random network of the start: targets, teachers' answers or the "
+        "evaluation's figures come from it. Most often the update assigns to a loop variable, "
+        "which changes nothing, or is never called."
+    ),
+    fix=(
+        "Write into the copy's own tensors: `p.data.mul_(d).add_(q.data, alpha=1 - d)`, or "
+        "`copy.load_state_dict(model.state_dict())`, and call it after each step."
+    ),
+    sources=(
+        "Mnih et al. 2015, Human-level control through deep reinforcement learning: the target "
+        "network is updated every C steps",
+        "Tarvainen and Valpola 2017, Mean teachers are better role models (arXiv 1703.01780)",
+        "PyTorch, torch.optim.swa_utils.AveragedModel: call update_parameters",
+    ),
+    thresholds=(
+        Threshold("steps", 20, "steps of the run, below which it does not judge", CHOSEN),
+    ),
+    runs=Runs(loop=True, end=True),
+)  # fmt: skip
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each copy."""
+    if not loop.ended or loop.cut or loop.steps < limits["steps"]:
+        return
+    for one in loop.copies:
+        if one.calls and one.stale_buffers and one.follows:
+            yield at(
+                RULE.finding(
+                    one.name,
+                    f"the weights of `{one.name}` follow `{one.of}`, and its buffers never change: "
+                    "the running mean and variance of batch norm are still those of the start.",
+                    advice="Copy the buffers too: "
+                    "`for a, b in zip(copy.buffers(), model.buffers()): a.copy_(b)`.",
+                    value=float(one.calls),
+                    cause="buffers",
+                    location=one.made or one.location,
+                ),
+                loop,
+                parameters=(),
+            )
+        if not (one.calls and one.unchanged and one.follows):
+            continue
+        yield at(
+            RULE.finding(
+                one.name,
+                f"`{one.name}` never changes: it still has the weights that `{one.of}` began "
+                f"with, after {plural(loop.steps, 'step')}, and is called in "
+                f"{plural(one.steps, 'step')} of them.",
+                value=float(one.calls),
+                location=one.made or one.location,
+            ),
+            loop,
+            parameters=(),
+        )

@@ -1,0 +1,71 @@
+"""GS836: class weights that favour the classes that are frequent anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, of_loss
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import number
+
+RULE = Rule(
+    code="GS836",
+    name="inverted-class-weights",
+    severity="warning",
+    summary="the class weights of a cross entropy grow with the classes' frequency",
+    what=(
+        "Compares the `weight` of a cross entropy with how often each class came in the targets "
+        "that were read. It fires where, for nearly every pair of classes that differ in both, the "
+        "rarer class has the smaller weight, and the weights and the frequencies spread widely."
+    ),
+    why=(
+        "Weights are to make up for rare classes. These count the rare ones down once more, and "
+        "the network never answers them."
+    ),
+    fix="Use the inverse: `weight = counts.sum() / (classes * counts)`.",
+    sources=(
+        "PyTorch, torch.nn.CrossEntropyLoss: weight, useful for an unbalanced training set",
+        "King and Zeng 2001, Logistic regression in rare events data: inverse class frequency",
+    ),
+    thresholds=(
+        Threshold("spread", 2, "largest over smallest weight and count, above which it fires",
+                  CHOSEN),
+        Threshold("pairs", 0.9, "share of the pairs of classes in that order", CHOSEN),
+        Threshold("targets", 64, "targets, below which it does not judge", CHOSEN),
+    ),
+    runs=Runs(loop=True),
+    explains=("GS613", "GS820"),
+)  # fmt: skip
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each layer's scores."""
+    for one in loop.targets:
+        known = [pair for pair in zip(one.weights, one.counts, strict=False) if min(pair) > 0]
+        if len(known) < 2 or sum(one.counts) < limits["targets"]:
+            continue
+        weights, counts = zip(*known, strict=True)
+        spread = min(max(values) / min(values) for values in (weights, counts))
+        pairs = [
+            (a[0] - b[0]) * (a[1] - b[1]) > 0
+            for i, a in enumerate(known)
+            for b in known[:i]
+            if a[0] != b[0] and a[1] != b[1]
+        ]
+        if spread <= limits["spread"] or sum(pairs) < limits["pairs"] * len(pairs):
+            continue
+        rare, frequent = min(known, key=lambda p: p[1]), max(known, key=lambda p: p[1])
+        yield at(
+            RULE.finding(
+                "",
+                f"the class weights grow with the frequency: the rarest class ({rare[1]:,} "
+                f"targets) has weight {number(rare[0])}, the most frequent ({frequent[1]:,}) "
+                f"{number(frequent[0])}. Rare classes are weighted down: use the inverse.",
+                value=spread,
+                limit=limits.of("spread"),
+                location=of_loss(loop, one),
+            ),
+            loop,
+        )

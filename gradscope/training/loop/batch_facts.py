@@ -1,0 +1,82 @@
+"""What models are given and give in sampled steps: samples that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gradscope.nesting import find
+from gradscope.records.loop_data import LoopBatches
+from gradscope.training.loop.script_lines import script_line
+
+#: A batch of fewer samples says little.
+_FEWEST = 4
+
+
+class _Facts:
+    """Of one model."""
+
+    def __init__(self) -> None:
+        self.batches = self.alike = self.outputs = self.constant = 0
+        self.location: str | None = None
+        self.open = 0  # how many samples the call that goes on was given, if they differ
+
+
+class BatchFacts:
+    """Reads the arguments and the results of the models' calls."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, _Facts] = {}
+
+    def called(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """A model is called on this, with gradients, in a sampled step."""
+        facts = self._of.setdefault(model, _Facts())
+        facts.open = 0
+        given = [one for _, one in find((args, kwargs), torch.Tensor) if one.dim()]
+        count = given[0].shape[0] if given else 0
+        # What has another first axis, as the edges of a graph, may tell the samples apart.
+        if count < _FEWEST or not all(_plain(one) and one.shape[0] == count for one in given):
+            return
+        if facts.location is None:
+            facts.location = str(script_line() or "") or None
+        alike = all(_same_rows(one) for one in given)
+        facts.batches += 1
+        facts.alike += alike
+        facts.open = 0 if alike else count
+
+    def returned(self, model: int, output: object) -> None:
+        """It has returned this."""
+        facts = self._of.get(model)
+        if facts is None or not facts.open:
+            return
+        count, facts.open = facts.open, 0
+        given = next(
+            (one for _, one in find(output, torch.Tensor) if one.is_floating_point()), None
+        )
+        if given is None or not given.dim() or given.shape[0] != count or not _plain(given):
+            return
+        facts.outputs += 1
+        facts.constant = facts.constant + 1 if _same_rows(given) else 0
+
+    def records(self) -> Iterator[LoopBatches]:
+        """What is known of each model."""
+        for model, one in self._of.items():
+            if one.batches:
+                yield LoopBatches(
+                    model, one.batches, one.alike, one.outputs, one.constant, one.location
+                )
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    there = not tensor.is_meta and tensor.layout == torch.strided and not tensor.is_nested
+    return there and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _same_rows(tensor: torch.Tensor) -> bool:
+    """Whether all samples are equal; the first two alone tell nearly always."""
+    rows = tensor.detach()
+    if not tensor.numel() or not torch.equal(rows[0], rows[1]):
+        return False
+    return bool((rows == rows[:1]).all())

@@ -1,0 +1,150 @@
+"""Copies of models: targets, averages and teachers, which follow a model that trains."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from gradscope.capture.fingerprints import combined, fingerprints
+from gradscope.capture.hooks import OwnHook, hook_calls
+from gradscope.records.loop_data import LoopCopy
+from gradscope.training.discovery import frozen_modules, variable_name
+from gradscope.training.guard import Guard
+from gradscope.training.loop.model_uses import plain_parameters, signature
+from gradscope.training.loop.script_lines import script_line, written_assignment
+from gradscope.training.models import Models
+
+#: Words for what follows a model that trains, in a variable's or a class's name.
+_FOLLOWS = re.compile(
+    r"(?<![a-z])(target|tgt|ema|teacher|momentum|avg|average|averaged|shadow|slow|polyak|swa)"
+    r"(?![a-z])"
+)
+
+
+class _Copy:
+    """One copy."""
+
+    def __init__(self, module: nn.Module, name: str, of: str, original: nn.Module) -> None:
+        self.module, self.original = weakref.ref(module), weakref.ref(original)
+        self.name, self.of = name, of
+        self.follows = any(_FOLLOWS.search(_words(one)) for one in (name, type(module).__name__))
+        self.digest, self.buffers = _digest(module), _buffers(module)
+        self.made = written_assignment(name.rpartition(".")[2])
+        self.calls = 0
+        self.steps = set[int]()
+        self.location: str | None = None
+        self.unchanged, self.stale_buffers = True, False
+
+    def compare(self) -> None:
+        """See what has changed since the start."""
+        module, original = self.module(), self.original()
+        if module is None or not self.unchanged:
+            return
+        self.unchanged = _digest(module) == self.digest
+        if not self.unchanged and original is not None:
+            mine = _buffers(module)
+            self.stale_buffers = mine == self.buffers != _buffers(original)
+
+
+class Copies:
+    """Compares the copies that are there before the first step with what they were then.
+
+    Args:
+        models: those of the training.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._copies: list[_Copy] = []
+        self._hooks: list[OwnHook] = []
+
+    def find(self, held: Collection[nn.Parameter], step: Callable[[], int], guard: Guard) -> None:
+        """Search for them: at the first backward, when all weights are those of the start.
+
+        Args:
+            held: the parameters of all optimizers.
+            step: tells how many steps have ended.
+            guard: makes functions of the hooks that never raise.
+        """
+        optimized = {id(parameter) for parameter in held}
+        trained: list[tuple[str, nn.Module]] = []
+        others: list[tuple[str, nn.Module]] = []
+        for name, module in self._modules():
+            mine = plain_parameters(module)
+            if not mine:
+                continue
+            (trained if any(id(p) in optimized for p in mine) else others).append((name, module))
+        originals: dict[object, tuple[str, nn.Module]] = {}
+        wanted = {signature(module) for _, module in others}
+        for name, module in trained:
+            if signature(module) in wanted:
+                originals.setdefault((signature(module), _digest(module)), (name, module))
+        for name, module in others:
+            of = originals.get((signature(module), _digest(module)))
+            if of is not None and not any(name.startswith(f"{one.name}.") for one in self._copies):
+                copy = _Copy(module, name, *of)
+                self._copies.append(copy)
+                called = guard(partial(self._called, copy, step))
+                self._hooks += hook_calls(module, called, _nothing)
+
+    def _modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """The models, those that are frozen, and their direct parts."""
+        outer = [(self._models.name(model), model.module) for model in self._models]
+        outer += [(variable_name(one) or "", one) for one in frozen_modules()]
+        for name, module in outer:
+            yield name, module
+            for part, child in module.named_children():
+                yield f"{name}.{part}", child
+
+    def _called(self, copy: _Copy, step: Callable[[], int], *_: Any) -> None:
+        copy.calls += 1
+        copy.steps.add(step())
+        if copy.location is None:
+            line = script_line()
+            copy.location = None if line is None else str(line)
+
+    def close(self) -> None:
+        """Take the hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def records(self, *, compare: bool) -> Iterable[LoopCopy]:
+        """What is known of them; with ``compare`` their weights are read."""
+        for one in self._copies:
+            if compare:
+                one.compare()
+            yield LoopCopy(
+                name=one.name,
+                of=one.of,
+                calls=one.calls,
+                steps=len(one.steps),
+                unchanged=one.unchanged,
+                stale_buffers=one.stale_buffers,
+                follows=one.follows,
+                location=one.location,
+                made=one.made,
+            )
+
+
+def _words(name: str) -> str:
+    """A name in lower case, its words apart."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def _digest(module: nn.Module) -> str:
+    return combined(fingerprints(plain_parameters(module)))
+
+
+def _buffers(module: nn.Module) -> str:
+    """Of the running statistics, and whatever else has numbers."""
+    return combined(fingerprints([one for one in module.buffers() if one.is_floating_point()]))
+
+
+def _nothing(*_: object) -> None:
+    """What a copy returns is of no interest."""

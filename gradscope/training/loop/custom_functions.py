@@ -1,0 +1,293 @@
+"""The backward of the script's own ``torch.autograd.Function``s, against finite differences.
+
+In a sampled step the arguments of each function's first call are kept, if they are small. When the
+step has ended the function is called again on them, in float64, a few times. No function is called
+whose code writes to anything outside of it, or that is given anything but tensors and numbers.
+"""
+
+from __future__ import annotations
+
+import dis
+import io
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from gradscope.explain.shared.frames import in_library, is_hidden, shown
+from gradscope.records.loop_data import LoopFunction
+from gradscope.running.state import random_state_restored
+
+_Function: Any = torch.autograd.Function
+_PLAIN = (type(None), bool, int, float, str)
+#: Elements of all arguments together, above which nothing is kept; and classes that are checked.
+_LARGEST, _MOST = 1 << 16, 8
+#: How far inputs are moved, relative to their size; random directions; and a relative error that
+#: no rounding makes.
+_STEP, _DIRECTIONS, _WRONG = 1e-6, 4, 0.1
+_METHODS = ("forward", "backward")
+#: Values of global variables that no line can write to.
+_FIXED = (*_PLAIN, tuple, type, ModuleType, FunctionType, BuiltinFunctionType, torch.dtype)
+#: What writes to something outside, by the operation or by the name of what is called.
+_WRITES = frozenset({"STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL"})
+_CALLS = frozenset({"append", "extend", "insert", "pop", "update", "write", "open", "setattr"})
+
+
+class CustomFunctions:
+    """Keeps arguments in sampled steps, and checks each function once."""
+
+    def __init__(self) -> None:
+        self._known: set[type] = set()
+        self._wrapped: list[tuple[Any, Any, Any]] = []
+        self._kept: dict[type, tuple[Any, ...]] = {}
+        self._found: list[LoopFunction] = []
+
+    def sample_begins(self, keep: Callable[[type, Sequence[Any]], None]) -> None:
+        """From now on ``keep`` is called with the arguments of each function's forward.
+
+        Where one raises in a sampled step, its traceback has a frame of ours in it.
+        """
+        self.sample_ended()
+        for kind in _own_functions(_Function):
+            if kind not in self._known and len(self._known) < _MOST and _is_pure(kind):
+                self._wrap(kind, keep)
+
+    def keep(self, kind: type, args: Sequence[Any]) -> None:
+        """The arguments of the first call of a function in the step."""
+        if kind in self._kept or kind in self._known:
+            return
+        tensors = [one for one in args if isinstance(one, torch.Tensor)]
+        small = sum(one.numel() for one in tensors) <= _LARGEST
+        plain = all(type(one) in (torch.Tensor, torch.nn.Parameter, *_PLAIN) for one in args)
+        there = all(one.layout == torch.strided and not one.is_meta for one in tensors)
+        self._known.add(kind)
+        if small and plain and there:
+            self._kept[kind] = tuple(
+                one.detach().clone().requires_grad_(one.requires_grad)
+                if isinstance(one, torch.Tensor)
+                else one
+                for one in args
+            )
+
+    def sample_ended(self) -> None:
+        """The functions are the script's own again."""
+        for kind, own, wrapped in self._wrapped:
+            if vars(kind).get("forward") is wrapped:
+                kind.forward = own
+        self._wrapped.clear()
+
+    def check(self, step: int) -> None:
+        """Check those that were called in this step."""
+        kept, self._kept = self._kept, {}
+        for kind, args in kept.items():
+            devices = {one.device for one in args if isinstance(one, torch.Tensor)}
+            quiet = io.StringIO()
+            with random_state_restored(devices), redirect_stdout(quiet), redirect_stderr(quiet):
+                found = _checked(kind, args)
+            if found is not None:
+                number, backward, differences, zeros = found
+                self._found.append(
+                    LoopFunction(
+                        name=kind.__qualname__, input=number, step=step, backward=backward,
+                        differences=differences, zeros=zeros,
+                        ignores=not zeros and _ignores(kind, args, number), location=_line(kind),
+                    )
+                )  # fmt: skip
+
+    def records(self) -> tuple[LoopFunction, ...]:
+        """Those whose backward is wrong."""
+        return tuple(self._found)
+
+    def _wrap(self, kind: Any, keep: Callable[[type, Sequence[Any]], None]) -> None:
+        own = vars(kind)["forward"]
+        forward: Callable[..., Any] = kind.forward
+        has_context = kind.setup_context is _Function.setup_context
+
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            if not kwargs:
+                keep(kind, args[1:] if has_context else args)
+            return forward(*args, **kwargs)
+
+        wrapped = staticmethod(observed)
+        kind.forward = wrapped
+        self._wrapped.append((kind, own, wrapped))
+
+
+def _own_functions(of: Any) -> Iterator[type]:
+    """The script's classes that have a forward and a backward of their own."""
+    for kind in of.__subclasses__():
+        yield from _own_functions(kind)
+        methods = [_method(kind, name) for name in _METHODS]
+        if all(one is not None and _is_own(one) for one in methods):
+            yield kind
+
+
+def _method(kind: type, name: str) -> FunctionType | None:
+    found = vars(kind).get(name)
+    found = found.__func__ if isinstance(found, staticmethod) else found
+    return found if isinstance(found, FunctionType) else None
+
+
+def _is_own(method: FunctionType) -> bool:
+    file = method.__code__.co_filename
+    return not is_hidden(file) and not in_library(file)
+
+
+def _is_pure(kind: type) -> bool:
+    """Whether no line of its methods, or of the script's functions that they call, writes to
+    something that outlives the call, or has a variable of the script that could be written to."""
+    found = [m for name in (*_METHODS, "setup_context") if (m := _method(kind, name)) is not None]
+    for method in found:  # grows on the way
+        codes = [method.__code__]
+        for code in codes:  # so does this
+            codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+            if _CALLS & {*code.co_names} or _writes(code):
+                return False
+            used = [method.__globals__[one] for one in code.co_names if one in method.__globals__]
+            if not all(isinstance(one, _FIXED) for one in used):
+                return False
+            own = (one for one in used if isinstance(one, FunctionType) and _is_own(one))
+            found += [one for one in own if one not in found]
+    return True
+
+
+def _writes(code: CodeType) -> bool:
+    """Whether it sets a global variable, one around it, or an attribute of anything but ``ctx``."""
+    loaded = None
+    for step in dis.get_instructions(code):
+        if step.opname in _WRITES or (step.opname == "STORE_ATTR" and loaded != "ctx"):
+            return True
+        loaded = step.argval if step.opname.startswith("LOAD_FAST") else None
+    return False
+
+
+def _line(kind: type) -> str | None:
+    """Where backward returns."""
+    method = _method(kind, "backward")
+    if method is None:
+        return None
+    line = method.__code__.co_firstlineno
+    for step in dis.get_instructions(method):
+        line = step.starts_line or line if isinstance(step.starts_line, int) else line
+        if step.opname == "RETURN_VALUE":
+            return f"{shown(method.__code__.co_filename)}:{line}"
+    return None
+
+
+# ------------------------------------------------------------------------- the check
+
+
+def _checked(kind: Any, args: Sequence[Any]) -> tuple[int, float, float, bool] | None:
+    """The argument whose gradient is wrong, and both derivatives; None: there is none.
+
+    Nothing is said of what has no derivative, or another backward on purpose: steps as of `sign`
+    and `round`, an identity (gradient reversal, clipping), what is random.
+    """
+    try:
+        return _compared(kind, [_doubled(one) for one in args])
+    except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError):
+        return None  # it cannot be called in float64
+
+
+def _doubled(one: Any) -> Any:
+    if not isinstance(one, torch.Tensor) or not one.is_floating_point():
+        return one
+    return one.detach().double().requires_grad_(one.requires_grad)
+
+
+def _compared(kind: Any, args: list[Any]) -> tuple[int, float, float, bool] | None:
+    inputs = [n for n, one in enumerate(args) if getattr(one, "requires_grad", False)]
+    first, again = _values(kind, args), _values(kind, args)
+    if not inputs or first is None or again is None or not torch.equal(first, again):
+        return None
+    if any(args[n].shape == first.shape and torch.equal(args[n], first) for n in inputs):
+        return None
+    wrong: tuple[int, float, float, bool] | None = None
+    for number in inputs:
+        found = [_slopes(kind, args, number, seed) for seed in range(_DIRECTIONS)]
+        pairs = [one for one in found if one is not None]
+        if len(pairs) < len(found):
+            return None
+        error = math.hypot(*(a - b for a, b, _ in pairs))
+        if wrong is None and error > _WRONG * math.hypot(
+            *(max(abs(a), abs(b)) for a, b, _ in pairs)
+        ):
+            wrong = number, *max(pairs, key=lambda one: abs(one[0] - one[1]))
+    return wrong
+
+
+def _values(kind: Any, args: Sequence[Any]) -> torch.Tensor | None:
+    with torch.no_grad():
+        result = kind.apply(*[_copy(one) for one in args])
+    if not isinstance(result, torch.Tensor) or not result.is_floating_point():
+        return None
+    return result if result.dtype == torch.float64 and bool(result.isfinite().all()) else None
+
+
+def _copy(one: Any) -> Any:
+    return one.detach().clone() if isinstance(one, torch.Tensor) else one
+
+
+def _slopes(
+    kind: Any, args: Sequence[Any], number: int, seed: int
+) -> tuple[float, float, bool] | None:
+    """The derivative in one direction: of backward, and of differences; None without one."""
+    generator = torch.Generator().manual_seed(seed)
+    leaf = args[number].detach()
+    direction = torch.randn(leaf.shape, generator=generator, dtype=torch.float64).to(leaf)
+    step = _STEP * max(1.0, float(leaf.square().mean().sqrt()))
+    change = _change(kind, args, number, step * direction)
+    if change is None or not bool(change.any()):
+        return None  # flat: a step, whose backward is another on purpose
+    if change.shape == leaf.shape:  # where it is flat, backward may be meant to be another
+        direction = direction * (change != 0)
+    weights = torch.randn(change.shape, generator=generator, dtype=torch.float64).to(change)
+    slopes = []
+    for size in (step, step / 8):
+        moved = _change(kind, args, number, size * direction)
+        if moved is None:
+            return None
+        slopes.append(float((moved * weights).sum()) / (2 * size))
+    if abs(slopes[0] - slopes[1]) > 1e-2 * max(map(abs, slopes)):
+        return None  # a jump or a kink lies between
+    gradient = _gradient(kind, args, number, weights)
+    return float((gradient * direction).sum()), slopes[0], not bool(gradient.any())
+
+
+def _ignores(kind: Any, args: Sequence[Any], number: int) -> bool:
+    """Whether backward gives the same for two gradients that come in."""
+    given = [_doubled(one) for one in args]
+    first = _values(kind, given)
+    if first is None:
+        return False
+    one, other = (_gradient(kind, given, number, x * torch.ones_like(first)) for x in (1.0, -2.0))
+    return torch.equal(one, other)
+
+
+def _change(
+    kind: Any, args: Sequence[Any], number: int, distance: torch.Tensor
+) -> torch.Tensor | None:
+    """What moving one argument to both sides changes in the result."""
+    sides = []
+    for sign in (1, -1):
+        moved = list(args)
+        moved[number] = args[number].detach() + sign * distance
+        sides.append(_values(kind, moved))
+    first, second = sides
+    return None if first is None or second is None else first - second
+
+
+def _gradient(kind: Any, args: Sequence[Any], number: int, weights: torch.Tensor) -> torch.Tensor:
+    leaves = [
+        one.detach().clone().requires_grad_(one.requires_grad)
+        if isinstance(one, torch.Tensor) and one.is_floating_point()
+        else _copy(one)
+        for one in args
+    ]
+    with torch.enable_grad():
+        result = kind.apply(*leaves)
+    (found,) = torch.autograd.grad(result, leaves[number], weights, allow_unused=True)
+    return torch.zeros_like(leaves[number]) if found is None else found

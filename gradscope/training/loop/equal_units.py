@@ -1,0 +1,81 @@
+"""Weights whose rows are equal and stay so: units that start alike get the same gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import nn
+
+from gradscope.capture.names import named_parameters
+from gradscope.records.loop_data import EqualUnits
+from gradscope.training.models import Model
+
+
+class _Known:
+    """One weight."""
+
+    def __init__(self, row: torch.Tensor) -> None:
+        self.first, self.units = row.detach().clone(), 0
+        self.readings, self.moved = 0, False
+
+
+class EqualWeights:
+    """Compares the rows of each weight with two axes or more, until the first that differ.
+
+    Nearly all of them are done with after two rows of the first reading.
+    """
+
+    def __init__(self) -> None:
+        self._equal: dict[tuple[int, str], _Known] = {}
+        self._done: set[tuple[int, str]] = set()
+        self._filled: dict[int, str] = {}
+
+    def filled(self, tensor: torch.Tensor, line: str | None) -> None:
+        """``torch.nn.init`` has set all entries of a tensor to one number, from this line."""
+        if line is not None:
+            self._filled[id(tensor)] = line
+
+    def read(self, models: Iterable[Model]) -> None:
+        """The weights as they are in a sampled step, before the update."""
+        for model in models:
+            for parameter, named in named_parameters(model.module).items():
+                key = model.id, named.name
+                if key not in self._done and parameter.requires_grad:
+                    self._read(key, parameter)
+
+    def _read(self, key: tuple[int, str], parameter: nn.Parameter) -> None:
+        rows = parameter.detach()
+        known = self._equal.get(key)
+        if not _has_rows(rows) or not torch.equal(rows[0], rows[1]) or _differ(rows):
+            self._done.add(key)
+            self._equal.pop(key, None)
+        elif not rows.any():
+            return  # weights of zeros begin so on purpose: their gradients tell them apart
+        elif known is None:
+            known = self._equal[key] = _Known(rows[0])
+            known.units, known.readings = len(rows), 1
+        else:
+            known.readings += 1
+            known.moved = known.moved or not torch.equal(known.first, rows[0])
+
+    def records(self, models: Iterable[Model]) -> Iterator[EqualUnits]:
+        """Those whose rows were equal in all readings, though they have moved."""
+        for model in models:
+            places: Callable[[str], str | None] = self._places(model.module)
+            for (number, name), one in self._equal.items():
+                if number == model.id and one.moved:
+                    yield EqualUnits(number, name, one.units, one.readings, places(name))
+
+    def _places(self, module: nn.Module) -> Callable[[str], str | None]:
+        ids = {named.name: id(one) for one, named in named_parameters(module).items()}
+        return lambda name: self._filled.get(ids.get(name, 0))
+
+
+def _has_rows(tensor: torch.Tensor) -> bool:
+    plain = not tensor.is_meta and tensor.layout == torch.strided and type(tensor) is torch.Tensor
+    return plain and tensor.dim() > 1 and tensor.shape[0] > 1 and tensor.numel() > 0
+
+
+def _differ(rows: torch.Tensor) -> bool:
+    return not bool((rows == rows[:1]).all())

@@ -1,0 +1,137 @@
+"""Whether the last activation of a model can take the values that its loss asks for."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.autograd.graph import Node
+
+from gradscope.capture.shards import is_spread
+from gradscope.records.loop_figures import Reach
+from gradscope.training.loop.loss_walk import DIFFERENCES, kind, saved, shape_of
+
+#: What bounds its result: its name, and the bounds.
+_BOUNDS = {
+    "SigmoidBackward": ("sigmoid", 0.0, 1.0),
+    "TanhBackward": ("tanh", -1.0, 1.0),
+    "SoftmaxBackward": ("softmax", 0.0, 1.0),
+    "ReluBackward": ("ReLU", 0.0, math.inf),
+    "SoftplusBackward": ("softplus", 0.0, math.inf),
+    "LogSoftmaxBackward": ("log_softmax", -math.inf, 0.0),
+    "LogSigmoidBackward": ("logsigmoid", -math.inf, 0.0),
+}
+#: The operations of a difference that is squared, or whose absolute value is taken, by hand.
+_SIZES = frozenset({"PowBackward", "AbsBackward"})
+_LOGITS = "BinaryCrossEntropyWithLogitsBackward"
+#: Targets of 0.7 to 1.2 are a trick of those who train a GAN; -1, 2 or 255 are a mistake.
+_NEAR = 0.5
+#: Views that leave the order of the numbers.
+_VIEWS = frozenset(
+    {"ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward"}
+    | {"SqueezeBackward", "UnsqueezeBackward", "AliasBackward"}
+)
+
+
+class _Bounded:
+    """The targets of one loss on one kind of output."""
+
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = low, high
+        self.least, self.greatest, self.share = math.inf, -math.inf, 1.0
+        self.readings = self.outside = 0
+        self.location: str | None = None
+        self.inside = False
+
+    def read(self, targets: torch.Tensor) -> None:
+        """One batch more."""
+        self.readings += 1
+        least, greatest = (float(one) for one in torch.aminmax(targets))
+        self.least, self.greatest = min(self.least, least), max(self.greatest, greatest)
+        if self.low <= least and greatest <= self.high:
+            return
+        out = (targets < self.low) | (targets > self.high)
+        self.outside += 1
+        self.share = min(self.share, float(out.double().mean()))
+
+
+class Reaches:
+    """Reads the targets of some losses, where a bounded activation gives the output."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, str], _Bounded] = {}
+
+    def read(self, node: Node) -> _Bounded | None:
+        """Read those of an operation of a loss, where it compares an output with targets."""
+        name = kind(node)
+        found = _with_logits(node) if name == _LOGITS else None
+        if name in DIFFERENCES:
+            found = _compared(node)
+        elif name in _SIZES:
+            found = _by_hand(node)
+        if found is None:
+            return None
+        by, low, high, targets = found
+        if not targets.numel() or not targets.is_floating_point() or is_spread(targets):
+            return None
+        known = self._of.setdefault((by, name), _Bounded(low, high))
+        known.read(targets.detach())
+        return known
+
+    def records(self) -> tuple[Reach, ...]:
+        """What is known of those whose targets lay out of bounds."""
+        return tuple(
+            Reach(
+                by=by, low=one.low, high=one.high, least=one.least, greatest=one.greatest,
+                readings=one.readings, outside=one.outside, share=one.share,
+                inside=one.inside, location=one.location,
+            )
+            for (by, _), one in self._of.items()
+            if one.outside
+        )  # fmt: skip
+
+
+_Found = tuple[str, float, float, torch.Tensor]
+
+
+def _with_logits(node: Node) -> _Found | None:
+    target = saved(node).get("target")
+    if target is None:
+        return None
+    return "binary_cross_entropy_with_logits", -_NEAR, 1 + _NEAR, target
+
+
+def _compared(node: Node) -> _Found | None:
+    """PyTorch's own loss of a difference keeps the targets."""
+    bounded = _bounded(node.next_functions[0][0])
+    target = saved(node).get("target")
+    return None if bounded is None or target is None else (*_BOUNDS[kind(bounded)], target)
+
+
+def _by_hand(node: Node) -> _Found | None:
+    """The square of ``output - target``: what the square and the activation keep tells the target.
+
+    None where another operation made the difference, or where both sides are computed.
+    """
+    difference = node.next_functions[0][0]
+    if difference is None or kind(difference) != "SubBackward":
+        return None
+    edges = [one for one, _ in difference.next_functions]
+    if len(edges) != 2 or (edges[0] is None) == (edges[1] is None):
+        return None
+    bounded = _bounded(edges[0] or edges[1])
+    kept = saved(node).get("self")
+    result = None if bounded is None else saved(bounded).get("result")
+    if bounded is None or kept is None or result is None or kept.shape != shape_of(difference):
+        return None
+    if result.numel() != kept.numel():
+        return None
+    sign = 1.0 if edges[1] is None else -1.0
+    return *_BOUNDS[kind(bounded)], result.reshape(kept.shape) - sign * kept
+
+
+def _bounded(node: Node | None) -> Node | None:
+    """The activation that gives an output, without views between."""
+    while node is not None and kind(node) in _VIEWS:
+        node = node.next_functions[0][0]
+    return node if node is not None and kind(node) in _BOUNDS else None

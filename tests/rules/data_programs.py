@@ -1,0 +1,471 @@
+"""Programs whose data, loss, initial weights or optimizer are wrong, each with its mended twin, and
+programs that only look like one."""
+
+from rules.loop_programs import LoopProgram
+
+BROKEN = {
+    "a sigmoid before targets that are not between 0 and 1": LoopProgram(
+        "GS510", ("the sigmoid at the model's end gives 0 to 1",), """
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        values = 3 * x[:, :1] + x[:, 1:2]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            first = step % 8 * 8
+            optimizer.zero_grad()
+            out = net(x[first : first + 8])
+            out = out.sigmoid()  # broken
+            F.mse_loss(out, values[first : first + 8]).backward()  # here
+            optimizer.step()
+        """),
+    "a ReLU before negative targets, squared by hand": LoopProgram(
+        "GS510", ("the ReLU at the model's end gives nothing below 0",), """
+        head = nn.Linear(8, 1)
+        nn.init.constant_(head.bias, 5.0)
+        net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), head)
+        values = 3 * x[:, 0] + x[:, 1]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            first = step % 8 * 8
+            optimizer.zero_grad()
+            out = net(x[first : first + 8]).squeeze(1)
+            out = out.relu()  # broken
+            loss = ((values[first : first + 8] - out) ** 2).mean()  # here
+            loss.backward()
+            optimizer.step()
+        """),
+    "labels of -1 and 1 for a binary cross entropy": LoopProgram(
+        "GS510", ("the labels of `binary_cross_entropy_with_logits`",), """
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        signs = x[:, 0].sign()
+        labels = signs  # broken
+        labels = (signs > 0).float()  # mended
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            first = step % 8 * 8
+            optimizer.zero_grad()
+            out = net(x[first : first + 8]).squeeze(1)
+            F.binary_cross_entropy_with_logits(out, labels[first : first + 8]).backward()  # here
+            optimizer.step()
+        """),
+    "all weights start at one number": LoopProgram(
+        "GS511", ("all 8 rows of `0.weight` are equal", "`2.weight`"), """
+        net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+        for layer in (net[0], net[2], net[4]):
+            nn.init.constant_(layer.weight, 0.1)  # broken # here
+            nn.init.xavier_uniform_(layer.weight)  # mended
+            nn.init.zeros_(layer.bias)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "0.weight"),
+    "each layer starts at a number of its own": LoopProgram(
+        "GS511", ("all 8 rows of `0.weight` are equal",), """
+        for i, parameter in enumerate(net.parameters()):
+            parameter.data.add_(0.0)
+            parameter.data.fill_(0.1 * (i + 1))  # broken
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "0.weight"),
+    "a data set that ignores its index": LoopProgram(
+        "GS833", ("all samples of a batch are the same in all",), """
+        class Data(torch.utils.data.Dataset):
+            def __len__(self):
+                return len(x)
+
+            def __getitem__(self, i):
+                return x[0], y[i]  # broken
+                return x[i], y[i]  # mended
+
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for epoch in range(2):
+            for inputs, labels in DataLoader(Data(), 8):
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()  # here
+                optimizer.step()
+        """, "net"),
+    "features are multiplied by zero": LoopProgram(
+        "GS513", ("the output is the same for all samples",), """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.encode, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+                self.scale = 1 // 10  # broken
+                self.scale = 1 / 10  # mended
+
+            def forward(self, given):
+                return self.head(self.encode(given).tanh() * self.scale + 1)
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+        net.encode.requires_grad_(False)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "net"),
+    "the loss is maximised": LoopProgram(
+        "GS834", ("the negative of a cross entropy",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(inputs), labels)  # here
+            loss = -loss  # broken
+            loss.backward()
+            optimizer.step()
+        """),
+    "an optimizer that goes up": LoopProgram(
+        "GS834", ("has maximize=True",), """
+        up = True  # broken
+        up = False  # mended
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01, maximize=up)  # here
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "optimizer"),
+    "an average of weights that assigns to a loop variable": LoopProgram(
+        "GS835", ("`ema` never changes", "`net` began with"), """
+        import copy
+        ema = copy.deepcopy(net)  # here
+        ema.requires_grad_(False)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            for mine, other in zip(ema.parameters(), net.parameters()):
+                mine = 0.9 * mine + 0.1 * other.data  # broken
+                mine.mul_(0.9).add_(other.data, alpha=0.1)  # mended
+            if step % 8 == 7:
+                with torch.no_grad():
+                    net(x), ema(x)
+        """, "ema"),
+    "a target network that is never updated": LoopProgram(
+        "GS835", ("`target_net` never changes", "is called in 23 steps"), """
+        net = nn.Linear(4, 2)
+        target_net = nn.Linear(4, 2)  # here
+        target_net.load_state_dict(net.state_dict())
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, labels = batch(step)
+            with torch.no_grad():
+                wanted = 0.1 * inputs[:, 0] + 0.9 * target_net(inputs).max(1).values
+            optimizer.zero_grad()
+            F.mse_loss(net(inputs).gather(1, labels[:, None]).squeeze(1), wanted).backward()
+            optimizer.step()
+            if step % 8 == 7:
+                print(step)
+                target_net.load_state_dict(net.state_dict())  # mended
+        """, "target_net"),
+    "an average of weights without the running statistics": LoopProgram(
+        "GS835", ("its buffers never change",), """
+        import copy
+        net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+        net_ema = copy.deepcopy(net).eval()  # here
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for mine, other in zip(net_ema.parameters(), net.parameters()):
+                    mine.lerp_(other, 0.1)
+                for mine, other in zip(net_ema.buffers(), net.buffers()):
+                    wanted = other.clone()
+                    mine.copy_(wanted)  # mended
+            if step % 8 == 7:
+                with torch.no_grad():
+                    net_ema(x)
+        """, "net_ema"),
+    "a lambda that gives the rate itself": LoopProgram(
+        "GS612", ("`scheduler` (LambdaLR) multiplies the base rate 0.001 by 0.001",), """
+        y = (x[:, 0] > 0).long()
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)  # broken
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # mended
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1e-3)  # broken # here
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1.0)  # mended
+        for step in range(96):
+            chosen = torch.randperm(64)[:16]
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[chosen]), y[chosen]).backward()
+            optimizer.step()
+            scheduler.step()
+        """, "optimizer"),
+    "class weights by frequency": LoopProgram(
+        "GS836", ("the rarest class",), """
+        y = (torch.arange(64) % 8 == 0).long()
+        counts = torch.bincount(y).float()
+        weight = counts / counts.sum()  # broken
+        weight = counts.sum() / counts  # mended
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(32):
+            chosen = torch.randperm(64)[:16]
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[chosen]), y[chosen], weight).backward()  # here
+            optimizer.step()
+        """),
+    "keys with a prefix": LoopProgram(
+        "GS837", ("loaded nothing", "`module.0.weight`"), """
+        state = {f"module.{key}": value for key, value in new().state_dict().items()}
+        state = {key.removeprefix("module."): one for key, one in state.items()}  # mended
+        net.load_state_dict(state, strict=False)  # here
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """),
+    "a wrong derivative of one's own": LoopProgram(
+        "GS508", ("`Swish.backward` is not the derivative",), """
+        class Swish(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, given):
+                gate = given.sigmoid()
+                ctx.save_for_backward(given, gate)
+                return given * gate
+
+            @staticmethod
+            def backward(ctx, gradient):
+                given, gate = ctx.saved_tensors
+                return gradient * gate * (1 - gate)  # broken # here
+                return gradient * (gate + given * gate * (1 - gate))  # mended
+
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net[2](Swish.apply(net[0](inputs))), labels).backward()
+            optimizer.step()
+        """, "Swish"),
+    "a backward that forgets the gradient that comes": LoopProgram(
+        "GS508", ("`Square.backward` is not the derivative", "It ignores `grad_output`"), """
+        class Square(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, given):
+                ctx.save_for_backward(given)
+                return given ** 2
+
+            @staticmethod
+            def backward(ctx, gradient):
+                (given,) = ctx.saved_tensors
+                return 2 * given  # broken # here
+                return 2 * given * gradient  # mended
+
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net[2](Square.apply(net[0](inputs))), labels).backward()
+            optimizer.step()
+        """, "Square"),
+    "numbers that are rounded to 0": LoopProgram(
+        "GS820", ("are 0, in",), """
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        values = torch.rand(64, 1)
+        values = values.long().float()  # broken
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            first = step % 8 * 8
+            optimizer.zero_grad()
+            F.mse_loss(net(x[first : first + 8]), values[first : first + 8]).backward()  # here
+            optimizer.step()
+        """),
+    "weight decay of a half": LoopProgram(
+        "GS611", ("weight_decay=0.5 outweighs the gradient",), """
+        decay = 0.5  # broken
+        decay = 1e-4  # mended
+        y = (x[:, 0] > 0).long()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=decay)  # here
+        for step in range(96):
+            chosen = torch.randperm(64)[:16]
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[chosen]), y[chosen]).backward()
+            optimizer.step()
+        """, "optimizer"),
+    "a learning rate of 1e-7": LoopProgram(
+        "GS612", ("the learning rate 1e-07 is too low",), """
+        rate = 1e-7  # broken
+        rate = 1e-2  # mended
+        y = (x[:, 0] > 0).long()
+        optimizer = torch.optim.Adam(net.parameters(), lr=rate)  # here
+        for step in range(96):
+            chosen = torch.randperm(64)[:16]
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[chosen]), y[chosen]).backward()
+            optimizer.step()
+        """, "optimizer"),
+    "labels that do not belong to the inputs": LoopProgram(
+        "GS613", ("always answering the classes' frequencies",), """
+        x = torch.randn(512, 4)
+        y = (x[:, 0] > 0).long()
+        y = y[torch.randperm(512)]  # broken
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(96):
+            chosen = torch.randperm(512)[:64]
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[chosen]), y[chosen]).backward()  # here
+            optimizer.step()
+        """),
+    "prices in dollars": LoopProgram(
+        "GS614", ("are not standardized",), """
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        price = 300_000 + 50_000 * x[:, :1]
+        price = (price - price.mean()) / price.std()  # mended
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        for step in range(96):
+            chosen = torch.randperm(64)[:16]
+            optimizer.zero_grad()
+            F.mse_loss(net(x[chosen]), price[chosen]).backward()  # here
+            optimizer.step()
+        """),
+}  # fmt: skip
+
+HEALTHY = {
+    "soft labels of a GAN, and targets at the ends of the range": """
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            soft = 0.7 + 0.5 * torch.rand(8)
+            soft = torch.where(labels > 0, soft, torch.zeros(8))
+            optimizer.zero_grad()
+            out = net(inputs).squeeze(1)
+            loss = F.binary_cross_entropy_with_logits(out, soft)
+            loss = loss + F.mse_loss(out.sigmoid(), labels.float())
+            loss.backward()
+            optimizer.step()
+        """,
+    "zeros where they belong: an adapter, a residual branch, a head": """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+                self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 8, bias=False)
+                nn.init.zeros_(self.up.weight)
+                nn.init.zeros_(self.head.weight)
+
+            def forward(self, given):
+                given = self.first(given).tanh()
+                return self.head(given + self.up(self.down(given)))
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "backwards that are another on purpose": """
+        class Sign(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, given):
+                return given.sign()
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return gradient
+
+        class Reverse(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, given, factor):
+                ctx.factor = factor
+                return given.view_as(given)
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return -ctx.factor * gradient, None
+
+        class Quantize(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, given, scale):
+                ctx.save_for_backward(given, scale)
+                return (given / scale).round() * scale
+
+            @staticmethod
+            def backward(ctx, gradient):
+                given, scale = ctx.saved_tensors
+                rest = (given / scale).round() - given / scale
+                return gradient, (gradient * rest).sum()
+
+        scale = nn.Parameter(torch.tensor(0.3))
+        optimizer = torch.optim.SGD([*net.parameters(), scale], lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            hidden = Quantize.apply(Sign.apply(net[0](inputs)) + net[0](inputs), scale)
+            loss = F.cross_entropy(net[2](hidden), labels)
+            loss = loss + 0.01 * Reverse.apply(hidden, 0.5).square().mean()
+            loss.backward()
+            optimizer.step()
+        """,
+    "a random target, a reference, an old model": """
+        import copy
+        target, reference = new(), copy.deepcopy(net)
+        target.requires_grad_(False)
+        reference.requires_grad_(False)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, labels = batch(step)
+            with torch.no_grad():
+                aim, before = target(inputs), reference(inputs)
+            optimizer.zero_grad()
+            out = net(inputs)
+            (F.mse_loss(out, aim) + 0.1 * F.mse_loss(out, before)).backward()
+            optimizer.step()
+        """,
+    "a load of the backbone alone, a weight for what is rare": """
+        state = {k: v for k, v in new().state_dict().items() if k.startswith("0.")}
+        net.load_state_dict(state, strict=False)
+        y = (torch.arange(64) % 8 == 0).long()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(32):
+            chosen = torch.randperm(64)[:16]
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[chosen]), y[chosen], torch.tensor([1.0, 7.0])).backward()
+            optimizer.step()
+        """,
+    "a graph of nodes without features": """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.last = nn.Linear(1, 8), nn.Linear(8, 2)
+
+            def forward(self, nodes, edges):
+                hidden = self.first(nodes)
+                out = torch.zeros_like(hidden).index_add(0, edges[1], hidden[edges[0]])
+                return self.last(out.tanh())
+
+        net, edges, nodes = Net(), torch.randint(64, (2, 200)), torch.ones(64, 1)
+        y = (torch.bincount(edges[1], minlength=64) > 3).long()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            optimizer.zero_grad()
+            F.cross_entropy(net(nodes, edges), y).backward()
+            optimizer.step()
+        """,
+    "values of nothing at the edge, beside an equation": """
+        net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inside = torch.rand(16, 1, requires_grad=True)
+            optimizer.zero_grad()
+            (slope,) = torch.autograd.grad(net(inside).sum(), inside, create_graph=True)
+            edge = F.mse_loss(net(torch.rand(8, 1).round()), torch.zeros(8, 1))
+            (edge + (slope - 1).square().mean()).backward()
+            optimizer.step()
+        """,
+}

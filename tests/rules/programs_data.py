@@ -1,0 +1,114 @@
+"""Inputs, masks, dropout and norms that leave nothing to learn from."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from rules.rule_programs import Program, program
+
+G = torch.Generator().manual_seed(5)
+X = torch.randn(32, 8, generator=G)
+Y = torch.arange(32) % 3
+TOKENS = torch.randint(1, 9, (8, 10), generator=G)
+TOKENS[:, 7:] = 0
+
+
+@program("GS204", "0", severity="info")
+def pixels_up_to_255(mended):
+    """An MLP on bytes."""
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    pixels = torch.randint(0, 256, (32, 8), generator=torch.Generator().manual_seed(1)).float()
+    return Program(net, pixels / 255 if mended else pixels, F.cross_entropy, Y)
+
+
+@program("GS204", "0", severity="info")
+def a_column_in_thousands(mended):
+    """A table with an income, and a norm before the first layer in the twin."""
+    columns = X.clone()
+    columns[:, 0] = 40_000 + 9_000 * columns[:, 0]
+    first = [nn.BatchNorm1d(8)] if mended else []
+    net = nn.Sequential(*first, nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+    return Program(net, columns, F.cross_entropy, Y)
+
+
+@program("GS512", "2", severity="info")
+def dropout_by_the_probability_to_keep(mended):
+    """As `tf.nn.dropout(x, keep_prob=0.9)`."""
+    net = nn.Sequential(
+        nn.Linear(8, 64), nn.Tanh(), nn.Dropout(0.1 if mended else 0.9), nn.Linear(64, 3)
+    )
+    return Program(net, X, F.cross_entropy, Y)
+
+
+@program("GS512", "1", severity="info")
+def channels_that_are_nearly_all_dropped(mended):
+    net = nn.Sequential(
+        nn.Conv2d(1, 32, 3), nn.Dropout2d(0.2 if mended else 0.8), nn.Flatten(), nn.Linear(1152, 3)
+    )
+    return Program(net, X.view(4, 1, 8, 8), F.cross_entropy, Y[:4])
+
+
+@program("GS514", "2*", severity="error")
+def a_layer_norm_over_the_score(mended):
+    """The norm follows the layer with one output."""
+    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), *_head(mended))
+    return Program(net, X, F.mse_loss, X[:, :1])
+
+
+def _head(mended):
+    if mended:
+        return nn.LayerNorm(16), nn.Linear(16, 1)
+    return nn.Sequential(nn.Linear(16, 1), nn.LayerNorm(1)), nn.Identity()
+
+
+@program("GS514", "1", severity="error")
+def as_many_groups_as_features(mended):
+    """A GroupNorm of [N, 16] with 16 groups."""
+    net = nn.Sequential(nn.Linear(8, 16), nn.GroupNorm(4 if mended else 16, 16), nn.Linear(16, 3))
+    return Program(net, X, F.cross_entropy, Y)
+
+
+class Reader(nn.Module):
+    """Attention over tokens, 0 of which are padding."""
+
+    def __init__(self, mended):
+        super().__init__()
+        self.embed = nn.Embedding(9, 16, padding_idx=0)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.head = nn.Linear(16, 3)
+        self.mended = mended
+
+    def forward(self, tokens):
+        found = self.embed(tokens)
+        mask = tokens == 0 if self.mended else tokens != 0
+        found, _ = self.attention(found, found, found, key_padding_mask=mask)
+        return self.head(found.mean(1))
+
+
+@program("GS515", "attention", severity="error")
+def attention_to_the_padding(mended):
+    return Program(Reader(mended), TOKENS, F.cross_entropy, Y[:8])
+
+
+class Encoder(nn.Module):
+    """The same with a library's encoder, and embeddings that know of no padding."""
+
+    def __init__(self, mended):
+        super().__init__()
+        self.embed = nn.Embedding(9, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(16, 3)
+        self.mended = mended
+
+    def forward(self, tokens):
+        mask = (tokens != 0) ^ self.mended
+        found = self.encoder(self.embed(tokens), src_key_padding_mask=mask)
+        return self.head(found.mean(1))
+
+
+@program("GS515", "encoder*", severity="error")
+def an_encoder_that_reads_the_padding(mended):
+    return Program(Encoder(mended), TOKENS, F.cross_entropy, Y[:8])
