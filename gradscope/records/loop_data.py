@@ -82,7 +82,8 @@ class LoopCopy:
         unchanged: whether it has the weights that it had before the first step.
         stale_buffers: whether its weights have changed, and its buffers, as running statistics,
             have not, while those of the other have.
-        follows: whether its name, or its class, says that it follows the other: "target", "ema".
+        follows: whether its name, its class, or those of the object that has it say that it follows
+            the other: "target", "ema".
         location: where it was called first.
         made: the line that assigns it, where one is written.
     """

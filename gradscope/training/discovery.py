@@ -95,6 +95,18 @@ def variable_name(found: object) -> str | None:
     return None
 
 
+def holder_of(found: object) -> tuple[str, str] | None:
+    """The variable of the script's whose object has this as an attribute, and its class."""
+    same = _same(found)
+    for scope in (dict(vars(sys.modules["__main__"])), *_scopes()):
+        for name, owner in list(scope.items()):
+            if name.startswith("_") or isinstance(owner, dict):
+                continue
+            if any(id(value) in same for value in _plain_attributes(owner).values()):
+                return name, type(owner).__name__
+    return None
+
+
 def _same(found: object) -> set[int]:
     """The ids by which a variable may hold it: its own, and that of a wrapped module."""
     if not isinstance(found, nn.Module):

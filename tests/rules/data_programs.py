@@ -189,6 +189,32 @@ BROKEN = {
                 with torch.no_grad():
                     net_ema(x)
         """, "net_ema"),
+    "an average in an object of its own": LoopProgram(
+        "GS835", ("`module` never changes",), """
+        import copy
+
+        class ModelEMA:
+            def __init__(self, model):
+                self.module = copy.deepcopy(model).eval()  # here
+                self.module.requires_grad_(False)
+
+            def update(self, model):
+                for name, value in self.module.state_dict().items():
+                    value = 0.9 * value + 0.1 * model.state_dict()[name]  # broken
+                    value.lerp_(model.state_dict()[name], 0.1)  # mended
+
+        average = ModelEMA(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            average.update(net)
+            if step % 8 == 7:
+                with torch.no_grad():
+                    average.module(x)
+        """, "module"),
     "a lambda that gives the rate itself": LoopProgram(
         "GS612", ("`scheduler` (LambdaLR) multiplies the base rate 0.001 by 0.001",), """
         y = (x[:, 0] > 0).long()

@@ -13,13 +13,14 @@ from torch import nn
 from gradscope.capture.fingerprints import combined, fingerprints
 from gradscope.capture.hooks import OwnHook, hook_calls
 from gradscope.records.loop_data import LoopCopy
-from gradscope.training.discovery import frozen_modules, variable_name
+from gradscope.training.discovery import frozen_modules, holder_of, variable_name
 from gradscope.training.guard import Guard
 from gradscope.training.loop.model_uses import plain_parameters, signature
 from gradscope.training.loop.script_lines import script_line, written_assignment
 from gradscope.training.models import Models
 
-#: Words for what follows a model that trains, in a variable's or a class's name.
+#: Words for what follows a model that trains, in the name of a variable or a class, its own or its
+#: holder's.
 _FOLLOWS = re.compile(
     r"(?<![a-z])(target|tgt|ema|teacher|momentum|avg|average|averaged|shadow|slow|polyak|swa)"
     r"(?![a-z])"
@@ -32,7 +33,8 @@ class _Copy:
     def __init__(self, module: nn.Module, name: str, of: str, original: nn.Module) -> None:
         self.module, self.original = weakref.ref(module), weakref.ref(original)
         self.name, self.of = name, of
-        self.follows = any(_FOLLOWS.search(_words(one)) for one in (name, type(module).__name__))
+        names = (name, type(module).__name__, *(holder_of(module) or ()))
+        self.follows = any(_FOLLOWS.search(_words(one)) for one in names)
         self.digest, self.buffers = _digest(module), _buffers(module)
         self.made = written_assignment(name.rpartition(".")[2])
         self.calls = 0
