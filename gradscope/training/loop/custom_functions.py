@@ -19,7 +19,6 @@ import torch
 
 from gradscope.explain.shared.frames import in_library, is_hidden, shown
 from gradscope.records.loop_data import LoopFunction
-from gradscope.running.state import random_state_restored
 
 _Function: Any = torch.autograd.Function
 _PLAIN = (type(None), bool, int, float, str)
@@ -30,7 +29,7 @@ _LARGEST, _MOST = 1 << 16, 8
 _STEP, _DIRECTIONS, _WRONG = 1e-6, 4, 0.1
 _METHODS = ("forward", "backward")
 #: Values of global variables that no line can write to.
-_FIXED = (*_PLAIN, tuple, type, ModuleType, FunctionType, BuiltinFunctionType, torch.dtype)
+_FIXED = (*_PLAIN, tuple, type, FunctionType, BuiltinFunctionType, torch.dtype)
 #: What writes to something outside, by the operation or by the name of what is called.
 _WRITES = frozenset({"STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL"})
 _CALLS = frozenset({"append", "extend", "insert", "pop", "update", "write", "open", "setattr"})
@@ -83,9 +82,9 @@ class CustomFunctions:
         """Check those that were called in this step."""
         kept, self._kept = self._kept, {}
         for kind, args in kept.items():
-            devices = {one.device for one in args if isinstance(one, torch.Tensor)}
+            gpus = {t.device.index for t in args if isinstance(t, torch.Tensor) and t.is_cuda}
             quiet = io.StringIO()
-            with random_state_restored(devices), redirect_stdout(quiet), redirect_stderr(quiet):
+            with torch.random.fork_rng(gpus), redirect_stdout(quiet), redirect_stderr(quiet):
                 found = _checked(kind, args)
             if found is not None:
                 number, backward, differences, zeros = found
@@ -147,11 +146,16 @@ def _is_pure(kind: type) -> bool:
             if _CALLS & {*code.co_names} or _writes(code):
                 return False
             used = [method.__globals__[one] for one in code.co_names if one in method.__globals__]
-            if not all(isinstance(one, _FIXED) for one in used):
+            if not all(isinstance(one, _FIXED) or _is_plain_module(one) for one in used):
                 return False
             own = (one for one in used if isinstance(one, FunctionType) and _is_own(one))
             found += [one for one in own if one not in found]
     return True
+
+
+def _is_plain_module(found: object) -> bool:
+    """Whether it is a module that keeps no state that is not restored, as NumPy's random one."""
+    return isinstance(found, ModuleType) and found.__name__.partition(".")[0] in ("torch", "math")
 
 
 def _writes(code: CodeType) -> bool:
