@@ -68,7 +68,10 @@ RULE = Rule(
         ),
     ),
     runs=Runs(per="model", calls=True),
-    explains=("GS603",),
+    explains=(
+        "GS603",
+        "GS613",
+    ),
 )
 
 

@@ -55,7 +55,7 @@ RULE = Rule(
     ),
     # At the end of a schedule, and of training, steps are small and should be.
     runs=Runs(always=True, per="model", at_optimizer=True),
-    explains=("GS603", "GS604"),
+    explains=("GS603", "GS613", "GS604"),
 )
 #: A gradient this small beside the largest is rounding, as of a bias before a batch norm.
 _NOISE = 1e-6

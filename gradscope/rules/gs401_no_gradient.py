@@ -62,7 +62,10 @@ RULE = Rule(
         "PyTorch, autograd mechanics: locally disabling gradient computation",
     ),
     runs=Runs(loop=True),
-    explains=("GS603",),
+    explains=(
+        "GS603",
+        "GS613",
+    ),
 )
 
 

@@ -32,7 +32,7 @@ RULE = Rule(
         "PyTorch, nn.NLLLoss: the input is expected to contain log-probabilities",
     ),
     runs=Runs(samples=1, parameters="all", calls=True),
-    explains=("GS506", "GS603"),
+    explains=("GS506", "GS603", "GS613"),
 )
 _SOFTMAX = "SoftmaxBackward0"
 _GUESSED = (

@@ -26,7 +26,7 @@ RULE = Rule(
     fix="Drop the activation after the last layer.",
     sources=("PyTorch, nn.CrossEntropyLoss: the input is expected to contain unnormalized logits",),
     runs=Runs(samples=1, parameters="all", calls=True),
-    explains=("GS103", "GS506", "GS603"),
+    explains=("GS103", "GS506", "GS603", "GS613"),
 )
 _CUT = ("ReluBackward0", "HardtanhBackward0", "ThresholdBackward0")
 _SAID = {"ReluBackward0": "ReLU", "HardtanhBackward0": "ReLU6 or hard tanh"}

@@ -27,7 +27,7 @@ RULE = Rule(
         "Lightning-AI/pytorch-lightning#18272",
     ),
     runs=Runs(samples=1, parameters="all", calls=True),
-    explains=("GS506", "GS603"),
+    explains=("GS506", "GS603", "GS613"),
 )
 _OPS = {"SigmoidBackward0": "sigmoid", "SoftmaxBackward0": "softmax"}
 

@@ -41,7 +41,7 @@ RULE = Rule(
                   CHOSEN),
     ),
     runs=Runs(loop=True),
-    explains=("GS103", "GS201", "GS603"),
+    explains=("GS103", "GS201", "GS603", "GS613"),
 )  # fmt: skip
 
 

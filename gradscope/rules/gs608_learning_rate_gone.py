@@ -42,7 +42,7 @@ RULE = Rule(
         Threshold("share", 1e-6, "the learning rate over its peak, at or below which it fires"),
     ),
     runs=Runs(samples=0, steps=50, metrics=("learning_rates",)),
-    explains=("GS104", "GS603", "GS605"),
+    explains=("GS104", "GS603", "GS613", "GS605"),
 )
 
 

@@ -55,7 +55,7 @@ RULE = Rule(
         Threshold("noise", 0.5, "standard deviation over mean, above which it does not judge"),
     ),
     runs=Runs(loop=True),
-    explains=("GS101", "GS603", "GS605"),
+    explains=("GS101", "GS603", "GS613", "GS605"),
 )
 
 

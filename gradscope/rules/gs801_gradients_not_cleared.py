@@ -35,7 +35,7 @@ RULE = Rule(
         Threshold("steps", 4, "such steps, below which it waits for the end of the run", CHOSEN),
     ),
     runs=Runs(loop=True),
-    explains=("GS102", "GS104", "GS601", "GS602", "GS603", "GS604", "GS607"),
+    explains=("GS102", "GS104", "GS601", "GS602", "GS603", "GS613", "GS604", "GS607"),
 )
 
 

@@ -29,7 +29,7 @@ RULE = Rule(
     ),
     thresholds=(Threshold("share", 0.5, "share of the steps, above which it fires", CHOSEN),),
     runs=Runs(loop=True),
-    explains=("GS103", "GS104", "GS401", "GS603", "GS605"),
+    explains=("GS103", "GS104", "GS401", "GS603", "GS613", "GS605"),
 )
 
 

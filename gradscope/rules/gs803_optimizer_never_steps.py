@@ -26,7 +26,7 @@ RULE = Rule(
         "PyTorch tutorials, optimizing model parameters: zero_grad, backward, step",
     ),
     runs=Runs(loop=True),
-    explains=("GS104", "GS603", "GS605", "GS812"),
+    explains=("GS104", "GS603", "GS613", "GS605", "GS812"),
 )
 
 

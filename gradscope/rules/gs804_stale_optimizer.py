@@ -32,7 +32,7 @@ RULE = Rule(
         "PyTorch tutorials, transfer learning: the optimizer is made after the head is replaced",
     ),
     runs=Runs(loop=True),
-    explains=("GS103", "GS401", "GS402", "GS404", "GS603"),
+    explains=("GS103", "GS401", "GS402", "GS404", "GS603", "GS613"),
 )
 
 

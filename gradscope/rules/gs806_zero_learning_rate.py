@@ -24,7 +24,7 @@ RULE = Rule(
     fix="Look at where the rate is computed: an integer division, a schedule's factor, a config.",
     sources=("PyTorch, torch.optim: per-parameter options",),
     runs=Runs(loop=True),
-    explains=("GS104", "GS603", "GS605", "GS608"),
+    explains=("GS104", "GS603", "GS613", "GS605", "GS608"),
 )
 
 

@@ -38,7 +38,7 @@ RULE = Rule(
         ),
     ),
     runs=Runs(loop=True),
-    explains=("GS104", "GS603", "GS605", "GS608"),
+    explains=("GS104", "GS603", "GS613", "GS605", "GS608"),
 )
 
 

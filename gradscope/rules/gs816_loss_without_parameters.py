@@ -32,7 +32,7 @@ RULE = Rule(
         "PyTorch, autograd mechanics: how autograd encodes the history",
     ),
     runs=Runs(loop=True),
-    explains=("GS103", "GS401", "GS603", "GS605"),
+    explains=("GS103", "GS401", "GS603", "GS613", "GS605"),
 )
 
 

@@ -30,7 +30,10 @@ RULE = Rule(
     ),
     thresholds=(Threshold("share", 0.2, "share of the losses read, above which it fires", CHOSEN),),
     runs=Runs(loop=True),
-    explains=("GS603",),
+    explains=(
+        "GS603",
+        "GS613",
+    ),
 )
 
 

@@ -29,7 +29,7 @@ RULE = Rule(
     ),
     thresholds=(Threshold("share", 0.2, "share of the losses read, above which it fires", CHOSEN),),
     runs=Runs(loop=True),
-    explains=("GS601", "GS602", "GS603", "GS604"),
+    explains=("GS601", "GS602", "GS603", "GS613", "GS604"),
 )
 
 

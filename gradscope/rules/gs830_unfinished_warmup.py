@@ -35,7 +35,7 @@ RULE = Rule(
         Threshold("steps", 20, "steps, below which nothing is reported", CHOSEN),
     ),
     runs=Runs(loop=True, end=True),
-    explains=("GS104", "GS603", "GS605"),
+    explains=("GS104", "GS603", "GS613", "GS605"),
 )
 
 

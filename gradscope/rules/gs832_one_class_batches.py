@@ -33,7 +33,7 @@ RULE = Rule(
         Threshold("share", 0.8, "share of batches of one class, from which on it fires", CHOSEN),
     ),
     runs=Runs(loop=True),
-    explains=("GS601", "GS602", "GS603"),
+    explains=("GS601", "GS602", "GS603", "GS613"),
 )
 
 
