@@ -60,7 +60,7 @@ RULE = Rule(
     ),
     # Of at least five steps, as TorchLens asks for: a zero that an initial zero makes is gone then.
     runs=Runs(loop=True),
-    explains=("GS603", "GS613", "GS821"),
+    explains=("GS513", "GS603", "GS613", "GS821"),
 )
 _WINDOW = 8
 

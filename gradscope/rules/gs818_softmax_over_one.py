@@ -34,7 +34,7 @@ RULE = Rule(
     ),
     thresholds=(Threshold("share", 0.2, "share of the losses read, above which it fires", CHOSEN),),
     runs=Runs(loop=True),
-    explains=("GS103", "GS821"),
+    explains=("GS103", "GS513", "GS613", "GS821"),
 )
 
 

@@ -30,7 +30,7 @@ RULE = Rule(
     ),
     thresholds=(Threshold("loads", 3, "such loads, below which nothing is reported", CHOSEN),),
     runs=Runs(loop=True),
-    explains=("GS603", "GS613", "GS605"),
+    explains=("GS603", "GS613", "GS605", "GS835"),
 )
 
 

@@ -226,7 +226,7 @@ def test_the_rule_of_the_page():
     example, *more = [text for text in blocks("python", page) if "RULE = Rule(" in text]
     assert not more
     module: dict[str, Any] = {}
-    exec(compile(example, "gs511_large_parameter.py", "exec"), module)
+    exec(compile(example, "gs516_large_parameter.py", "exec"), module)
     rule, find = module["RULE"], module["find"]
     assert faults(rule) == []
     assert rule.code not in CODES
