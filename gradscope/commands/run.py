@@ -226,6 +226,29 @@ def run(
             "`gradscope leaks` does, on the script's first batch.",
         ),
     ] = False,
+    explain_spikes: Annotated[
+        bool,
+        typer.Option(
+            "--explain-spikes/--no-explain-spikes",
+            help="Where the loss or the gradient spikes, find the sample that made it, and keep "
+            "the step for `gradscope spike` (at most 3 a run).",
+        ),
+    ] = True,
+    capsule: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="STEP", help="Keep this step for `gradscope spike`, too. Repeatable.", min=1
+        ),
+    ] = None,
+    capsule_size: Annotated[
+        int, typer.Option(metavar="MB", help="The most that the tensors of a step may take.", min=0)
+    ] = 256,
+    capsule_weights: Annotated[
+        bool,
+        typer.Option(
+            "--capsule-weights", metavar="", help="Keep the weights before such a step, too."
+        ),
+    ] = False,
     no_nan_detector: Annotated[
         bool,
         flag(
@@ -283,6 +306,10 @@ def run(
         steps=steps,
         seconds=_seconds(seconds),
         leaks=leaks,
+        spikes=explain_spikes,
+        capsules=tuple(capsule or ()),
+        capsule_size=capsule_size,
+        capsule_weights=capsule_weights,
         rules=rules.settings(None),
     )
     threshold = rules.fail_on or "never"

@@ -22,6 +22,7 @@ from gradscope.records.graph import AutogradGraph, faults
 from gradscope.records.leaks import LeaksReport
 from gradscope.records.report import CheckReport, Report
 from gradscope.records.saliency import SaliencyReport
+from gradscope.records.spike import SpikeReport
 from gradscope.references import data_as_written
 from gradscope.typeset.text import printable_json
 
@@ -50,7 +51,8 @@ def dumps(
     | WhyReport
     | DiffReport
     | LeaksReport
-    | ExperimentReport,
+    | ExperimentReport
+    | SpikeReport,
 ) -> str:
     """The record as one JSON document, keys in the order of the records."""
     data = to_data(record)

@@ -126,6 +126,7 @@ class Verdict:
         sampled: how many steps were sampled.
         samples: the steps of the samples, by the model's number.
         judgement: which rules have seen enough.
+        capsules: the steps of which one is kept.
     """
 
     run: TrainingRun
@@ -134,6 +135,7 @@ class Verdict:
     sampled: int = 0
     samples: Mapping[int, Sequence[int]] = field(default_factory=dict)
     judgement: Judgement | None = None
+    capsules: Sequence[int] = ()
 
     def lines(self) -> Iterator[Line]:
         """The worst cause, how many more findings there are; or that none was found."""
@@ -184,6 +186,9 @@ class Verdict:
         run, quoted = self.run, shlex.quote(path)
         command = f"gradscope {'why' if self.findings else 'show'} {quoted}"
         text = plain(f"recorded in {path}: `{command}`")
+        if self.capsules:
+            steps = stretches([(step, step) for step in self.capsules])
+            text += f"; the samples of {steps}: `gradscope spike {quoted}`"
         late = [one for one in self.findings if one.origin is not None and one.steps[0][0] > 1]
         if late and not run.options.get("deep"):
             step = late[0].steps[0][0]

@@ -20,7 +20,9 @@ from gradscope.rules._rule import PRESETS, Limits, Rule, Runs, Threshold
 from gradscope.rules._sampled import Sampled
 from gradscope.rules._settings import FAIL_ON, RuleSettings
 from gradscope.rules._severity import SEVERITIES, reaches, severity
+from gradscope.rules._spike_causes import spike_cause
 from gradscope.rules._weights import Weights
+from gradscope.rules._window import Window
 
 __all__ = [
     "COMPARISONS",
@@ -41,6 +43,7 @@ __all__ = [
     "StepHistory",
     "Threshold",
     "Weights",
+    "Window",
     "diagnose",
     "diagnose_ranks",
     "documented",
@@ -53,5 +56,6 @@ __all__ = [
     "reaches",
     "rule_book",
     "severity",
+    "spike_cause",
     "wanted",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from gradscope.records.report import Finding
 from gradscope.rules._history import StepHistory
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._window import Window
 from gradscope.rules._words import number
 
 RULE = Rule(
@@ -69,25 +70,33 @@ _FLOOR = 1e-3
 _SIGNED = 7
 
 
-def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
-    """One finding for an optimizer's steps."""
-    before, loss = history.loss, history.now.loss
+def stands_out(before: Window, loss: float | None, limits: Limits) -> tuple[float, float] | None:
+    """The deviations of a loss above those before, and how many it takes; None: it is usual."""
     if loss is None or before.count == 0 or loss <= before.high:
-        return
+        return None
     if before.count < limits["history"] or not math.isfinite(loss):
-        return
+        return None
     needed = limits["deviations"] * (1 if before.factor is not None else _SIGNED)
     deviations = before.deviations(loss, _FLOOR)
     if deviations <= needed:
-        return
+        return None
     if loss - before.usual <= limits["beyond"] * (before.high - before.usual):
+        return None
+    return deviations, needed
+
+
+def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
+    """One finding for an optimizer's steps."""
+    before, loss = history.loss, history.now.loss
+    found = stands_out(before, loss, limits)
+    if found is None or loss is None:
         return
     yield RULE.finding(
         history.now.optimizer,
         f"the loss of step {history.now.step} is {number(loss)}, after a median of "
         f"{number(before.usual)} in the steps before, nearly all of them up to "
         f"{number(before.high)}.",
-        value=deviations,
-        threshold=needed,
+        value=found[0],
+        threshold=found[1],
         source=limits.source("deviations"),
     )

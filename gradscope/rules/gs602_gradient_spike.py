@@ -10,6 +10,7 @@ from statistics import median
 from gradscope.records.report import Finding
 from gradscope.rules._history import SampleHistory, StepHistory
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._window import Window
 from gradscope.rules._words import number
 
 RULE = Rule(
@@ -78,16 +79,24 @@ RULE = Rule(
 _FLOOR = 1e-3
 
 
+def stands_out(before: Window, norm: float | None, limits: Limits) -> float | None:
+    """The norm over the median of those before; None where it is usual."""
+    if norm is None or before.count == 0 or not before.high < norm < math.inf:
+        return None
+    if before.count < limits["history"] or norm <= limits["beyond"] * before.high:
+        return None
+    if not before.usual or norm <= limits["ratio"] * before.usual:
+        return None
+    if before.deviations(norm, _FLOOR) <= limits["deviations"]:
+        return None
+    return norm / before.usual
+
+
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
     """One finding for an optimizer's steps."""
     before, norm = history.gradient, history.now.gradient_norm
-    if norm is None or before.count == 0 or not before.high < norm < math.inf:
-        return
-    if before.count < limits["history"] or norm <= limits["beyond"] * before.high:
-        return
-    if not before.usual or norm <= limits["ratio"] * before.usual:
-        return
-    if before.deviations(norm, _FLOOR) <= limits["deviations"]:
+    ratio = stands_out(before, norm, limits)
+    if ratio is None or norm is None:
         return
     leap = history.norms.largest()
     largest = ""
@@ -99,7 +108,7 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
         f"the gradient's norm in step {history.now.step} is {number(norm)}, after a median of "
         f"{number(before.usual)} in the steps before, nearly all of them up to "
         f"{number(before.high)}.{largest}",
-        value=norm / before.usual,
+        value=ratio,
         limit=limits.of("ratio"),
     )
 

@@ -16,14 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from threading import get_ident
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from gradscope.capture.hooks import OwnHook, raised_by_a_handler
+from gradscope.capture.hooks import raised_by_a_handler
 from gradscope.errors import message_of
 from gradscope.leaks.judge import judge
 from gradscope.leaks.subject import Wishes
@@ -33,7 +31,7 @@ from gradscope.loading.workload import Workload
 from gradscope.nesting import find, replaced
 from gradscope.records.leaks import AxisResult
 from gradscope.running.step import as_found
-from gradscope.training.cause_tracer import foreign_modes
+from gradscope.training.extra_passes import refusal
 from gradscope.training.models import Model, Models
 
 #: The step after which the models are judged.
@@ -89,7 +87,7 @@ class LeakCheck:
 
     def _judge(self, step: int, model: Model, batch: Batch | str) -> None:
         name = self._models.name(model)
-        why = batch if isinstance(batch, str) else _refusal(model)
+        why = batch if isinstance(batch, str) else refusal(model)
         axes: Sequence[AxisResult] = ()
         if not why and isinstance(batch, Batch):
             try:
@@ -213,38 +211,6 @@ def _others(item: Any) -> Iterator[Any]:
 
 def _is_dense(tensor: torch.Tensor) -> bool:
     return tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested
-
-
-def _refusal(model: Model) -> str:
-    """Why extra passes could be seen by the script, or could not be believed; "": neither."""
-    module = model.module
-    if model.compiled:
-        return "the model is compiled"
-    if foreign_modes() or _get_current_dispatch_mode() is not None:
-        return "the script has a mode on that sees every operation"
-    if torch._C._autograd._profiler_enabled():
-        return "the script profiles"
-    everywhere = nn.modules.module
-    hooks = [*everywhere._global_forward_hooks.values()]
-    hooks += everywhere._global_forward_pre_hooks.values()
-    for one in module.modules():
-        name = type(one).__name__
-        if isinstance(one, torch.jit.ScriptModule):
-            return f"`{name}` is scripted"
-        replacement = one.__dict__.get("forward")
-        if replacement is not None and getattr(replacement, "__self__", None) is not one:
-            return f"the `forward` of `{name}` was replaced"
-        if isinstance(replacement, MethodType) and replacement.__func__.__closure__:
-            return f"the `forward` of `{name}` was replaced"
-        hooks += (*one._forward_hooks.values(), *one._forward_pre_hooks.values())
-    if any(not (isinstance(hook, OwnHook) or _is_torchs(hook)) for hook in hooks):
-        return "the script has forward hooks on the model, which would see the extra passes"
-    return ""
-
-
-def _is_torchs(hook: Any) -> bool:
-    origin = getattr(hook, "__module__", None) or type(hook).__module__
-    return str(origin).split(".")[0] == "torch"
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.leaks import AxisResult
@@ -36,6 +37,7 @@ from gradscope.training.pipeline_stages import stages_imported
 from gradscope.training.placements import Placements
 from gradscope.training.replicas import several_processes
 from gradscope.training.sample_schedule import Schedule
+from gradscope.training.spikes.spikes import Spikes
 from gradscope.training.steps import Parts, Steps
 from gradscope.training.traced_steps import TracedSteps
 from gradscope.training.unused import unused_parameters
@@ -59,6 +61,7 @@ class Observer:
         limit: after how many steps or seconds it ends; None: not before its end.
         processes: how many train together.
         leaks: takes the step, the model's id and the verdicts of ``--leaks``; None: no check.
+        spikes: makes what keeps the steps that stand out; None: none is kept.
         failed: takes an error of gradscope's own; from then on nothing is observed.
     """
 
@@ -76,6 +79,7 @@ class Observer:
         limit: Limit | None = None,
         processes: int = 1,
         leaks: Callable[[int, int, Sequence[AxisResult]], None] | None = None,
+        spikes: Callable[[NanDetector, Models, Schedule], Spikes] | None = None,
         failed: Callable[[BaseException], None],
     ) -> None:
         self.models = Models()
@@ -92,6 +96,7 @@ class Observer:
         optimizers = Optimizers(self._held_others)
         self._loop = loop = Loop(self.models, optimizers)
         current = CurrentStep(placements=placements)
+        detector = NanDetector(self._trained) if nan_detector else None
         self._parts = parts = Parts(
             schedule=schedule,
             metrics=MetricsSchedule(schedule, current, checked=nan_detector),
@@ -99,7 +104,7 @@ class Observer:
             sampling=OptimizerTurns(layers, guard),
             stacks=NodeStacks(),
             deep=TracedSteps(deep, guard),
-            nan_detector=NanDetector(self._trained) if nan_detector else None,
+            nan_detector=detector,
             loop=loop,
             tracer=CauseTracer(guard),
             placements=placements,
@@ -107,12 +112,16 @@ class Observer:
             optimizers=optimizers,
             guard=guard,
             leaks=self._leak_check(leaks, processes),
+            spikes=spikes(detector, self.models, schedule) if detector and spikes else None,
         )
+        self._spikes = parts.spikes
         self._calls = ModelCalls(parts, guard)
         if processes > 1:
             parts.tracer.forbid("several processes train together")
+            self._forbid_spikes("several processes train together")
         if deep is not None:
             parts.tracer.forbid("`--deep` traces these steps")
+            self._forbid_spikes("`--deep` traces steps")
         self._steps = steps = Steps(
             parts, prepare=self._prepare, write=write, located=located, judge=judge
         )
@@ -133,7 +142,8 @@ class Observer:
         self.clipping = guard(self._clipping)
         self.clipped = guard(loop.clipped)
         self.scheduler_made = guard(loop.scheduler_made)
-        self.epoch_begins = guard(loop.epoch_begins)
+        self.epoch_begins = guard(self._epoch_begins)
+        self.batch_drawn = guard(self._batch_drawn)
         self.module_set = guard(loop.module_set)
         self.parameter_set = guard(loop.parameter_set)
         self.loaded = guard(loop.loaded)
@@ -341,6 +351,7 @@ class Observer:
             if self._loop_patches is not None:  # a compiled step would trace them, too
                 self._loop_patches.close()
         self._parts.tracer.forbid("`torch.compile` traces what is called")
+        self._forbid_spikes("`torch.compile` traces what is called")
         self._parts.sampling.end()
         self._calls.close()
         self._loop.model_uses.close()
@@ -366,6 +377,19 @@ class Observer:
         mine = {p for model in self.models for p in model.module.parameters()}
         if not known.held <= mine:
             self._search()
+
+    def _forbid_spikes(self, why: str) -> None:
+        if self._spikes is not None:
+            self._spikes.forbidden = self._spikes.forbidden or why
+
+    def _epoch_begins(self, loader: DataLoader[Any]) -> None:
+        self._loop.epoch_begins(loader)
+        if self._spikes is not None:
+            self._spikes.indices.epoch_begins(loader)
+
+    def _batch_drawn(self, iterator: Any, indices: Any) -> None:
+        if self._spikes is not None:
+            self._spikes.indices.drawn(iterator, indices)
 
     def _clearing(self) -> None:
         if self._loop.changed:  # most loops begin with it

@@ -13,16 +13,18 @@ import random
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import GradscopeError, message_of
+from gradscope.output_files import whole_file
 from gradscope.records.answers import Judgement, NonFiniteOrigin
 from gradscope.records.leaks import AxisResult
 from gradscope.records.loop import LoopRecord
 from gradscope.records.norms import NormNames, ParameterNorms
+from gradscope.records.spike import Capsule
 from gradscope.records.training import (
     StepSample,
     TrainedModel,
@@ -33,7 +35,8 @@ from gradscope.records.training import (
     TrainingStep,
 )
 from gradscope.reporters.verdict import Verdict, summary
-from gradscope.rules import ReadRun, RuleSettings, Seen, judgement, reaches
+from gradscope.rules import ReadRun, RuleSettings, Seen, judgement, reaches, spike_cause
+from gradscope.runfile.capsules import capsule_path, metadata
 from gradscope.runfile.folder import FOLDER
 from gradscope.runfile.writer import RunWriter
 from gradscope.training.findings import RunFindings
@@ -45,7 +48,12 @@ from gradscope.typeset.numbers import plural
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
+    import torch
+
+    from gradscope.training.models import Models
+    from gradscope.training.nan_detector.detector import NanDetector
     from gradscope.training.observer import Observer
+    from gradscope.training.spikes.spikes import Spikes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,10 @@ class RunSettings:
     steps: int | None = None
     seconds: float | None = None
     leaks: bool = False
+    spikes: bool = True
+    capsules: tuple[int, ...] = ()
+    capsule_size: int = 256
+    capsule_weights: bool = False
     rules: RuleSettings = field(default_factory=RuleSettings)
 
     @property
@@ -92,6 +104,8 @@ class RunSettings:
             "steps": self.steps,
             "seconds": self.seconds,
             **({"leaks": True} if self.leaks else {}),
+            **({} if self.spikes else {"explain_spikes": False}),
+            **({"capsule": list(self.capsules)} if self.capsules else {}),
             "rules": {
                 "select": list(self.rules.select),
                 "ignore": list(self.rules.ignore),
@@ -117,6 +131,8 @@ class Session:
     #: What of the script was not observed, and what to do about it; what `--leaks` judged.
     unobserved: list[str] = field(default_factory=list)
     limit: Limit = field(init=False)
+    #: The capsules of steps that stand out.
+    capsules: dict[int, Path] = field(default_factory=dict)
     _writer: RunWriter | None = None
     _process: int = field(default_factory=os.getpid)
     _finished: bool = False
@@ -198,6 +214,7 @@ class Session:
                 stop_on_nan=self.settings.stop_on in ("nan", "error"),
                 limit=self.limit if self.settings.is_limited else None,
                 leaks=self.add_leaks if self.settings.leaks else None,
+                spikes=self._spikes if self._keeps_steps else None,
                 failed=self._failed,
             )
             self._findings.made_at = self.observer.made_at
@@ -261,6 +278,60 @@ class Session:
         held = [one.finding for one in found]
         if self.settings.stop_on == "error" and self.observer and reaches(held, "error"):
             self.observer.end_script()
+
+    @property
+    def _keeps_steps(self) -> bool:
+        """Whether steps that stand out are kept, or some were asked for."""
+        return self.recorded and (self.settings.spikes or bool(self.settings.capsules))
+
+    def _spikes(self, detector: NanDetector, models: Models, schedule: Schedule) -> Spikes:
+        from gradscope.training.spikes.spikes import Spikes, SpikeSettings
+
+        settings = self.settings
+        return Spikes(
+            SpikeSettings(
+                explain=settings.spikes,
+                asked=settings.capsules,
+                megabytes=settings.capsule_size,
+                weights=settings.capsule_weights,
+            ),
+            settings.rules,
+            detector=detector,
+            models=models,
+            schedule=schedule,
+            keep=self.add_capsule,
+            drop=self.drop_capsule,
+        )
+
+    def add_capsule(self, capsule: Capsule, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Write the capsule of a step beside the run."""
+        if self.forked or self._writer is None:
+            return
+        import safetensors.torch
+
+        path = capsule_path(self.path, capsule.step)
+        try:
+            with whole_file(path, force=True) as temporary:
+                safetensors.torch.save_file(dict(tensors), temporary, metadata(capsule))
+        except GradscopeError as error:
+            message, details = f"{capsule.reason}; no capsule: {message_of(error)}", {}
+        else:
+            self.capsules[capsule.step] = path
+            cause, _ = spike_cause(capsule)
+            message, details = f"{capsule.reason}; kept in {path.name}", {"cause": cause}
+        now = time.time() - self.run.started
+        self._writer.add(TrainingEvent(capsule.step, now, "capsule", message, details))
+
+    def drop_capsule(self, step: int) -> None:
+        """A larger spike takes the place of this one."""
+        path = self.capsules.pop(step, None)
+        if path is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            now = time.time() - self.run.started
+            message = f"{path.name} was removed: a later spike is larger"
+            if self._writer is not None:
+                self._writer.add(TrainingEvent(step, now, "capsule-removed", message))
 
     def judge_loop(self, loop: LoopRecord) -> None:
         """Returns the findings of the loop rules so far."""
@@ -408,6 +479,7 @@ class Session:
             len(sampled),
             self.samples,
             self.judgement,
+            tuple(sorted(self.capsules)),
         )
         return summary(
             verdict,

@@ -35,6 +35,7 @@ from gradscope.training.parameter_norms import ParameterNormRecords
 from gradscope.training.patches import Root
 from gradscope.training.placements import Placements
 from gradscope.training.sample_schedule import Schedule, is_fixed, next_fixed
+from gradscope.training.spikes.spikes import Spikes
 from gradscope.training.traced_steps import TracedSteps
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Parts:
     """What a step needs; the observer makes it, and some of it serves the models' calls too.
 
     ``nan_detector`` is None where it is off, ``placements`` in a run of one process,
-    ``leaks`` without ``--leaks``.
+    ``leaks`` without ``--leaks``, ``spikes`` where no step is kept.
     """
 
     schedule: Schedule
@@ -66,6 +67,7 @@ class Parts:
     optimizers: Optimizers
     guard: Guard
     leaks: LeakCheck | None
+    spikes: Spikes | None
 
 
 class Steps:
@@ -159,6 +161,8 @@ class Steps:
             kind = nan_detector.backward_begins(roots, gradients, loss)
             if kind is not None:
                 current.loss_is(kind)
+        if parts.spikes is not None and roots:
+            parts.spikes.backward_begins(self.number + 1, roots, loss, scale)
         if parts.stacks.kept and begun:
             parts.stacks.end()
             if nan_detector is not None and roots:
@@ -260,12 +264,16 @@ class Steps:
         parts, current = self._parts, self._parts.current
         sampler, metrics = parts.sampling.sampler, parts.metrics
         parts.loop.step_begins(optimizer, known)
+        spikes, step = parts.spikes, self.number + 1
         if not (
             sampler is not None
+            or (spikes is not None and spikes.is_unusual(step, known, current))
             or current.nonfinite is not None
             or metrics.reads
             or (metrics.checked and not are_finite(known.small))
         ):
+            if spikes is not None:
+                spikes.gradients_ready(step, optimizer, known, current)
             return
         there = [p for p in known.held if p.grad is not None]
         if not current.is_read:  # a step of fewer backwards than the one before, or with NaN or Inf
@@ -274,8 +282,11 @@ class Steps:
         self._norms.gradients_ready(known, current)
         parts.loop.gradients_read(optimizer, known, current)
         self._locate()
+        if spikes is not None:
+            with nullcontext() if sampler is None else sampler.paused():
+                spikes.gradients_ready(step, optimizer, known, current)
         if sampler is not None:
-            sampler.before_update(known.held, self.number + 1)
+            sampler.before_update(known.held, step)
         if parts.deep.tracer is not None:
             parts.deep.tracer.step_begins()
 
@@ -399,6 +410,8 @@ class Steps:
         parts.current.begin(None if known is None else known.held)
         if parts.nan_detector is not None:
             parts.nan_detector.step_ended()
+        if parts.spikes is not None:
+            parts.spikes.step_ended()
 
     def _account(
         self,
@@ -457,6 +470,8 @@ class Steps:
             parts.current.skip()
             if parts.nan_detector is not None:
                 parts.nan_detector.step_ended()
+            if parts.spikes is not None:
+                parts.spikes.step_ended()
 
     # ---------------------------------------------------------------- NaN and Inf
 

@@ -30,6 +30,7 @@ _TONES = {
     "non-finite": "bad",
     "unused-parameters": "bad",
     "skipped-step": "warn",
+    "capsule": "warn",
 }
 
 

@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradscope.training.loop.construction import RegistrationObserver, observe_registrations
 from gradscope.training.loop.draws import distributions
@@ -50,6 +51,9 @@ class LoopObserver(RegistrationObserver, Protocol):
 
     def epoch_begins(self, loader: DataLoader[Any]) -> None:
         """A data loader is iterated over anew."""
+
+    def batch_drawn(self, iterator: object, indices: object) -> None:
+        """An iterator of a data loader drew the indices of a batch from its sampler."""
 
     def loaded(self, module: nn.Module, result: object) -> None:
         """``load_state_dict`` of a module has returned the keys that did not fit."""
@@ -86,6 +90,14 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
         if hasattr(kind, name):
             replace(patches, kind, name, lambda f: _then(f, observer.scheduler_made))
     replace(patches, DataLoader, "__iter__", lambda f: _before(f, observer.epoch_begins))
+    # Private; where it is not there, the indices of batches are not known.
+    if hasattr(_BaseDataLoaderIter, "_next_index"):
+        replace(
+            patches,
+            _BaseDataLoaderIter,
+            "_next_index",
+            lambda f: _with_result(f, observer.batch_drawn),
+        )
     replace(patches, nn.Module, "load_state_dict", lambda f: _with_result(f, observer.loaded))
     for distribution in distributions():
         if "sample" in vars(distribution):

@@ -175,6 +175,12 @@ class NanDetector:
         self._plans.learn(part, self._made(roots))
 
     @contextmanager
+    def replaying(self) -> Iterator[list[RecordedCall]]:
+        """The calls of this step that gradients arrived at, to be run again in the block."""
+        with self._looking():
+            yield [call for call in self._calls if call.returned and call.arrived]
+
+    @contextmanager
     def overlooking(self) -> Iterator[None]:
         """The gradients that arrive in the block are not those of the script's backward."""
         before = [(one, len(one)) for call in self._calls for one in call.nodes.values()]

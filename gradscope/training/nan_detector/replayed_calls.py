@@ -36,13 +36,13 @@ def rerun(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[NonFinite
     """
     if not call.repeatable:
         return ()
-    with _as_it_began(call) as (module, args, kwargs):
+    with as_it_began(call) as (module, args, kwargs):
 
         def forward() -> Any:
             return module(*args, **kwargs)
 
         def back(output: Any) -> Iterator[tuple[str, torch.Tensor]]:
-            several = list(_paired(call, output))
+            several = list(paired(call, output))
             for number, (roots, gradients) in enumerate(several, 1):
                 torch.autograd.backward(roots, gradients, retain_graph=number < len(several))
             return _arguments(args, kwargs)
@@ -63,7 +63,7 @@ def rerun_results(call: RecordedCall) -> list[torch.Tensor] | None:
     """The results of a call, computed again; None if that is impossible."""
     if not call.repeatable:
         return None
-    with _as_it_began(call) as (module, args, kwargs), torch.no_grad():
+    with as_it_began(call) as (module, args, kwargs), torch.no_grad():
         try:
             results = tensors_of((module(*args, **kwargs),))
         except NeedsOtherRanks:
@@ -73,7 +73,7 @@ def rerun_results(call: RecordedCall) -> list[torch.Tensor] | None:
 
 
 @contextmanager
-def _as_it_began(call: RecordedCall) -> Iterator[tuple[nn.Module, Any, Any]]:
+def as_it_began(call: RecordedCall) -> Iterator[tuple[nn.Module, Any, Any]]:
     """Everything as it was at the entry of a call; after the block as it was before it.
 
     Whether it drew numbers with an unknown random state is noted on the call.
@@ -117,7 +117,7 @@ def _arguments(args: Any, kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
                 yield f"the gradient of the input {path}", tensor.grad
 
 
-def _paired(
+def paired(
     call: RecordedCall, output: Any
 ) -> Iterator[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]:
     """For each backward that reached the call: its results, and the gradients that arrived."""

@@ -1,0 +1,122 @@
+"""``spike``: which sample made a step, from the capsules beside a run. Without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from gradscope.errors import ConfigError, OptionError
+from gradscope.output_files import whole_file
+from gradscope.records.spike import Capsule, SpikeReport, SpikeSample, Without
+from gradscope.reporters.steps_in_words import listed
+from gradscope.rules import spike_cause
+from gradscope.runfile.capsules import capsules_of, metadata, read_capsule
+from gradscope.runfile.folder import files_of
+
+
+def spike(run: Path, step: int | None = None, *, without: Sequence[int] = ()) -> SpikeReport:
+    """The verdict on one spike of a run.
+
+    Args:
+        run: its file, or the folder with the files of all ranks.
+        step: of a capsule; None: the largest spike.
+        without: indices of samples: what the step would have been without each of them.
+
+    Raises:
+        ConfigError: there is no run or no capsule, or the capsule is damaged.
+        OptionError: there is none of that step, or no such sample.
+    """
+    path, capsule, steps = _chosen(run, step)
+    cause, message = spike_cause(capsule)
+    return SpikeReport(
+        capsule.step,
+        cause,
+        message,
+        run=str(run),
+        file=str(path),
+        reason=capsule.reason,
+        model=capsule.model,
+        norm=capsule.norm,
+        samples=capsule.samples,
+        signals=capsule.signals,
+        state=capsule.state,
+        mixing=capsule.mixing,
+        notes=capsule.notes,
+        without=tuple(_without(capsule, index) for index in without),
+        others=tuple(one for one in steps if one != capsule.step),
+    )
+
+
+def export_sample(run: Path, step: int | None, file: Path, *, force: bool = False) -> SpikeSample:
+    """Write the tensors of the worst sample of a spike, as safetensors.
+
+    Raises:
+        ConfigError, OptionError: as ``spike``, and if no tensors were kept or the file cannot be
+            written.
+    """
+    if file.suffix != ".safetensors":
+        raise OptionError(f"`--export {file}`: tensors are written as .safetensors only")
+    path, capsule, _ = _chosen(run, step)
+    if not capsule.samples or not capsule.tensors:
+        raise ConfigError(f"`{path}` has no tensors of samples")
+    import safetensors.torch  # beside this, nobody needs torch
+
+    worst = capsule.samples[0]
+    count = sum(one.call == worst.call for one in capsule.samples)
+    own = (f"call{worst.call}.", f"loss{worst.call}.")
+    rows = {}
+    for name, tensor in safetensors.torch.load_file(path).items():
+        if name.startswith(own) and tensor.dim() and tensor.shape[0] % count == 0:
+            each = tensor.shape[0] // count
+            rows[name] = tensor[worst.index * each : (worst.index + 1) * each].clone()
+    with whole_file(file, force=force) as temporary:
+        safetensors.torch.save_file(rows, temporary, metadata(capsule))
+    return worst
+
+
+def _chosen(run: Path, step: int | None) -> tuple[Path, Capsule, list[int]]:
+    files_of(run)  # whether there is a run
+    found = capsules_of(run)
+    if not found:
+        raise ConfigError(
+            f"`{run}` has no capsule: no step stood out (GS601, GS602, NaN), or capsules were off",
+            help="`gradscope run --capsule STEP SCRIPT.py` keeps a step in any case",
+        )
+    if step is not None:
+        if step not in found:
+            raise OptionError(
+                f"`{run}` has no capsule of step {step}",
+                help=f"it has those of {listed(list(found))}",
+            )
+        return found[step], read_capsule(found[step]), list(found)
+    capsules = {number: read_capsule(path) for number, path in found.items()}
+    worst = max(capsules, key=lambda number: (_size(capsules[number]), -number))
+    return found[worst], capsules[worst], list(found)
+
+
+def _size(capsule: Capsule) -> float:
+    """How far a step stands out: the first NaN or Inf furthest, then by its loss and gradient."""
+    if capsule.kind == "non-finite":
+        return math.inf
+    if capsule.kind == "asked":
+        return 0.0
+    now = capsule.signals[-1] if capsule.signals else None
+    ratios = [1.0]
+    if now is not None and now.loss and capsule.usual_loss:
+        ratios.append(now.loss / capsule.usual_loss)
+    if capsule.norm and capsule.usual_norm:
+        ratios.append(capsule.norm / capsule.usual_norm)
+    return max(ratios)
+
+
+def _without(capsule: Capsule, index: int) -> Without:
+    found = [one for one in capsule.samples if one.index == index]
+    if not found:
+        raise OptionError(f"`--without {index}`: the step has no such sample")
+    one, norm = found[0], capsule.norm
+    if one.share is None or one.gradient_norm is None or not norm:
+        raise OptionError(f"`--without {index}`: the gradient was not taken apart by sample")
+    along = one.share * norm**2
+    rest = math.sqrt(max(0.0, norm**2 - 2 * along + one.gradient_norm**2))
+    return Without(index, rest, (norm**2 - along) / (norm * rest) if rest else 0.0)

@@ -1,0 +1,79 @@
+"""``gradscope spike``: which sample made a step, or what else did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradscope.api.spiking import export_sample, spike
+from gradscope.commands import _completing as completing
+from gradscope.commands._options import (
+    DisplayOptions,
+    FileOptions,
+    Rank,
+    format_option,
+    option,
+    takes_groups,
+)
+from gradscope.commands._views import choose_destination
+from gradscope.commands._write import check_output, say
+from gradscope.runfile.folder import chosen_run, file_of
+
+ROOM = "gradscope.reporters.spike"
+EXAMPLES = (
+    ("gradscope spike", "The largest spike of the newest run."),
+    ("gradscope spike run.db --step 412 --without 7", "What that step were without sample 7."),
+    ("gradscope spike run.db --export bad.safetensors", "The tensors of the worst sample."),
+    ("gradscope run --capsule 100 train.py", "Keep step 100 in any case."),
+)
+
+
+@takes_groups
+def run(
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="RUN",
+            help="What `gradscope run` recorded: a file, folder or name (default: the newest run "
+            "in `gradscope-runs/`).",
+            show_default=False,
+            autocompletion=completing.runs,
+        ),
+    ] = None,
+    *,
+    step: Annotated[
+        int | None, option("N", "This step; default: the step that stands out most.")
+    ] = None,
+    without: Annotated[
+        list[int] | None,
+        option("INDEX", "Say what the step were without this sample of the batch. Repeatable."),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        option("FILE", "Write the tensors of the worst sample, as .safetensors."),
+    ] = None,
+    rank: Rank = None,
+    format: Annotated[
+        str | None,
+        format_option("terminal, html, json or markdown. Wins over -o's suffix.", ROOM),
+    ] = None,
+    file: FileOptions,
+    display: DisplayOptions,
+) -> None:
+    """Say which sample made a spike, or whether it was the learning rate, optimizer or weights.
+
+    `gradscope run` keeps up to three steps whose loss or gradient spikes, each in a capsule beside
+    the run. At that step it took the gradient apart by sample. This command imports no model.
+    """
+    chosen = chosen_run(run, "spike")
+    destination = choose_destination(format, file, display, ROOM, chosen.heading)
+    if export is not None:
+        check_output(export, force=file.force)
+    path = file_of(chosen.path, rank)
+    report = spike(path, step, without=without or ())
+    if export is not None:
+        worst = export_sample(path, report.step, export, force=file.force)
+        say(f"wrote sample {worst.index} of step {report.step} to {export}")
+    destination.show(report)

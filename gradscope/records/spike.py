@@ -1,0 +1,165 @@
+"""A spike of a training run: its samples, the steps before it, and the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradscope.records.data import SPARSE
+
+#: What may have made a step stand out.
+CAUSES = (
+    "samples",
+    "labels",
+    "learning-rate",
+    "optimizer",
+    "weights",
+    "loss-scale",
+    "undetermined",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SpikeSample:
+    """One sample of the step, and its part of the gradient.
+
+    Attributes:
+        index: in the batch, from 0.
+        dataset_index: as the sampler of the script's ``DataLoader`` gave it; None: not known.
+        loss: its own, averaged over its tokens or pixels; None: not known.
+        gradient_norm: L2 over all parameters of the model, of its part of the batch's gradient.
+        share: of the batch's gradient along its direction; all shares add up to 1.
+        cosine: of its part and the sum of all others'.
+        layers: the parameters that hold most of its part, the largest first.
+        nonfinite: "input", "output" or "gradient" where its row of these has a NaN or Inf.
+        input_rms: root mean square of its inputs that are real numbers.
+        call: the number of the model's call in the step.
+    """
+
+    index: int
+    dataset_index: int | None = None
+    loss: float | None = None
+    gradient_norm: float | None = None
+    share: float | None = None
+    cosine: float | None = None
+    layers: tuple[str, ...] = ()
+    nonfinite: str | None = field(default=None, metadata=SPARSE)
+    input_rms: float | None = field(default=None, metadata=SPARSE)
+    call: int = field(default=0, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class SpikeSignals:
+    """One step of the optimizer.
+
+    ``update_norm`` is that of the update that this step made, where it follows from the gradient:
+    with plain SGD. ``weight_norm`` is read before the update, every few steps.
+    """
+
+    step: int
+    loss: float | None = None
+    gradient_norm: float | None = None
+    clipped_norm: float | None = None
+    learning_rate: float | None = None
+    update_norm: float | None = None
+    weight_norm: float | None = None
+    loss_scale: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerState:
+    """The optimizer before the step.
+
+    Attributes:
+        kind: its class.
+        settings: the plain numbers of its first parameter group.
+        parameters: how many values it holds.
+        steps: as its state counts them; None where it has none.
+        first_moment: mean absolute value of Adam's first moment.
+        second_moment: root mean square of the square root of the second.
+        update_rms: of the last update of Adam, over the learning rate.
+    """
+
+    kind: str
+    settings: dict[str, float] = field(default_factory=dict)
+    parameters: int = 0
+    steps: int | None = None
+    first_moment: float | None = None
+    second_moment: float | None = None
+    update_rms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capsule:
+    """What is kept of a step that stands out.
+
+    Attributes:
+        step: its number in the run.
+        optimizer: its name in the run.
+        reason: why it is kept, in words.
+        kind: "loss", "gradient", "non-finite" or "asked".
+        model: the name of the model whose calls the samples are of.
+        samples: the worst first.
+        norm: of the batch's gradient; None where it is not finite or was not taken apart.
+        usual_norm, high_norm: median and nearly the highest of the gradient's norm before.
+        usual_loss: median of the losses before.
+        counted: how many steps of this optimizer came before.
+        signals: of the last steps before it and of the step, in order.
+        state: of the optimizer.
+        mixing: modules that make a sample's output depend on the others.
+        notes: what is not known, and why.
+        tensors: the names of the tensors in the file.
+    """
+
+    step: int
+    optimizer: str
+    reason: str
+    kind: str
+    schema: str = "gradscope.capsule/1"
+    model: str = ""
+    samples: tuple[SpikeSample, ...] = ()
+    norm: float | None = None
+    usual_norm: float | None = None
+    high_norm: float | None = None
+    usual_loss: float | None = None
+    counted: int = 0
+    signals: tuple[SpikeSignals, ...] = ()
+    state: OptimizerState | None = None
+    mixing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """The step without one of its samples: the norm of its gradient, and the cosine of both."""
+
+    index: int
+    norm: float
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpikeReport:
+    """What ``spike`` says of one capsule.
+
+    ``cause`` is one of ``CAUSES``, ``message`` its evidence. ``others`` are the steps of the run's
+    other capsules.
+    """
+
+    step: int
+    cause: str
+    message: str
+    schema: str = "gradscope.spike/1"
+    status: str = "findings"
+    run: str = ""
+    file: str = ""
+    reason: str = ""
+    model: str = ""
+    norm: float | None = None
+    samples: tuple[SpikeSample, ...] = ()
+    signals: tuple[SpikeSignals, ...] = ()
+    state: OptimizerState | None = None
+    mixing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    without: tuple[Without, ...] = ()
+    others: tuple[int, ...] = ()

@@ -1,0 +1,1 @@
+"""Formats of what ``spike`` says: each has ``suffix`` and ``render(report, view)``."""

@@ -1,0 +1,125 @@
+"""The lines and tables that every format for people shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gradscope.records.spike import SpikeReport, SpikeSample
+from gradscope.typeset.console import Line
+from gradscope.typeset.numbers import count, number, plural
+from gradscope.typeset.tables import Heading, Table, of_columns
+from gradscope.typeset.text import plain
+
+#: So many samples, and so many steps before, are shown; JSON has all.
+_SAMPLES, _STEPS = 8, 8
+_TONES = {"undetermined": "warn"}
+
+
+def title(report: SpikeReport) -> list[str]:
+    """The step, its model, and why it was kept."""
+    model = [plain(report.model)] if report.model else []
+    return [f"step {count(report.step)}", *model, plain(report.reason)]
+
+
+def verdict(report: SpikeReport) -> Iterator[Line]:
+    """The cause, and what restricts it."""
+    tone = _TONES.get(report.cause, "bad")
+    yield Line(plain(report.message), f"{plain(report.cause)}:", tone)
+    if report.mixing:
+        names = ", ".join(f"`{plain(name)}`" for name in report.mixing[:3])
+        more = ", …" if report.mixing[3:] else ""
+        text = (
+            f"{names}{more}: batch statistics mix the samples. A sample's part includes its effect "
+            "through its own row of the output only."
+        )
+        yield Line(text, "note:", indent=1)
+    for note in report.notes:
+        yield Line(plain(note), "note:", indent=1)
+    for one in report.without:
+        text = (
+            f"the gradient's norm would be {number(one.norm)} instead of {number(report.norm)}; cosine "
+            f"of both {number(one.cosine)}"
+        )
+        yield Line(text, f"without sample {one.index}:", indent=1)
+
+
+def end(report: SpikeReport) -> Iterator[Line]:
+    """The optimizer, and the other capsules."""
+    state = report.state
+    if state is not None:
+        facts = [plain(state.kind)]
+        facts += [] if state.steps is None else [f"{plural(state.steps, 'step')} in its state"]
+        for words, value in (
+            ("mean |m|", state.first_moment),
+            ("rms of sqrt(v)", state.second_moment),
+            ("last update over the learning rate", state.update_rms),
+        ):
+            facts += [] if value is None else [f"{words} {number(value)}"]
+        yield Line(" · ".join(facts), "optimizer:")
+    if report.others:
+        steps = ", ".join(map(count, report.others))
+        yield Line(f"also kept: step {steps} (`--step N`)")
+
+
+def tables(report: SpikeReport) -> Iterator[Table]:
+    """The samples, and the steps before."""
+    if report.samples:
+        yield replace(_samples(report.samples), remedy="use a wider terminal, or -f json")
+    if report.signals:
+        yield replace(_signals(report), remedy="use a wider terminal, or -f json")
+
+
+def _samples(samples: Sequence[SpikeSample]) -> Table:
+    shown = samples[:_SAMPLES]
+    several = any(one.call for one in samples)
+    table = of_columns(
+        "samples, the worst first",
+        [
+            (Heading("sample"), [str(one.index) for one in shown]),
+            (Heading("call"), [str(one.call) if several else "" for one in shown]),
+            (Heading("dataset index"), [_text(one.dataset_index) for one in shown]),
+            (Heading("loss"), [_number(one.loss) for one in shown]),
+            (Heading("gradient norm"), [_number(one.gradient_norm) for one in shown]),
+            (Heading("share"), [_percent(one.share) for one in shown]),
+            (Heading("cosine", keep=60), [_number(one.cosine) for one in shown]),
+            (Heading("input rms", keep=50), [_number(one.input_rms) for one in shown]),
+            (Heading("NaN or Inf in", False), [one.nonfinite or "" for one in shown]),
+            (
+                Heading("parameters", False, 40, wraps=True),
+                [", ".join(map(plain, one.layers)) for one in shown],
+            ),
+        ],
+    )
+    rest = len(samples) - len(shown)
+    legend = (f"and {plural(rest, 'sample')} more: -f json has all",) if rest else ()
+    return replace(table, legend=legend)
+
+
+def _signals(report: SpikeReport) -> Table:
+    shown = report.signals[-_STEPS:]
+    return of_columns(
+        "the steps before",
+        [
+            (Heading("step"), [count(one.step) for one in shown]),
+            (Heading("loss"), [_number(one.loss) for one in shown]),
+            (Heading("gradient norm"), [_number(one.gradient_norm) for one in shown]),
+            (Heading("clipped norm"), [_number(one.clipped_norm) for one in shown]),
+            (Heading("learning rate"), [_number(one.learning_rate) for one in shown]),
+            (Heading("update norm", keep=50), [_number(one.update_norm) for one in shown]),
+            (Heading("weight norm", keep=50), [_number(one.weight_norm) for one in shown]),
+            (Heading("loss scale", keep=60), [_number(one.loss_scale) for one in shown]),
+        ],
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else number(value)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _text(value: int | None) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,71 @@
+"""Capsules: the steps of a run that stand out, a safetensors file each, beside the run.
+
+The record is the file's metadata, so that it is read without torch and without the tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from gradscope.errors import ConfigError
+from gradscope.records.data import from_data, to_line
+from gradscope.records.spike import Capsule
+
+SCHEMA = "gradscope.capsule/1"
+#: The key of the record in the metadata, whose values are texts.
+RECORD = "gradscope"
+_NAME = re.compile(r"\.step-(\d+)\.capsule\.safetensors$")
+#: A header is no longer, as safetensors has it.
+_LONGEST = 100_000_000
+
+
+def capsule_path(run: Path, step: int) -> Path:
+    """Where the capsule of a step lies."""
+    return run.with_name(f"{run.stem}.step-{step}.capsule.safetensors")
+
+
+def metadata(capsule: Capsule) -> dict[str, str]:
+    """The record as the metadata of its file."""
+    return {"format": "pt", RECORD: to_line(capsule)}
+
+
+def capsules_of(run: Path) -> dict[int, Path]:
+    """The capsules beside a run, or those in the folder of one, by step."""
+    if run.is_dir():
+        folder, pattern = run, "rank-*.step-*.capsule.safetensors"
+    else:
+        folder, pattern = run.parent, "*.capsule.safetensors"
+    found = {}
+    for path in sorted(folder.glob(pattern)):
+        match = _NAME.search(path.name)
+        if match and (run.is_dir() or path.name == capsule_path(run, int(match[1])).name):
+            found[int(match[1])] = path
+    return dict(sorted(found.items()))
+
+
+def read_capsule(path: Path) -> Capsule:
+    """The record in a capsule.
+
+    Raises:
+        ConfigError: the file cannot be read, is no capsule, or one of another version.
+    """
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = file.read(size) if size <= _LONGEST else b""
+    except OSError as error:
+        raise ConfigError(f"cannot read `{path}`: {error.strerror or error}") from None
+    try:
+        data = json.loads(json.loads(header)["__metadata__"][RECORD])
+        schema = data["schema"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ConfigError(f"`{path}` is not a capsule of gradscope, or is damaged") from None
+    if schema != SCHEMA:
+        raise ConfigError(
+            f"`{path}` is a capsule of another version: `{schema}`; this gradscope reads "
+            f"`{SCHEMA}`",
+            help="read it with the gradscope that recorded it",
+        )
+    return from_data(Capsule, data, file=str(path))

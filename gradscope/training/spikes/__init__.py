@@ -1,0 +1,7 @@
+"""Steps that stand out: which they are, which samples made them, and what is kept of them.
+
+``spikes.py`` judges each step before the optimizer moves the weights, and keeps a capsule of a
+spike. ``samples.py`` replays its calls and takes their gradients apart by sample,
+``sample_losses.py`` reads each sample's loss off the loss graph, ``batch_indices.py`` follows the
+samplers of data loaders, ``before.py`` has the signals of the steps before.
+"""

@@ -1,0 +1,66 @@
+"""The indices in the dataset of the batches that data loaders gave last."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+#: So many batches are drawn ahead at most, by workers, and kept of one iterator.
+_BATCHES = 512
+
+
+class BatchIndices:
+    """Follows the iterator that drew a batch last: validation has its own.
+
+    A loader that overrides ``__iter__`` may hold batches back, as accelerate's does: the indices
+    of its batches are not known.
+    """
+
+    def __init__(self) -> None:
+        self._latest: weakref.ref[_BaseDataLoaderIter] | None = None
+        self._drawn: weakref.WeakKeyDictionary[_BaseDataLoaderIter, deque[Any]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._counts: weakref.WeakKeyDictionary[_BaseDataLoaderIter, int] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._plain = True
+
+    def epoch_begins(self, loader: DataLoader[Any]) -> None:
+        """A loader is iterated over."""
+        self._plain = getattr(type(loader).__iter__, "__wrapped__", None) is not None
+
+    def drawn(self, iterator: _BaseDataLoaderIter, indices: Any) -> None:
+        """An iterator drew the indices of its next batch: of several ahead, with workers."""
+        drawn = self._drawn.get(iterator)
+        if drawn is None:
+            drawn = self._drawn[iterator] = deque(maxlen=_BATCHES)
+            self._counts[iterator] = 0
+        drawn.append(indices)
+        self._counts[iterator] += 1
+        self._latest = weakref.ref(iterator)
+
+    def last(self, batches: int) -> list[list[int] | None]:
+        """Of the last batches that were given to the script, in order; None where not known."""
+        iterator = None if self._latest is None else self._latest()
+        unknown: list[list[int] | None] = [None] * batches
+        if iterator is None or not self._plain:
+            return unknown
+        drawn, first = self._drawn[iterator], self._counts[iterator] - len(self._drawn[iterator])
+        given = range(iterator._num_yielded - batches, iterator._num_yielded)
+        return [
+            _numbers(drawn[n - first]) if first <= n < self._counts[iterator] else None
+            for n in given
+        ]
+
+
+def _numbers(indices: Any) -> list[int] | None:
+    """The indices as numbers; those of a stream are None each."""
+    try:
+        return [int(one) for one in indices]
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,130 @@
+"""The loss of each sample, read off the loss graph while it exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.graph import Node
+
+from gradscope.training.loop.loss_walk import kind, saved, shape_of, signed
+
+#: What a loss of one number is made of beside its loss function.
+_SCALAR = frozenset({"AddBackward", "SubBackward", "MulBackward", "DivBackward", "NegBackward"})
+_REDUCTIONS = frozenset({"MeanBackward", "SumBackward"})
+#: So many operations are gone through.
+_MOST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RowLosses:
+    """The terms of one loss: ``counts`` says which of them count, ``target`` is what it was given.
+
+    All are flat, but the target.
+    """
+
+    values: torch.Tensor
+    counts: torch.Tensor
+    target: torch.Tensor | None
+
+    def of_samples(self, count: int) -> list[float] | None:
+        """The mean of each sample's terms; None where they are not so many to a sample."""
+        if not count or self.values.numel() % count:
+            return None
+        values = self.values.reshape(count, -1).double()
+        counts = self.counts.reshape(count, -1)
+        sums = torch.where(counts, values, 0.0).sum(1)
+        means: list[float] = (sums / counts.sum(1).clamp_min(1)).tolist()
+        return means
+
+
+def row_losses(roots: Sequence[torch.Tensor]) -> RowLosses | None:
+    """The terms of the one loss function that a backward begins with; None where there is none, or
+    several, or it is not one of PyTorch's."""
+    root = roots[0] if len(roots) == 1 else None
+    if root is None or root.numel() != 1 or root.grad_fn is None:
+        return None
+    found = []
+    stack, seen = [root.grad_fn], {root.grad_fn}
+    while stack and len(seen) < _MOST:
+        node = stack.pop()
+        name = kind(node)
+        following = [one for one, _ in node.next_functions if one is not None]
+        if name in _REDUCTIONS:
+            found += [one for one in following if kind(one) in _KNOWN]
+        elif name in _LOSSES:
+            found.append(node)
+        elif name in _SCALAR and shape_of(node) == ():
+            stack += [one for one in following if one not in seen]
+            seen.update(following)
+    return _terms(found[0]) if len(found) == 1 else None
+
+
+def _terms(node: Node) -> RowLosses | None:
+    kept, name = saved(node), kind(node)
+    values = kept.get("self")
+    if values is None:
+        return None
+    with torch.no_grad():
+        if name in _POWERS:
+            terms = values.abs() if name == "AbsBackward" else values.pow(_exponent(node))
+            return RowLosses(
+                terms.flatten(), torch.ones_like(terms, dtype=torch.bool).flatten(), None
+            )
+        target = kept.get("target")
+        if target is None:
+            return None
+        terms = _LOSSES[name](node, kept)
+        counts = torch.ones_like(terms, dtype=torch.bool)
+        if name.startswith("NllLoss"):
+            counts = target != signed(int(getattr(node, "_saved_ignore_index", -100)))
+        return RowLosses(terms.flatten(), counts.flatten(), target.detach())
+
+
+def _exponent(node: Node) -> float:
+    return float(getattr(node, "_saved_exponent", 2))
+
+
+_Terms = Callable[[Node, dict[str, torch.Tensor]], torch.Tensor]
+
+
+def _nll(node: Node, kept: dict[str, torch.Tensor]) -> torch.Tensor:
+    ignored = signed(int(getattr(node, "_saved_ignore_index", -100)))
+    return F.nll_loss(
+        kept["self"], kept["target"], kept.get("weight"), ignore_index=ignored, reduction="none"
+    )
+
+
+def _of_tensors(function: Callable[..., torch.Tensor], *names: str) -> _Terms:
+    def terms(node: Node, kept: dict[str, torch.Tensor]) -> torch.Tensor:
+        given = {name: kept[name] for name in names if name in kept}
+        return function(kept["self"], kept["target"], reduction="none", **given)
+
+    return terms
+
+
+def _of_numbers(function: Callable[..., torch.Tensor], *names: str) -> _Terms:
+    def terms(node: Node, kept: dict[str, torch.Tensor]) -> torch.Tensor:
+        given = {name: getattr(node, f"_saved_{name}") for name in names}
+        return function(kept["self"], kept["target"], reduction="none", **given)
+
+    return terms
+
+
+#: The loss functions of PyTorch whose node keeps what they were given, without version.
+_LOSSES: dict[str, _Terms] = {
+    "NllLossBackward": _nll,
+    "NllLoss2DBackward": _nll,
+    "MseLossBackward": _of_numbers(F.mse_loss),
+    "SmoothL1LossBackward": _of_numbers(F.smooth_l1_loss, "beta"),
+    "HuberLossBackward": _of_numbers(F.huber_loss, "delta"),
+    "BinaryCrossEntropyBackward": _of_tensors(F.binary_cross_entropy, "weight"),
+    "BinaryCrossEntropyWithLogitsBackward": _of_tensors(
+        F.binary_cross_entropy_with_logits, "weight", "pos_weight"
+    ),
+}
+#: A distance by hand, or of ``l1_loss``, that a mean or a sum reduces.
+_POWERS = frozenset({"PowBackward", "AbsBackward"})
+_KNOWN = _POWERS | _LOSSES.keys()

@@ -1,0 +1,159 @@
+"""The samples of a recorded call, and the part of the gradient that each sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.nesting import find
+from gradscope.per_sample.contributions import SampleGradients, sample_gradients
+from gradscope.records.spike import SpikeSample
+from gradscope.training.nan_detector.no_collectives import NeedsOtherRanks
+from gradscope.training.nan_detector.recorded_calls import RecordedCall
+from gradscope.training.nan_detector.replayed_calls import as_it_began, paired, rerun_results
+from gradscope.training.replicas import batch_comes_first, batch_size
+
+#: So many parameters are named that hold a sample's gradient, each so much of its square at least.
+_LAYERS, _PART = 3, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CallSamples:
+    """The samples of one call, in their order, and the norm of the gradient that they add up to."""
+
+    samples: list[SpikeSample]
+    norm: float | None = None
+    mixing: tuple[str, ...] = ()
+
+
+def samples_of_call(call: RecordedCall, indices: Sequence[int] | None) -> int | None:
+    """How many samples a call was given: the first axis; None where that may be another.
+
+    Args:
+        indices: of its batch in the dataset, where known.
+    """
+    count = batch_size(call.args, call.kwargs)
+    if count is None or count < 1:
+        return None
+    known = indices is not None and len(indices) == count
+    return count if known or batch_comes_first(call.module) else None
+
+
+def taken_apart(call: RecordedCall, count: int, scale: float) -> SampleGradients | None:
+    """The gradient of a call by sample, from a replay; None where that drew other numbers.
+
+    Args:
+        count: its samples.
+        scale: the loss scale in the gradients that arrived; the parts are without it.
+
+    Raises:
+        NotSeparable: the gradient cannot be taken apart.
+        NeedsOtherRanks: the model waits for other processes.
+    """
+    with as_it_began(call) as (module, args, kwargs):
+
+        def forward() -> tuple[Any, torch.Tensor]:
+            output = module(*args, **kwargs)
+            terms = [
+                (root * gradient.to(root.dtype)).sum() / scale
+                for roots, gradients in paired(call, output)
+                for root, gradient in zip(roots, gradients, strict=True)
+            ]
+            return output, torch.stack([term.reshape(()) for term in terms]).sum()
+
+        found = sample_gradients(module, forward, count)
+    return None if call.drew else found
+
+
+def table(call: RecordedCall, number: int, count: int, found: SampleGradients) -> CallSamples:
+    """The samples of a call with their parts."""
+    sizes = input_sizes(call, count)
+    norms, shares, cosines = (t.tolist() for t in (found.norms, found.shares, found.cosines))
+    samples = [
+        SpikeSample(
+            n,
+            gradient_norm=_finite(norms[n]),
+            share=_finite(shares[n]),
+            cosine=_finite(cosines[n]),
+            layers=_layers(found, n),
+            input_rms=None if sizes is None else _finite(sizes[n]),
+            call=number,
+        )
+        for n in range(count)
+    ]
+    return CallSamples(samples, _finite(found.norm), found.mixing)
+
+
+def nonfinite_table(call: RecordedCall, number: int, count: int) -> CallSamples:
+    """The samples of a call, and in which of them NaN or Inf is."""
+    results = call.alive()
+    if results is None:
+        try:
+            results = rerun_results(call) or []
+        except NeedsOtherRanks:
+            results = []
+    places = {
+        "input": [t for _, t in find((call.args, call.kwargs), torch.Tensor)],
+        "output": results,
+        "gradient": list(arrived(call)),
+    }
+    where: list[str | None] = [None] * count
+    for place in reversed(places):  # the first place counts
+        for tensor in places[place]:
+            if not _has_rows(tensor, count):
+                continue
+            finite = tensor.detach().isfinite().reshape(count, -1).all(1).tolist()
+            where = [old if ok else place for old, ok in zip(where, finite, strict=True)]
+    return CallSamples([SpikeSample(n, nonfinite=where[n], call=number) for n in range(count)])
+
+
+def arrived(call: RecordedCall) -> Iterator[torch.Tensor]:
+    """The gradients that arrived at a call's results."""
+    for several in call.nodes.values():
+        for each in several:
+            for one in each if isinstance(each, tuple) else (each,):
+                if one is not None:
+                    yield one
+
+
+def seen_by_hooks(module: nn.Module) -> bool:
+    """Whether the script has hooks that an extra backward would call."""
+    return any(m._backward_hooks or m._backward_pre_hooks for m in module.modules()) or any(
+        p._backward_hooks for p in module.parameters()
+    )
+
+
+def input_sizes(call: RecordedCall, count: int) -> list[float] | None:
+    """Root mean square of each sample's inputs that are real numbers; None without any."""
+    rows = [
+        t.detach().reshape(count, -1).double()
+        for _, t in find((call.args, call.kwargs), torch.Tensor)
+        if _has_rows(t, count)
+    ]
+    if not rows:
+        return None
+    sizes: list[float] = torch.cat(rows, 1).square().mean(1).sqrt().tolist()
+    return sizes
+
+
+def _has_rows(tensor: torch.Tensor, count: int) -> bool:
+    plain = tensor.layout == torch.strided and tensor.is_floating_point()
+    return plain and tensor.dim() > 0 and tensor.shape[0] == count and tensor.numel() > 0
+
+
+def _layers(found: SampleGradients, sample: int) -> tuple[str, ...]:
+    squares = found.squares[sample]
+    total = float(squares.sum())
+    if not total > 0:
+        return ()
+    order = squares.argsort(descending=True)[:_LAYERS].tolist()
+    return tuple(found.names[n] for n in order if float(squares[n]) >= _PART * total)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
