@@ -1,0 +1,182 @@
+"""Small trainings in which one late step spikes: by a bad sample, or without one.
+
+Words: a kind of training, a fault, and a seed. It prints the index of the bad sample, and then
+whatever observing could change.
+"""
+
+from __future__ import annotations
+
+#: Trainings of different kinds.
+KINDS = (
+    "classifier",
+    "cnn",
+    "batchnorm",
+    "lstm",
+    "gpt",
+    "regression",
+    "accumulation",
+    "workers",
+    "autocast",
+    "own-loss",
+)
+#: Faults of one sample.
+SAMPLES = ("scale", "nan", "label", "duplicated")
+#: Spikes that no sample made, with the cause that is named.
+INNOCENT = {
+    "rate": "learning-rate",
+    "warm-up": "learning-rate",
+    "resume": "optimizer",
+    "scaled-weights": "weights",
+    "loaded-weights": "weights",
+}
+
+SCRIPT = """
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+kind, fault, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
+torch.manual_seed(seed)
+COUNT, BATCH, STEPS, AT = 1280, 16, 80, 60
+classes = 4
+
+
+def generator():
+    return torch.Generator().manual_seed(seed)
+
+
+class LSTM(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(8, 16, batch_first=True), nn.Linear(16, classes)
+
+    def forward(self, x):
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+class GPT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(32, 16)
+        self.block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.head = nn.Linear(16, 32)
+
+    def forward(self, ids):
+        mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
+        return self.head(self.block(self.tokens(ids), src_mask=mask, is_causal=True))
+
+
+class OwnLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, classes))
+
+    def forward(self, x, labels):
+        logits = self.net(x)
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+def mlp(outputs):
+    return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, outputs))
+
+
+def cnn(norm):
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), norm(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(),
+        nn.Flatten(), nn.Linear(8 * 36, classes),
+    )
+
+
+order = torch.randperm(COUNT, generator=generator()).tolist()
+bad = order[BATCH * (AT - 1) + 5]
+if kind == "lstm":
+    net, x = LSTM(), torch.randn(COUNT, 6, 8)
+    y = (x.sum(1) @ torch.randn(8, classes)).argmax(1)
+elif kind == "gpt":
+    net = GPT()
+    start = torch.randint(0, 32, (COUNT, 1))
+    x = (start + 3 * torch.arange(12)) % 32
+    y = (x + 3) % 32
+elif kind in ("cnn", "batchnorm"):
+    net = cnn(nn.BatchNorm2d if kind == "batchnorm" else lambda n: nn.Identity())
+    x = torch.randn(COUNT, 1, 8, 8)
+    y = (x.flatten(1) @ torch.randn(64, classes)).argmax(1)
+elif kind == "regression":
+    net, x = mlp(1), torch.randn(COUNT, 8)
+    y = (x @ torch.randn(8, 1)).tanh()
+elif kind == "own-loss":
+    net, x = OwnLoss(), torch.randn(COUNT, 8)
+    y = (x @ torch.randn(8, classes)).argmax(1)
+else:
+    net, x = mlp(classes), torch.randn(COUNT, 8)
+    y = (x @ torch.randn(8, classes)).argmax(1)
+
+if fault in ("scale", "nan", "label", "duplicated"):
+    bads = order[BATCH * (AT - 1) + 5 : BATCH * (AT - 1) + 7] if fault == "duplicated" else [bad]
+    for one in bads:
+        if kind == "gpt":  # no number to scale: an outlier among targets
+            y[one] = (x[one] + 17) % 32
+        elif fault == "nan":
+            x[one].view(-1)[2] = float("nan")
+        elif fault == "label" and kind == "regression":
+            y[one] = 300.0
+        elif fault == "label":  # of another class, and far from the boundary
+            x[one] *= 30
+            y[one] = (y[one] + 1) % classes
+        else:
+            x[one] *= 1000
+    print("bad", bad)
+
+loader = DataLoader(
+    TensorDataset(x, y), BATCH, sampler=order, generator=generator(),
+    num_workers=2 if kind == "workers" else 0,
+)
+rate = 1e-4 if fault == "warm-up" else 3e-3
+momentum = kind in ("regression", "cnn")
+optimizer = torch.optim.SGD(net.parameters(), 3e-2) if momentum else torch.optim.Adam(net.parameters(), rate)
+scale = 10 if momentum else 1
+initial = {name: value.clone() for name, value in net.state_dict().items()}
+
+
+def loss_of(inputs, targets):
+    if kind == "own-loss":
+        return net(inputs, targets)["loss"]
+    with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
+        output = net(inputs)
+    if kind == "regression":
+        return F.mse_loss(output, targets)
+    output = output.float()
+    if kind == "gpt":
+        return F.cross_entropy(output.reshape(-1, 32), targets.reshape(-1))
+    return F.cross_entropy(output, targets)
+
+
+for step, (inputs, targets) in enumerate(loader, 1):
+    if step == AT:
+        if fault == "rate":
+            optimizer.param_groups[0]["lr"] *= 300
+        elif fault == "scaled-weights":
+            with torch.no_grad():
+                for p in net.parameters():
+                    p.mul_(8)
+        elif fault == "loaded-weights":
+            net.load_state_dict({name: value * 12 for name, value in initial.items()})
+        elif fault == "resume":
+            optimizer = torch.optim.Adam(net.parameters(), 0.3)
+    if fault == "warm-up":
+        optimizer.param_groups[0]["lr"] = scale * rate * 1.13**step
+    optimizer.zero_grad()
+    if kind == "accumulation":
+        for half in (slice(0, 8), slice(8, 16)):
+            (loss_of(inputs[half], targets[half]) / 2).backward()
+    else:
+        loss_of(inputs, targets).backward()
+    if kind == "regression":
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+
+print(sum(p.detach().double().sum().item() for p in net.parameters()), torch.rand(()).item())
+"""
