@@ -135,9 +135,10 @@ loader = DataLoader(
     num_workers=2 if kind == "workers" else 0,
 )
 rate = 1e-4 if fault == "warm-up" else 3e-3
-momentum = kind in ("regression", "cnn")
-optimizer = torch.optim.SGD(net.parameters(), 3e-2) if momentum else torch.optim.Adam(net.parameters(), rate)
-scale = 10 if momentum else 1
+if kind in ("regression", "cnn"):
+    optimizer = torch.optim.SGD(net.parameters(), 3e-2)
+else:
+    optimizer = torch.optim.Adam(net.parameters(), rate)
 initial = {name: value.clone() for name, value in net.state_dict().items()}
 
 
@@ -167,7 +168,7 @@ for step, (inputs, targets) in enumerate(loader, 1):
         elif fault == "resume":
             optimizer = torch.optim.Adam(net.parameters(), 0.3)
     if fault == "warm-up":
-        optimizer.param_groups[0]["lr"] = scale * rate * 1.13**step
+        optimizer.param_groups[0]["lr"] = rate * 1.13**step
     optimizer.zero_grad()
     if kind == "accumulation":
         for half in (slice(0, 8), slice(8, 16)):

@@ -38,8 +38,8 @@ def verdict(report: SpikeReport) -> Iterator[Line]:
         yield Line(plain(note), "note:", indent=1)
     for one in report.without:
         text = (
-            f"the gradient's norm would be {number(one.norm)} instead of {number(report.norm)}; cosine "
-            f"of both {number(one.cosine)}"
+            f"the gradient's norm would be {number(one.norm)} instead of {number(report.norm)}; "
+            f"cosine of both {number(one.cosine)}"
         )
         yield Line(text, f"without sample {one.index}:", indent=1)
 

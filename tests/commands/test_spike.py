@@ -1,0 +1,127 @@
+"""``gradscope spike``: one capsule in every format, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from commands.run_files import written
+from safetensors.torch import load_file, save_file
+
+from gradscope.records.spike import Capsule, OptimizerState, SpikeSample, SpikeSignals
+from gradscope.runfile.capsules import RECORD, capsule_path, metadata
+
+SAMPLES = (
+    SpikeSample(1, 91204, 19.4, 9.5, 0.9, 0.1, ("embed.weight",), call=0),
+    *(SpikeSample(n, n, 2.1, 0.5, 0.1 / 3, 0.5, ("head.weight",)) for n in (0, 2, 3)),
+)
+CAPSULE = Capsule(
+    12,
+    "opt",
+    "the loss is 6.4, after a median of 2.1",
+    "loss",
+    model="net",
+    samples=SAMPLES,
+    norm=10.0,
+    usual_norm=1.0,
+    high_norm=2.0,
+    usual_loss=2.1,
+    counted=11,
+    signals=tuple(SpikeSignals(n, 2.1, 1.0, 1.0, 1e-3) for n in range(1, 13)),
+    state=OptimizerState("SGD"),
+    tensors=("call0.args.0",),
+)
+INPUTS = torch.arange(8.0).reshape(4, 2)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    path = written(tmp_path / "one.db")
+    save_file({"call0.args.0": INPUTS}, capsule_path(path, 12), metadata(CAPSULE))
+    return path
+
+
+def test_it_names_the_sample(gradscope, run: Path) -> None:
+    code, out, _ = gradscope("spike", str(run), "--width", "200")
+    assert code == 0
+    assert "samples: sample 1 of 4 (index 91204): 90.0 % of the gradient" in out
+    assert "Its loss is 19.40 (median 2.100)." in out
+    for format in ("markdown", "html"):
+        code, out, _ = gradscope("spike", str(run), "-f", format)
+        assert code == 0
+        assert "91204" in out
+
+
+def test_its_json_is_the_contract(gradscope, run: Path) -> None:
+    code, out, _ = gradscope("spike", str(run), "--step", "12", "-f", "json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["schema"], found["step"], found["cause"]) == ("gradscope.spike/1", 12, "samples")
+    assert found["message"].startswith("sample 1 of 4 (index 91204)")
+    assert found["samples"][0] == {
+        "index": 1,
+        "dataset_index": 91204,
+        "loss": 19.4,
+        "gradient_norm": 9.5,
+        "share": 0.9,
+        "cosine": 0.1,
+        "layers": ["embed.weight"],
+    }
+    assert found["signals"][-1]["step"] == 12
+
+
+def test_without_a_sample_the_gradient_is_that_of_the_others(gradscope, run: Path) -> None:
+    code, out, _ = gradscope("spike", str(run), "--without", "1", "-f", "json")
+    assert code == 0
+    (one,) = json.loads(out)["without"]
+    # |G - g|² = |G|² - 2 share |G|² + |g|²
+    assert one["norm"] == pytest.approx((100 - 180 + 9.5**2) ** 0.5)
+    assert one["cosine"] == pytest.approx(10 / (10 * one["norm"]))
+
+
+def test_the_worst_sample_is_exported(gradscope, run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "bad.safetensors"
+    code, _, err = gradscope("spike", str(run), "--export", str(file))
+    assert code == 0
+    assert "wrote sample 1 of step 12" in err
+    assert torch.equal(load_file(file)["call0.args.0"], INPUTS[1:2])
+
+
+def test_a_run_without_a_capsule_says_how_to_get_one(gradscope, tmp_path: Path) -> None:
+    path = written(tmp_path / "plain.db")
+    code, out, err = gradscope("spike", str(path))
+    assert (code, out) == (2, "")
+    assert "has no capsule: no step stood out" in err
+    assert "`gradscope run --capsule STEP SCRIPT.py`" in err
+
+
+def test_an_unknown_step_or_sample_is_refused(gradscope, run: Path) -> None:
+    code, _, err = gradscope("spike", str(run), "--step", "13")
+    assert code == 2
+    assert "no capsule of step 13" in err
+    code, _, err = gradscope("spike", str(run), "--without", "9")
+    assert code == 2
+    assert "no such sample" in err
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        ({RECORD: '{"schema": "gradscope.capsule/2"}'}, "of another version"),
+        ({"other": "x"}, "is not a capsule"),
+        ({RECORD: '{"schema": "gradscope.capsule/1"}'}, "lacks `step`"),
+    ],
+)
+def test_another_version_and_a_damaged_file_are_named(
+    gradscope, run: Path, record: dict[str, str], says: str
+) -> None:
+    save_file({"a": INPUTS}, capsule_path(run, 12), record)
+    code, out, err = gradscope("spike", str(run))
+    assert (code, out) == (2, "")
+    assert says in err
+    capsule_path(run, 12).write_bytes(b"\xff" * 30)
+    code, out, err = gradscope("spike", str(run))
+    assert (code, out) == (2, "")
+    assert "is not a capsule" in err
