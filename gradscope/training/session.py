@@ -309,7 +309,8 @@ class Session:
             return
         import safetensors.torch
 
-        path = capsule_path(self.path, capsule.step)
+        # The script may have gone to another folder.
+        path = capsule_path(Path(self.run.directory) / self.path, capsule.step)
         try:
             with whole_file(path, force=True) as temporary:
                 safetensors.torch.save_file(dict(tensors), temporary, metadata(capsule))

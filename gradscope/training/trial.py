@@ -71,7 +71,9 @@ class Trial:
         }
         words = [str(word) for pair in options.items() for word in pair]
         script = [self.script.name, *self.script.arguments]
-        return [sys.executable, "-m", "gradscope", "run", *words, "--quiet", *script]
+        # Its file is moved or dropped: nothing may lie beside it.
+        words += ["--no-explain-spikes", "--quiet"]
+        return [sys.executable, "-m", "gradscope", "run", *words, *script]
 
 
 @dataclass(slots=True)

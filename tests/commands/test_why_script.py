@@ -370,7 +370,8 @@ def test_the_command_is_that_of_run() -> None:
     words = Trial(Script("train.py", ("--lr", "1")), 20, 1.5).command(Path("run.db"))
     assert words[1:4] == ["-m", "gradscope", "run"]
     assert words[4:] == [
-        *("-o", "run.db", "--every", "3", "--steps", "20", "--seconds", "1.5", "--quiet"),
+        *("-o", "run.db", "--every", "3", "--steps", "20", "--seconds", "1.5"),
+        *("--no-explain-spikes", "--quiet"),
         *("train.py", "--lr", "1"),
     ]
 

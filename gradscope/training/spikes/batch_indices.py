@@ -32,6 +32,9 @@ class BatchIndices:
 
     def epoch_begins(self, loader: DataLoader[Any]) -> None:
         """A loader is iterated over."""
+        again = loader._iterator  # of workers that stay: it draws anew
+        if again is not None:
+            self._drawn.pop(again, None)
         self._plain = getattr(type(loader).__iter__, "__wrapped__", None) is not None
 
     def drawn(self, iterator: _BaseDataLoaderIter, indices: Any) -> None:
@@ -48,9 +51,10 @@ class BatchIndices:
         """Of the last batches that were given to the script, in order; None where not known."""
         iterator = None if self._latest is None else self._latest()
         unknown: list[list[int] | None] = [None] * batches
-        if iterator is None or not self._plain:
+        drawn = None if iterator is None else self._drawn.get(iterator)
+        if iterator is None or drawn is None or not self._plain:
             return unknown
-        drawn, first = self._drawn[iterator], self._counts[iterator] - len(self._drawn[iterator])
+        first = self._counts[iterator] - len(drawn)
         given = range(iterator._num_yielded - batches, iterator._num_yielded)
         return [
             _numbers(drawn[n - first]) if first <= n < self._counts[iterator] else None

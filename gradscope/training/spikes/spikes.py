@@ -41,6 +41,13 @@ from gradscope.typeset.numbers import number, size
 
 #: So many spikes of a run are kept; a larger one later takes the place of the smallest.
 MOST = 3
+#: What every version of safetensors can write.
+_DTYPES = frozenset(
+    {
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+    }
+)
 #: A larger batch is not taken apart.
 SAMPLES = 256
 #: A sample is at most as expensive as a step: all of a batch take no longer than half of the run.
@@ -365,8 +372,8 @@ def _state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    plain = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested
-    return plain and not tensor.is_complex() and tensor.device.type != "meta"
+    plain = tensor.layout == torch.strided and not tensor.is_nested
+    return plain and tensor.dtype in _DTYPES and tensor.device.type != "meta"
 
 
 def _worst_first(tables: Sequence[CallSamples]) -> tuple[SpikeSample, ...]:
