@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -115,9 +114,8 @@ class Spikes:
         limits = {entry.rule.code: found for entry, found in rules.active()}
         self._loss_limits: Limits | None = limits.get("GS601")
         self._gradient_limits: Limits | None = limits.get("GS602")
-        self._before: weakref.WeakKeyDictionary[ObservedOptimizer, StepsBefore] = (
-            weakref.WeakKeyDictionary()
-        )
+        # By name: an optimizer that is made anew for the same parameters goes on under it.
+        self._before: dict[str, StepsBefore] = {}
         self._backwards = Window()
         self._losses: list[RowLosses | None] = []
         self._kept: list[tuple[float, int]] = []
@@ -138,7 +136,7 @@ class Spikes:
         """Whether a step may be kept, as far as its loss tells."""
         if step in self._settings.asked:
             return True
-        before = self._before.get(known)
+        before = self._before.get(known.name)
         if before is None or not self._settings.explain:
             return False
         return before.loss_spike(len(current.losses), current.loss, self._loss_limits) > 0
@@ -147,9 +145,9 @@ class Spikes:
         self, step: int, optimizer: Optimizer, known: ObservedOptimizer, current: CurrentStep
     ) -> None:
         """Before the update: keep the step if it stands out."""
-        before = self._before.get(known)
+        before = self._before.get(known.name)
         if before is None:
-            before = self._before[known] = StepsBefore()
+            before = self._before[known.name] = StepsBefore()
         spike = self._spike(step, before, current)
         usual = before.gradient.usual, before.gradient.high
         loss_before = before.losses(len(current.losses)).usual
