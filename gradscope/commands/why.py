@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,7 @@ from gradscope.commands._trials import (
     try_script,
 )
 from gradscope.commands._views import Destination, choose_destination
+from gradscope.commands._write import say
 from gradscope.errors import (
     Interrupted,
     LayerError,
@@ -50,7 +52,9 @@ from gradscope.errors import (
 )
 from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport
+from gradscope.reporters.steps_in_words import stretches
 from gradscope.rules import FAIL_ON, reaches
+from gradscope.runfile.capsules import capsules_of
 from gradscope.runfile.folder import (
     SUFFIX,
     ChosenRun,
@@ -225,6 +229,10 @@ def _of_run(
     from gradscope.reporters.run.answers import answers
     from gradscope.runfile.reader import RunFile
 
+    kept = capsules_of(chosen.path)
+    if kept:
+        steps = stretches([(number, number) for number in kept])
+        say(f"the samples of {steps}: `gradscope spike {shlex.quote(str(chosen.path))}`")
     with RunFile.open(chosen.path) as run:
         history = read_history(run, calls=bool(patterns or exclude))
         samples = run.files[0].sample(history.sampled[-1]) if history.sampled else ()

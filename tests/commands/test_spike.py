@@ -89,6 +89,12 @@ def test_the_worst_sample_is_exported(gradscope, run: Path, tmp_path: Path) -> N
     assert torch.equal(load_file(file)["call0.args.0"], INPUTS[1:2])
 
 
+def test_why_leads_to_it(gradscope, run: Path) -> None:
+    code, _, err = gradscope("why", str(run))
+    assert code == 0
+    assert f"note: the samples of step 12: `gradscope spike {run}`" in err
+
+
 def test_a_run_without_a_capsule_says_how_to_get_one(gradscope, tmp_path: Path) -> None:
     path = written(tmp_path / "plain.db")
     code, out, err = gradscope("spike", str(path))
