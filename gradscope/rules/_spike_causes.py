@@ -51,20 +51,20 @@ def named(sample: SpikeSample, count: int) -> str:
 
 
 def _nonfinite_samples(capsule: Capsule) -> str | None:
-    """Few of the samples have a NaN or Inf, the others have none."""
-    bad = [one for one in capsule.samples if one.nonfinite]
+    """Few of the samples have a NaN or Inf; what mixes samples spreads it later."""
     count = len(capsule.samples)
-    if not bad or len(bad) > max(1, count // 4) or count < 2:
-        return None
-    places = {one.nonfinite for one in bad}
-    where = next(place for place in ("input", "output", "gradient") if place in places)
-    what = {
-        "input": "its input has NaN or Inf",
-        "output": "the model returned NaN or Inf for it",
-        "gradient": "the loss sent NaN or Inf back to it",
-    }[where]
-    more = f", and {plural(len(bad) - 1, 'more sample')}" if len(bad) > 1 else ""
-    return f"{named(bad[0], count)}{more}: {what}; the other samples are finite."
+    for place, what, others in (
+        ("input", "its input has NaN or Inf", "the other inputs have none"),
+        ("output", "the model returned NaN or Inf for it", "for the others it did not"),
+        ("gradient", "the loss sent NaN or Inf back to it", "to the others it did not"),
+    ):
+        bad = [one for one in capsule.samples if one.nonfinite == place]
+        if len(bad) > max(1, count // 4) or (bad and count < 2):
+            return None
+        if bad:
+            more = f", and {plural(len(bad) - 1, 'more sample')}" if len(bad) > 1 else ""
+            return f"{named(bad[0], count)}{more}: {what}; {others}."
+    return None
 
 
 def _samples(capsule: Capsule) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -46,6 +48,25 @@ class BatchIndices:
         drawn.append(indices)
         self._counts[iterator] += 1
         self._latest = weakref.ref(iterator)
+
+    def of_calls(self, counts: Sequence[int | None], backwards: int) -> list[list[int] | None]:
+        """Of the samples of each call in a step; None where not known.
+
+        A batch may be cut into the calls, each call may have a batch, with a backward of its own,
+        or all calls have the same, as in a siamese network.
+
+        Args:
+            counts: how many samples each call has.
+            backwards: how many there were in the step.
+        """
+        (latest,) = self.last(1)
+        sizes = [one or 0 for one in counts]
+        if latest is not None and len(latest) == sum(sizes):
+            ends = list(accumulate(sizes))
+            return [latest[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+        if backwards == len(counts):
+            return self.last(len(counts))
+        return [latest] * len(counts)
 
     def last(self, batches: int) -> list[list[int] | None]:
         """Of the last batches that were given to the script, in order; None where not known."""

@@ -23,6 +23,7 @@ from gradscope.training.models import Models
 from gradscope.training.nan_detector.detector import NanDetector
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.optimizers import ObservedOptimizer
+from gradscope.training.replicas import batch_size
 from gradscope.training.sample_schedule import Schedule
 from gradscope.training.spikes.batch_indices import BatchIndices
 from gradscope.training.spikes.before import StepsBefore, state_of
@@ -224,7 +225,8 @@ class Spikes:
         """The capsule with its samples, and its tensors."""
         notes: list[str] = []
         tables: list[CallSamples] = []
-        batches = self.indices.last(len(calls))
+        counts = [batch_size(call.args, call.kwargs) for call in calls]
+        batches = self.indices.of_calls(counts, len(self._losses))
         for place, call in enumerate(calls):
             found = self._samples(place, call, batches[place], spike, scale, notes)
             if found is not None:
@@ -383,8 +385,12 @@ def _worst_first(tables: Sequence[CallSamples]) -> tuple[SpikeSample, ...]:
         samples += [
             replace(s, share=None if s.share is None else s.share * part) for s in one.samples
         ]
-    samples.sort(key=lambda s: (s.nonfinite is None, -_badness(s), s.call, s.index))
+    samples.sort(key=lambda s: (_PLACES.index(s.nonfinite), -_badness(s), s.call, s.index))
     return tuple(samples)
+
+
+#: In which a NaN or Inf is seen, the earliest first.
+_PLACES = ("input", "output", "gradient", None)
 
 
 def _badness(sample: SpikeSample) -> float:
