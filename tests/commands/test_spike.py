@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from commands.run_files import written
 from safetensors.torch import load_file, save_file
 
+from gradscope import cli
 from gradscope.records.spike import Capsule, OptimizerState, SpikeSample, SpikeSignals
 from gradscope.runfile.capsules import RECORD, capsule_path, metadata
 
@@ -34,6 +36,23 @@ CAPSULE = Capsule(
     tensors=("call0.args.0",),
 )
 INPUTS = torch.arange(8.0).reshape(4, 2)
+
+
+@pytest.fixture
+def gradscope(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., tuple[int, str, str]]:
+    """A command as the process runs it: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(NET, encoding="utf-8")
+
+    def command(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["gradscope", *map(str, words)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        return (int(caught.value.code or 0), *capsys.readouterr())
+
+    return command
 
 
 @pytest.fixture
