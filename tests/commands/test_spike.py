@@ -44,7 +44,6 @@ def gradscope(
 ) -> Callable[..., tuple[int, str, str]]:
     """A command as the process runs it: exit code, standard output, standard error."""
     monkeypatch.chdir(tmp_path)
-    Path("net.py").write_text(NET, encoding="utf-8")
 
     def command(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["gradscope", *map(str, words)])
