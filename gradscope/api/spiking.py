@@ -9,7 +9,7 @@ from pathlib import Path
 from gradscope.errors import ConfigError, OptionError
 from gradscope.output_files import whole_file
 from gradscope.records.spike import Capsule, SpikeReport, SpikeSample, Without
-from gradscope.reporters.steps_in_words import listed
+from gradscope.reporters.header import listed
 from gradscope.rules import spike_cause
 from gradscope.runfile.capsules import capsules_of, metadata, read_capsule
 from gradscope.runfile.folder import files_of

@@ -52,7 +52,7 @@ from gradscope.errors import (
 )
 from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport
-from gradscope.reporters.steps_in_words import stretches
+from gradscope.reporters.header import stretches
 from gradscope.rules import FAIL_ON, reaches
 from gradscope.runfile.capsules import capsules_of
 from gradscope.runfile.folder import (

@@ -1,4 +1,4 @@
-"""The lines and tables that every format for people shows."""
+"""A spike: the verdict, the samples, the steps before, the optimizer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.records.spike import SpikeReport, SpikeSample
+from gradscope.reporters.document import Block, Document, Said
+from gradscope.reporters.formats import formats
+from gradscope.reporters.views import TextView
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, number, plural
 from gradscope.typeset.tables import Heading, Table, of_columns
@@ -123,3 +126,14 @@ def _percent(value: float | None) -> str:
 
 def _text(value: int | None) -> str:
     return "" if value is None else str(value)
+
+
+def document(report: SpikeReport, view: TextView, format: str) -> Document:
+    """The verdict first, then what it rests on."""
+    blocks: list[Block] = [Said(tuple(verdict(report)), "verdict", listed=True)]
+    blocks += [*tables(report), Said(tuple(end(report)), "optimizer")]
+    heading = f"spike: {' · '.join(title(report))}"
+    return Document("spike", [title(report)], (), blocks, heading=heading)
+
+
+FORMATS = formats(document)

@@ -1,1 +1,0 @@
-"""Formats of what ``spike`` says: each has ``suffix`` and ``render(report, view)``."""
