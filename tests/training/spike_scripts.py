@@ -128,6 +128,7 @@ if fault in ("scale", "nan", "label", "duplicated"):
 loader = DataLoader(
     TensorDataset(x, y), BATCH, sampler=order, generator=generator(),
     num_workers=2 if kind == "workers" else 0,
+    multiprocessing_context="fork" if kind == "workers" else None,
 )
 rate = 1e-4 if fault == "warm-up" else 3e-3
 if kind in ("regression", "cnn"):
