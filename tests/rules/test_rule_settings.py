@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradscope.config import reading as config
+from gradscope.config.keys import json_schema
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report
@@ -182,7 +183,7 @@ def test_an_override_of_one_threshold():
 
 
 def test_the_schema_shows_it():
-    schema = config.json_schema()
+    schema = json_schema()
     rules = schema["$defs"]["Rules"]["properties"]
     assert set(rules) == {"preset", "select", "ignore", "thresholds", "fail_on"}
     assert rules["thresholds"]["additionalProperties"]["additionalProperties"]["minimum"] == 0
