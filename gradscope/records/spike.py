@@ -108,6 +108,8 @@ class Capsule:
         mixing: modules that make a sample's output depend on the others.
         notes: what is not known, and why.
         tensors: the names of the tensors in the file.
+        follows: the step of an earlier spike that no sample made, of which this may be the
+            aftermath; None: there was none in the last steps.
     """
 
     step: int
@@ -127,6 +129,7 @@ class Capsule:
     mixing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
+    follows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ _HALF = 0.5
 _UNUSUAL = 5.0
 #: Without the samples to blame, the gradient is at most so many times its median.
 _USUAL = 3.0
+#: So many of the steps before may be unusual already: of more, this step is their aftermath.
+_BEFORE, _UNUSUAL_BEFORE = 16, 2
 #: A learning rate jumps if it grows by this factor within so many steps.
 _JUMP, _RECENT = 3.0, 16
 #: Adam's update is about the learning rate at most: the mean of a gradient over its root mean
@@ -30,7 +32,8 @@ def spike_cause(capsule: Capsule) -> tuple[str, str]:
     """The cause, one of ``CAUSES``, and a sentence or two with the evidence."""
     for cause, find in (
         ("samples", _nonfinite_samples),
-        ("samples", _samples),
+        # Once weights have blown up, any sample may make a large gradient.
+        *((("samples", _samples),) if not _is_aftermath(capsule) else ()),
         ("weights", _weights),
         ("optimizer", _optimizer),
         ("learning-rate", _learning_rate),
@@ -81,8 +84,35 @@ def _samples(capsule: Capsule) -> str | None:
         if (sample.gradient_norm or 0.0) < _UNUSUAL * usual:
             return None
         if held >= _HALF and not _still_high(capsule, held):
+            if _optimizer(capsule) and not _size(known[0], rest) > _UNUSUAL:
+                return None  # updates that are too large make one sample after another hard
             return _of_few(capsule, known[:k], rest, held, usual)
     return None
+
+
+def _size(sample: SpikeSample, others: Sequence[SpikeSample]) -> float:
+    """How many times as large as the others' its input is; NaN where that is not known."""
+    scales = [one.input_rms for one in others if one.input_rms]
+    if sample.input_rms is None or not scales:
+        return math.nan
+    return sample.input_rms / median(scales)
+
+
+def _is_aftermath(capsule: Capsule) -> bool:
+    """Whether it follows a spike that no sample made, or the steps before were unusual too."""
+    return capsule.follows is not None or len(_unusual_before(capsule)) > _UNUSUAL_BEFORE
+
+
+def _unusual_before(capsule: Capsule) -> list[int]:
+    """The steps just before with an unusual gradient or loss."""
+    norm = capsule.usual_norm or math.inf
+    losses = [one.loss for one in capsule.signals[:-1] if one.loss is not None]
+    loss = median(losses) if losses else 0.0
+    return [
+        one.step
+        for one in capsule.signals[-_BEFORE - 1 : -1]
+        if (one.gradient_norm or 0.0) > _USUAL * norm or (one.loss or 0.0) > _USUAL * loss > 0
+    ]
 
 
 def _still_high(capsule: Capsule, held: float) -> bool:
@@ -114,9 +144,8 @@ def _of_few(
     losses = [one.loss for one in rest if one.loss is not None]
     if first.loss is not None and losses:
         said.append(f"Its loss is {number(first.loss)} (median {number(median(losses))}).")
-    scales = [one.input_rms for one in rest if one.input_rms]
-    if first.input_rms is not None and scales:
-        size = first.input_rms / median(scales)
+    size = _size(first, rest)
+    if not math.isnan(size):
         if size > _UNUSUAL:
             said.append(f"Its input is {number(size)} times as large as the median.")
         elif size * _UNUSUAL < 1:
@@ -239,7 +268,7 @@ def _loss_scale(capsule: Capsule) -> str | None:
 def _labels(capsule: Capsule) -> str | None:
     """One sample's loss is unusual, and no sample's gradient is."""
     known = [one for one in capsule.samples if one.loss is not None]
-    if len(known) < 4 or capsule.kind != "loss":
+    if len(known) < 4 or capsule.kind != "loss" or _is_aftermath(capsule):
         return None
     losses = sorted(one.loss or 0.0 for one in known)
     worst = max(known, key=lambda one: one.loss or 0.0)
@@ -258,6 +287,16 @@ def _undetermined(capsule: Capsule) -> str:
     if not capsule.samples:
         return "the samples were not taken apart, and nothing before the step stands out."
     shares = [one.share for one in capsule.samples if one.share is not None]
+    if capsule.follows is not None:
+        return (
+            f"it follows the spike of step {capsule.follows}, which no sample made: see that one."
+        )
+    unusual = _unusual_before(capsule)
+    if len(unusual) > _UNUSUAL_BEFORE:
+        return (
+            f"gradient or loss were unusual already in {len(unusual)} of the {_BEFORE} steps "
+            f"before, first at step {unusual[0]}: what made them so came before this step."
+        )
     if not shares:
         return "nothing before the step stands out; the parts of the samples are not known."
     return (

@@ -56,6 +56,10 @@ if TYPE_CHECKING:
     from gradscope.training.spikes.spikes import Spikes
 
 
+#: So many steps after a spike that no sample made, another one may be its aftermath.
+_AFTERMATH = 64
+
+
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """The options of ``gradscope run``."""
@@ -136,6 +140,8 @@ class Session:
     _writer: RunWriter | None = None
     _process: int = field(default_factory=os.getpid)
     _finished: bool = False
+    #: The steps of spikes that no sample made.
+    _blameless: list[int] = field(default_factory=list)
     _findings: RunFindings = field(init=False)
     _seen: Seen = field(init=False)
 
@@ -309,6 +315,12 @@ class Session:
             return
         import safetensors.torch
 
+        since = capsule.step - _AFTERMATH
+        earlier = [step for step in self._blameless if since <= step < capsule.step]
+        capsule = replace(capsule, follows=min(earlier, default=None))
+        cause, _ = spike_cause(capsule)
+        if cause not in ("samples", "labels"):
+            self._blameless.append(capsule.step)
         # The script may have gone to another folder.
         path = capsule_path(Path(self.run.directory) / self.path, capsule.step)
         try:
@@ -318,7 +330,6 @@ class Session:
             message, details = f"{capsule.reason}; no capsule: {message_of(error)}", {}
         else:
             self.capsules[capsule.step] = path
-            cause, _ = spike_cause(capsule)
             message, details = f"{capsule.reason}; kept in {path.name}", {"cause": cause}
         now = time.time() - self.run.started
         self._writer.add(TrainingEvent(capsule.step, now, "capsule", message, details))
