@@ -20,9 +20,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # process ends. Nothing here is compiled for a GPU; the processes that tests start do have triton.
 sys.modules.setdefault("triton", None)
 
-# A shell's job in the background ignores Ctrl-C, and so would every process that a test starts.
+# A shell's job in the background ignores Ctrl-C, and one below `nohup` the end of the terminal. So
+# would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 import pytest  # noqa: E402 (what is above must come before any of these)
 
