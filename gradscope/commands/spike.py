@@ -26,7 +26,7 @@ EXAMPLES = (
     ("gradscope spike", "The largest spike of the newest run."),
     ("gradscope spike run.db --step 412 --without 7", "What that step were without sample 7."),
     ("gradscope spike run.db --export bad.safetensors", "The tensors of the worst sample."),
-    ("gradscope run --capsule 100 train.py", "Keep step 100 in any case."),
+    ("gradscope spike -f json", "All samples, and the steps before."),
 )
 
 

@@ -15,7 +15,7 @@ from gradscope.reporters.document import Block, Document, Found, Remarks, Said
 from gradscope.reporters.formats import formats
 from gradscope.reporters.header import label, loss_facts, run_facts
 from gradscope.reporters.views import DiffView
-from gradscope.rules._comparisons import COMPARISONS
+from gradscope.rules import COMPARISONS
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import number, plural
 from gradscope.typeset.text import plain
