@@ -34,7 +34,7 @@ def codes(settings: RuleSettings) -> list[str]:
         (["GS10"], [], ["GS101", "GS102", "GS103", "GS104"]),
         (["gs10"], ["GS102", "zero-gradient"], ["GS101", "GS104"]),
         (["vanishing_gradient"], [], ["GS101"]),
-        (["GS2", "GS5"], ["GS5"], ["GS201", "GS202", "GS204"]),
+        (["GS2", "GS5"], ["GS5"], ["GS201", "GS202", "GS203", "GS204"]),
         (["all"], ["GS"], []),
     ],
 )
