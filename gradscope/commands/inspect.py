@@ -124,7 +124,10 @@ EXAMPLES = (
     ("gradscope inspect --columns +params,+flops,+time", "What each layer costs."),
     ("gradscope inspect --bar grad_out --histogram conv1", "Sizes at a glance, and one in detail."),
     ("gradscope inspect --scale conv2=2 --clip-norm 'fc1@parameter_grad=0.1'", "What if?"),
-    ("gradscope inspect hf:gpt2 --per-sample", "Which sample makes the gradient?"),
+    (
+        "gradscope inspect model.yaml input.batch=16 --per-sample",
+        "Which sample makes the gradient?",
+    ),
     ("gradscope inspect ./net.py:Net --gradcheck swish", "Is your own backward right?"),
     ("gradscope inspect model.yaml -o report.json", "A report to keep: `show` displays it."),
     ("gradscope inspect model.yaml -o report.html", "A page to send: charts, findings, tables."),

@@ -145,14 +145,14 @@ class Verdict:
                 failed = (self.run.exit or "0").strip() != "0"
                 how = (self.run.exit or "").partition("\n")[0]
                 until = f"the script failed ({how}); until then, " if failed else ""
-                yield Line(plain(until + in_short(self.judgement)))
+                yield Line(plain(until + self._none_found(self.judgement)))
                 if not failed:
                     yield from self._experiment()
             return
         worst = causes[0].finding
         harmless = worst.severity == "info"
         if harmless and self.judgement is not None:
-            yield Line(plain(in_short(self.judgement, "error or warning")))
+            yield Line(plain(self._none_found(self.judgement, "error or warning")))
         where = self._where(worst)
         yield self._cause(worst, f" ({where})" if harmless and where else "")
         if where and not harmless:
@@ -164,6 +164,13 @@ class Verdict:
             yield Line("; ".join(more))
         if harmless:
             yield from self._experiment()
+
+    def _none_found(self, judgement: Judgement, *what: str) -> str:
+        """That no rule found anything; and the spikes, which are seen at every step, while the
+        rules judge those whose metrics are kept."""
+        text, asked = in_short(judgement, *what), self.run.options.get("capsule", ())
+        spikes = [(step, step) for step in self.capsules if step not in asked]
+        return f"{text}; but loss or gradient spiked at {stretches(spikes)}" if spikes else text
 
     def _experiment(self) -> Iterator[Line]:
         """The command for a loss that does not fall although no finding explains it."""

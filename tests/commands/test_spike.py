@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from commands.run_files import written
 from safetensors.torch import load_file, save_file
 
 from gradscope import cli
+from gradscope.records.answers import Judgement
 from gradscope.records.spike import Capsule, OptimizerState, SpikeSample, SpikeSignals
+from gradscope.records.training import TrainingRun
+from gradscope.reporters.verdict import Verdict
 from gradscope.runfile.capsules import RECORD, capsule_path, metadata
 
 SAMPLES = (
@@ -149,3 +153,12 @@ def test_another_version_and_a_damaged_file_are_named(
     code, out, err = gradscope("spike", str(run))
     assert (code, out) == (2, "")
     assert "is not a capsule" in err
+
+
+def test_a_run_without_findings_names_its_spikes() -> None:
+    run = TrainingRun("train.py", 0.0, steps=100, options={"capsule": [5]})
+    verdict = Verdict(run, judgement=Judgement(("GS601",)), capsules=(5, 76))
+    first = str(next(verdict.lines()))
+    assert first.endswith("; but loss or gradient spiked at step 76")
+    asked = replace(verdict, capsules=(5,))
+    assert "spiked" not in str(next(asked.lines()))
