@@ -1,14 +1,14 @@
-"""Why something went wrong, in the user's terms: a room for each question.
+"""Explanations of what went wrong, in the user's terms: a room for each question.
 
-- ``missing``: why a parameter has no gradient (a second forward that follows its data);
-- ``zero``: why a gradient is exactly zero (a second backward, traced edge by edge);
+- ``missing``: the cause of a missing gradient (a second forward that follows the parameter's data);
+- ``zero``: the cause of an exactly zero gradient (a second backward, traced edge by edge);
 - ``non_finite``: the origin of a NaN or Inf (a second step, operator by operator);
-- ``errors``: what an exception means, with a file for each kind in ``errors/kinds``;
-- ``units``: which units are dead or saturated;
-- ``precision``: what narrower dtypes would lose;
+- ``errors``: the meaning of an exception, with a file for each kind in ``errors/kinds``;
+- ``units``: dead and saturated units;
+- ``precision``: the loss of values in narrower dtypes;
 - ``shared``: frames and the user's code, operations by all their names, module calls, the tracers.
 
 The first four answer by ``explain.py``, ``units`` by ``activity.py``, ``precision`` by
 ``forecast.py``. A question imports ``shared`` and nothing of another; ``errors`` may ask
-``missing``. An operation that PyTorch has anew is entered in ``shared/operations.py``.
+``missing``. Enter an operation that is new in PyTorch in ``shared/operations.py``.
 """

@@ -78,7 +78,7 @@ def explain_error(
 
 
 def worth_again(record: ErrorRecord, failure: BaseException) -> bool:
-    """Whether a second run can tell more, and does no harm."""
+    """Return True if a second run can give a better explanation and does no harm."""
     kind = kinds().get(record.kind)
     if kind is None or not isinstance(failure, Exception):
         return False
@@ -112,7 +112,7 @@ def explain_again(record: ErrorRecord, failure: BaseException, again: Again) -> 
 
 
 def _repeat(tracer: ErrorTracer, again: Again) -> BaseException | None:
-    """What the second run raised."""
+    """Run the steps again under the tracer; return the exception raised, None without one."""
 
     def note(step: str) -> None:
         tracer.step = step
@@ -165,7 +165,7 @@ def _explained(record: ErrorRecord, case: Case) -> ErrorRecord:
 
 
 def is_own_bug(failure: BaseException) -> bool:
-    """Whether the exception came out of gradscope's own recording, not of the user's step."""
+    """Return True if gradscope's own recording raised, not the user's step."""
     if isinstance(failure, RecursionError):  # a hook is only where the user's nesting ended
         return False
     frames = traceback.extract_tb(failure.__traceback__)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """How what raised is run again.
+    """The means to run a failed step again.
 
     Attributes:
         steps: the same steps; calls what it is given with the name of the step that begins.
@@ -59,9 +59,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Which operands conflict, in one sentence or several, the fix, and lines that belong to it.
-
-    ``site`` is where the fix belongs, if not at the error.
+    """Explanation of an error: the conflicting operands in one or more sentences, the fix, and
+    lines that belong to it. ``site`` is the place of the fix where that is not the error's.
     """
 
     details: str | tuple[str, ...]
@@ -173,7 +172,9 @@ def kind_of(failure: BaseException, text: str, phase: str) -> tuple[str, str | N
 
 
 def _is_own(trace: TracebackType | None) -> bool:
-    """Whether a ``raise`` or an ``assert`` in the user's own code raised: its words are no sign."""
+    """Return True if the user's own ``raise`` or ``assert`` raised: its words are no sign of a
+    kind.
+    """
     last = None
     while trace is not None:
         last, trace = trace, trace.tb_next

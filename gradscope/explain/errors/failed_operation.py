@@ -123,7 +123,7 @@ class Operand:
 
     @property
     def held(self) -> bool:
-        """Whether it is written as an attribute: a parameter, a buffer or a plain one."""
+        """True if the operand is written as an attribute: a parameter, a buffer or a plain one."""
         return re.fullmatch(r"\w+(\.\w+)+", self.text or "") is not None
 
 
@@ -154,7 +154,7 @@ class FailedOperation:
 
     @property
     def argument(self) -> str | None:
-        """What the user gave the layer first, as text, where the call is the user's own."""
+        """First argument of the layer as the user wrote it; None if a library calls the layer."""
         return self.arguments[0] if self.direct and self.arguments else None
 
     @property

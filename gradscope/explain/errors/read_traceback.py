@@ -28,7 +28,7 @@ _CALLS = nn.Module.__call__.__code__.co_filename  # the code around each forward
 
 
 class ModelNames:
-    """What the user calls the tensors of a model: parameters and buffers by ``id``."""
+    """Names of a model's parameters, buffers (by ``id`` of the tensor) and modules."""
 
     def __init__(self, model: nn.Module | None) -> None:
         self.model = model
@@ -130,7 +130,7 @@ def _layer(frames: Iterable[tuple[FrameType, int]]) -> nn.Module | None:
 
 
 def _takes_tensors(frame: FrameType) -> bool:
-    """Whether this is a function of ``torch.nn.functional`` or the like with tensor arguments."""
+    """Return True for a function of ``torch.nn.functional`` or the like with tensor arguments."""
     code = frame.f_code
     given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     if "self" in given or not code.co_filename.endswith(
@@ -192,7 +192,7 @@ class Recursion:
 
 
 def recursion(failure: BaseException) -> Recursion | None:
-    """What calls itself without end; None where no line of the user's was seen often."""
+    """Return the user's function that recurses without end; None if no line repeats often."""
     if not isinstance(failure, RecursionError):
         return None
     frames = _users(failure.__traceback__)
@@ -296,6 +296,6 @@ def as_called(
 
 
 def _runs_layer(frame: FrameType) -> bool:
-    """Whether PyTorch's own modules run between the user's frame and the operation."""
+    """Return True if a module of PyTorch runs between the user's frame and the operation."""
     inner = outwards(sys._getframe(1), frame.f_code)
     return any(isinstance(f.f_locals.get("self"), nn.Module) for f in inner)

@@ -295,7 +295,7 @@ class ErrorTracer:
         return result
 
     def _target(self, tensor: torch.Tensor) -> tuple[str | None, tuple[int, ...]]:
-        """What the user calls a tensor that was written to, or the one that it is a part of."""
+        """Return the name and shape of a tensor that was written to, or of its base."""
         name = self._memory.get(memory_of(tensor))
         return (name, tuple(tensor.shape)) if name else whole_of(tensor, self.calls.last)
 

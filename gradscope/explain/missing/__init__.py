@@ -1,1 +1,1 @@
-"""Why a parameter has no gradient: a second forward that follows its data."""
+"""Cause of a parameter's missing gradient: a second forward that follows the parameter's data."""

@@ -169,12 +169,12 @@ def _message(cut: Cut, start: str | None) -> str:
 
 
 def _is_copied(value: Value) -> bool:
-    """Whether it is `state_dict()` that detaches, in PyTorch's own code."""
+    """Return True if PyTorch's own ``state_dict()`` detached the value."""
     return value.op == "detach" and _STATE.search(value.site.code) is not None
 
 
 def _at(value: Value) -> str:
-    """Where an operation ran, with the line itself."""
+    """Return the place of an operation, with the text of the line."""
     site = value.site
     if site.location or site.module is None:
         return site.at_code
@@ -210,7 +210,7 @@ def _advice(cut: Cut, start: str | None) -> str:
 
 
 def _kept(value: Value) -> str:
-    """What to write instead of an operation that leaves the graph."""
+    """Return the advice for an operation that leaves the graph."""
     if _is_copied(value):
         return "call the module with the tensors themselves: `torch.func.functional_call`"
     op = _SAME.get(value.op, value.op)

@@ -162,7 +162,7 @@ class Tracer:
         self.observed.note(tensor, value, written=written)
 
     def _cause(self, name: str, dtype: torch.dtype, lost: int) -> tuple[str, str | None]:
-        """Why a result has no gradient path to a parameter that an argument leads to."""
+        """Return the cause and reason why a result has no gradient path to a parameter upstream."""
         first_pass = False
         if not torch.is_grad_enabled():
             cause, reason = why_disabled(sys._getframe(2), self.calls.last, self._disabled)
@@ -234,8 +234,9 @@ class Tracer:
 
 
 def _torch_asks() -> bool:
-    """Whether a check in PyTorch itself asks, as a distribution's of its arguments: it decides
-    nothing of the user's."""
+    """Return True if PyTorch's own check reads the value, as a distribution validates its
+    arguments: no decision of the user's depends on it.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back

@@ -107,7 +107,7 @@ def why_disabled(frame: FrameType, last: CodeType, seen: str | None) -> tuple[st
 
 
 def _is_function(code: CodeType) -> bool:
-    """Whether the code is an autograd Function's forward, which runs without gradients."""
+    """Return True if the code is an autograd Function's forward: it runs without gradients."""
     if code.co_name != "forward" or code.co_varnames[:1] == ("self",):
         return False
     classes: list[type] = [torch.autograd.Function]

@@ -1,4 +1,4 @@
-"""Why parameters are not in the loss's graph: one cause and one place for each."""
+"""Explain parameters that are missing in the loss's graph: one cause and one place for each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class MissingTrace:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """What is computed in the block is traced."""
+        """Trace every computation in the block."""
         tracer = self._tracer
         with functions_traced(self._model, tracer.calls, tracer.run, self._guarding):
             yield
@@ -109,7 +109,7 @@ def explain_missing(
     start: str | None = None,
     silent: Collection[str] | None = None,
 ) -> tuple[Answer, ...]:
-    """Why parameters that require a gradient got none from the loss.
+    """Explain parameters that require a gradient and got none from the loss.
 
     Runs the model again under a ``MissingTrace``. Only for when something is wrong: it is slow
     next to a plain run.

@@ -1,4 +1,4 @@
-"""Which value each tensor holds, by its identity, its memory, or numbers that left for Python."""
+"""Values that tensors hold, by the tensor's identity, its memory, or numbers read into Python."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def values_in(tree: Any) -> list[torch.Tensor | Number]:
 
 
 def address_of(array: Any) -> int | None:
-    """Where an array of NumPy's has its data."""
+    """Return the address of a NumPy array's data; None for any other object."""
     if not isinstance(array, np.ndarray):
         return None
     return int(array.__array_interface__["data"][0])

@@ -84,7 +84,7 @@ class Flow:
 
 
 class LiveMasks:
-    """Which of some parameters the autograd graph upstream of a tensor leads to; each node once."""
+    """Bit masks of the parameters upstream of a tensor; visits each node once."""
 
     def __init__(self, bits: dict[int, int]) -> None:
         self._bits = bits  # a parameter's id to its bit

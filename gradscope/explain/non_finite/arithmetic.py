@@ -24,7 +24,7 @@ from gradscope.explain.shared.operations import Trait, by_operator
 
 
 def reason_of(result: NonFiniteResult) -> Reason:
-    """What went wrong; at the least the name of the operation."""
+    """Return the arithmetic that failed, or the name of the operation if unknown."""
     try:
         reason = reduction(result)
         if reason is None and result.pointwise:
@@ -100,7 +100,7 @@ def _logsumexp(result: NonFiniteResult) -> Reason | None:
 
 
 def _rows(bad: torch.Tensor) -> str:
-    """Which rows: `` (row 2 of 8)``, counted from 0 as an index would."""
+    """Return the rows that are True as text: `` (row 2 of 8)``, counted from 0 as an index is."""
     places = bad.nonzero().tolist()
     if bad.numel() <= 1:
         return ""

@@ -43,7 +43,7 @@ class CurrentFunction:
 
     @contextmanager
     def named(self, name: str | None) -> Iterator[None]:
-        """What runs inside is a call of this function."""
+        """Attribute all operations in the block to one call of this function."""
         self.serial += 1
         self.name = name
         try:
@@ -63,7 +63,7 @@ class NodeSites:
         self._seen: dict[CallSite, CallSite] = {}
 
     def grown(self) -> bool:
-        """Whether nodes were made since the last ``note``."""
+        """True if nodes were created since the last ``note``."""
         return torch._C._autograd._get_sequence_nr() != self._last
 
     def note(self, site: CallSite, serial: int, function: str | None) -> None:
@@ -163,7 +163,7 @@ class RunContext:
         )
 
     def slope(self, node: Node, reason: Reason) -> tuple[Reason, tuple[torch.Tensor, ...]]:
-        """What went wrong in a node, by what its function is."""
+        """Explain a NaN or Inf of a node by the derivative of its function."""
         return slope(node, reason, readable=not self._made.of(node)[3])
 
     def _phase(self) -> str:

@@ -62,7 +62,7 @@ def unseen_element(result: NonFiniteResult) -> Reason | None:
 
 
 def fails_on_finite(result: NonFiniteResult) -> bool:
-    """Whether an element went wrong whose operands are all finite."""
+    """Return True if an element is NaN or Inf although all its operands are finite."""
     if any(level_of_number(value) for value in result.arguments.values()):
         return False
     try:
@@ -111,7 +111,7 @@ def _plain(result: NonFiniteResult, values: list[float]) -> tuple[str, str]:
 
 
 def _overflows(result: NonFiniteResult, values: list[float]) -> bool:
-    """Whether finite and large operands made an infinity."""
+    """Return True if large finite operands produced an infinity."""
     return result.kind != NAN and any(1e3 < abs(v) < math.inf for v in values)
 
 

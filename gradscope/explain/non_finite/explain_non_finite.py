@@ -192,7 +192,7 @@ class ScriptStepTracer:
 
     @contextmanager
     def ignoring(self) -> Iterator[None]:
-        """What is computed in the block is not the script's."""
+        """Exclude the computations in the block: they are not the script's."""
         with self._tracer.ignoring():
             yield
 

@@ -50,7 +50,9 @@ class ExternalTensors:
                 self._input(name, tensor)
 
     def returned(self, name: str, root: bool, output: Any) -> None:
-        """What a module gave: NaN stays, an infinity in the model's own result too."""
+        """Note a module's output: its NaN persists, and so does an Inf in the model's own
+        result.
+        """
         for tensor in tensors_in(output):
             mask = self._origins.of(tensor)
             found = level(tensor) if mask else 0
@@ -71,7 +73,7 @@ class ExternalTensors:
         return 0 if mask else found
 
     def kept_in_state(self) -> None:
-        """What the optimizer made and still holds in its state."""
+        """Mark origins from the optimizer's step that are still held in its state."""
         held = self._origins.living()
         for number, origin in enumerate(self._origins.all):
             if held >> number & 1 and origin.phase == "step" and not origin.deliberate:
@@ -120,7 +122,7 @@ class ExternalTensors:
 
 
 def _count(tensor: torch.Tensor, found: int) -> int | None:
-    """How many elements are NaN or Inf; nobody counts those of a sparse tensor."""
+    """Return the number of elements that are NaN or Inf; None for a sparse tensor."""
     return None if tensor.is_sparse else int(broken(tensor.detach(), found).sum())
 
 

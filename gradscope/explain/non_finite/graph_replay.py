@@ -38,7 +38,7 @@ from gradscope.records.answers import NonFiniteOrigin
 
 @dataclass(frozen=True, slots=True)
 class ReplayedOperation:
-    """Where a node's operation is in the script, and the function of PyTorch's that ran it."""
+    """Place of a node's operation in the script, and the PyTorch function that ran it."""
 
     site: CallSite = field(default_factory=CallSite)
     function: str | None = None
@@ -56,7 +56,7 @@ class ReplayedLines(ModuleCalls):
         self._module = module
 
     def site(self, frame: Any = None) -> CallSite:
-        """Where the operation is."""
+        """Return the place of the current operation."""
         return self.at
 
     def tracer(self) -> NonFiniteTracer:
@@ -122,7 +122,7 @@ class _Replay:
         return given if broken else None
 
     def foresee(self, roots: Sequence[torch.Tensor], nodes: Iterable[Node]) -> None:
-        """What a node saved of its inputs is what others gave it, where these cannot run."""
+        """Note inputs saved by nodes: they stand in for operations that cannot run again."""
         self.foreseen = {(r.grad_fn, r.output_nr): r.detach() for r in roots if r.grad_fn}
         for node in nodes:
             for forward in islice(forwards(node), 1):
@@ -144,7 +144,7 @@ class _Replay:
                 self._unseen(node, at)
 
     def ends(self, root: torch.Tensor) -> None:
-        """What came to a root has come to the loss."""
+        """Mark the origins that reached a root as having reached the loss."""
         value = root if root.grad_fn is None else self.values.get((root.grad_fn, root.output_nr))
         with self.tracer.quiet():
             if value is not None:
@@ -177,7 +177,7 @@ class _Replay:
         return given
 
     def value(self, node: Node, position: int) -> torch.Tensor | None:
-        """What came along an edge into a node's operation."""
+        """Return the value on an edge into a node's operation."""
         following, number = node.next_functions[position]
         if following is None:
             return None
@@ -187,7 +187,7 @@ class _Replay:
         return self.values.get((following, number))
 
     def _unseen(self, node: Node, at: ReplayedOperation) -> None:
-        """What came out of an operation that did not run again: was it finite before it?"""
+        """Note the output of an operation that did not run again, if its value is known."""
         result = result_of(saved_by(node))
         origins = self._origins(node)
         for number in range(len(node._input_metadata)):
@@ -260,9 +260,8 @@ class SavedNode:
 
 
 def explain_singular_derivatives(nodes: Iterable[SavedNode]) -> tuple[NonFiniteOrigin, ...]:
-    """Which operations have a slope that is NaN or Inf where they were taken, the latest first.
-
-    Each is run again alone, and a gradient of ones is sent into it.
+    """Return the operations whose derivative at their saved inputs is NaN or Inf, the latest first.
+    Each is run again alone, with a gradient of ones.
     """
     places = ReplayedLines()
     tracer = places.tracer()
@@ -275,7 +274,7 @@ def explain_singular_derivatives(nodes: Iterable[SavedNode]) -> tuple[NonFiniteO
 
 
 def _back_and_forth(tracer: NonFiniteTracer, kept: SavedNode, forward: NodeForward) -> bool:
-    """Whether the operation ran."""
+    """Run the operation forward and backward; return True if it ran."""
     leaves: dict[str, torch.Tensor] = {}
     for name in forward.edges:
         value = forward.arguments.get(name, undone(kept.name, kept.saved))

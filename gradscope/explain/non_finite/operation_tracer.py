@@ -73,7 +73,7 @@ class OperatorSchema:
 
 @functools.cache
 def schema_of(func: OpOverload) -> OperatorSchema:
-    """What the schema says of an overload."""
+    """Return the facts that an overload's schema states."""
     schema = func._schema
     plain = schema.name.split("::")[1]
     name = plain.strip("_").removeprefix("foreach_")
@@ -159,7 +159,7 @@ class NonFiniteTracer:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """What is computed inside is ours, not the run's."""
+        """Exclude the computations in the block: they are gradscope's own."""
         with self.ignoring(), torch.no_grad():
             yield
 
@@ -182,7 +182,7 @@ class NonFiniteTracer:
     def leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        """What a module gives is something that stays, where it is NaN."""
+        """Note the NaN of a module's output, which persists, and leave the module's call."""
         call = self.calls.innermost(module)
         if self.context.stage == "forward" and call is not None:
             with self.quiet():
@@ -212,7 +212,7 @@ class NonFiniteTracer:
         return result
 
     def _kept(self, schema: OperatorSchema, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """What is about to be updated, for the words; not where it is large or one of many."""
+        """Copy the tensors about to be updated, for the message; none if they are large or many."""
         if schema.many or not schema.pointwise:
             return {}
         tensors = {
@@ -230,7 +230,7 @@ class NonFiniteTracer:
         before: dict[int, int],
         kept: dict[str, torch.Tensor],
     ) -> None:
-        """Whether one result is NaN or Inf because of this operation, or of what came in."""
+        """Decide if a NaN or Inf result has its origin in this operation or in its inputs."""
         worst = level(out)
         if worst == FINITE:
             return

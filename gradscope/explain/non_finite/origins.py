@@ -26,7 +26,7 @@ class BecameNaN:
 
 @dataclass(slots=True)
 class ObservedOrigin:
-    """Where an operation made NaN and Inf, or something that was there before.
+    """Origin of NaN and Inf: an operation, or a tensor that held them before.
 
     Attributes:
         kind: INF or NAN.
@@ -59,7 +59,7 @@ class ObservedOrigin:
 
     @property
     def key(self) -> object:
-        """What another run of the same line would make again."""
+        """Identity of the origin: equal for another run of the same line."""
         # One step of the optimizer is one place for all parameters.
         name = None if self.phase == "step" else self.name
         site = self.site
@@ -98,7 +98,7 @@ class ObservedOrigins:
             mask &= mask - 1
 
     def of(self, tensor: torch.Tensor) -> int:
-        """What is held by the memory of a tensor."""
+        """Return the bit mask of the origins in a tensor's memory."""
         return self._held.get(memory_of(_holder(tensor)), (None, 0))[1]
 
     def put(self, tensor: torch.Tensor, mask: int, *, overwritten: bool) -> None:
@@ -114,7 +114,7 @@ class ObservedOrigins:
             self._held[memory] = held[0], mask if overwritten else held[1] | mask
 
     def living(self) -> int:
-        """What is held by memory that is still in use."""
+        """Return the bit mask of the origins in memory that is still in use."""
         mask = 0
         for reference, held in self._held.values():
             mask |= 0 if reference.expired() else held  # type: ignore[no-untyped-call]
@@ -133,7 +133,7 @@ class ObservedOrigins:
             origin.reached = True
 
     def reported(self) -> Iterable[ObservedOrigin]:
-        """What there is to tell of."""
+        """Return the origins to report: those that reached something that persists."""
         return [origin for origin in self.all if origin.reached]
 
     def made_nan(self) -> int:
@@ -274,5 +274,5 @@ def _then(origin: ObservedOrigin) -> str:
 
 
 def _at(site: CallSite) -> str:
-    """Where an operation ran, with the line itself."""
+    """Return the place of an operation, with the text of the line."""
     return site.at_code + (" in the model" if site.module == "" else site.within)

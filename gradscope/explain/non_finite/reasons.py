@@ -46,13 +46,13 @@ def level_of_number(value: Any) -> int:
 
 
 def broken(tensor: torch.Tensor, kind: int) -> torch.Tensor:
-    """Which elements that are here are NaN, or are NaN or Inf where ``kind`` is INF."""
+    """Return a bool mask of the local elements that are NaN, or NaN or Inf if ``kind`` is INF."""
     tensor = local(tensor)
     return torch.isnan(tensor) if kind == NAN else ~torch.isfinite(tensor)
 
 
 def only_negative(tensor: torch.Tensor) -> bool:
-    """Whether all that is NaN or Inf is -inf, as in a mask."""
+    """Return True if every NaN or Inf in the tensor is -inf, as in a mask."""
     return all(
         not part.is_complex() and not bool(((part == math.inf) | part.isnan()).any())
         for part in _dense(tensor)
@@ -167,7 +167,7 @@ def magnitude(tensor: torch.Tensor) -> float:
 
 
 def wider(dtype: torch.dtype) -> str:
-    """What to do where numbers leave a dtype."""
+    """Return the advice for values beyond a dtype's range."""
     if dtype in (torch.float16, torch.float8_e4m3fn, torch.float8_e5m2):
         return "compute this in float32 or bfloat16, or make the values smaller before it"
     return "make the values smaller before it: normalise, lower the learning rate, clip gradients"
@@ -180,7 +180,7 @@ _APART = "perturb the matrix a little, or use a loss of the values only"
 
 @dataclass(frozen=True, slots=True)
 class _Slope:
-    """What a node has saved, and the values where the slope of its function is NaN or Inf."""
+    """Name of the saved tensor of a node, and the values at which the derivative is NaN or Inf."""
 
     saved: str
     at: tuple[float, ...]
@@ -213,7 +213,7 @@ _EQUAL = {
 
 
 def slope(node: Node, reason: Reason, *, readable: bool) -> tuple[Reason, tuple[torch.Tensor, ...]]:
-    """What to say of the node instead of its arithmetic, and its forward values.
+    """Return the reason of a node's NaN or Inf by its derivative, and its forward values.
 
     Args:
         reason: the arithmetic that went wrong inside the node.
@@ -251,7 +251,7 @@ def _power(node: Node, reason: Reason) -> tuple[Reason, tuple[torch.Tensor, ...]
 
 
 def _saved(node: Node, name: str) -> Any:
-    """What the node kept for backward; None where it is gone, or not a number nor plain tensor."""
+    """Return a value saved by the node; None if it was freed, or is neither finite nor a tensor."""
     try:
         value = getattr(node, f"_saved_{name}", None)
     except RuntimeError:

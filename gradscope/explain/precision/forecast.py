@@ -47,7 +47,7 @@ class Bounds:
 
 @functools.cache
 def bounds(cast: Cast, source: torch.dtype) -> Bounds:
-    """Where a cast from ``source``, float32 or float64, begins to lose elements.
+    """Return the magnitudes at which a cast from ``source`` (float32 or float64) loses elements.
 
     Casts are monotone, so a search over the bits finds the exact place, ties to even included, and
     whatever this PyTorch does with what is too large.
@@ -71,7 +71,7 @@ def bounds(cast: Cast, source: torch.dtype) -> Bounds:
 
 
 def _limit(dtype: torch.dtype) -> float:
-    """What still rounds to the largest finite value, where a cast clamps to that (as to e4m3fn)."""
+    """Return the largest value that rounds to the largest finite one; beyond it, a cast clamps."""
     about = torch.finfo(dtype)
     step = about.eps * 2.0 ** math.floor(math.log2(about.max))
     odd = round(about.max / step) % 2  # a tie goes to the even neighbour, which then is beyond
@@ -99,10 +99,9 @@ class Counter:
 
     @torch.no_grad()
     def count(self, tensor: torch.Tensor) -> torch.Tensor:
-        """How many elements each cast makes zero, how many overflow, and how many there are.
+        """Count the elements that each cast makes zero, those that overflow, and all elements.
 
-        int64 of twice the number of casts, and one. Elements that are zero or not finite already
-        are not counted.
+        int64 of length 2 × casts + 1. Elements that are already zero, NaN or Inf are not counted.
         """
         total = torch.zeros(2 * len(self.casts) + 1, dtype=torch.int64, device=tensor.device)
         for part in _floating_parts(tensor.detach()):
@@ -158,9 +157,9 @@ class _Ranks:
     top: torch.Tensor
 
     def below(self, bits: torch.Tensor) -> torch.Tensor:
-        """How many of some magnitudes' bits lie below each of the bounds.
+        """Return how many of the magnitudes' bits lie below each of the bounds.
 
-        A histogram tells it of full bins; a search is needed only within those that have a bound.
+        A histogram answers for full bins; only bins that contain a bound are searched.
         """
         bins = bits >> self.shift
         histogram = torch.bincount(bins, minlength=len(self.mixed))
@@ -197,7 +196,7 @@ def forecast(
     dtypes: Sequence[str] = DTYPES,
     scales: Sequence[float] = SCALES,
 ) -> tuple[PrecisionForecast, ...]:
-    """Which share of the non-zero finite elements a cast would make zero, or overflow.
+    """Forecast the share of non-zero finite elements that a cast would make zero or overflow.
 
     Runs forward and backward once, in the run's own precision and without a loss scale, and asks of
     each tensor what a cast to each dtype would do to it: of activations as they are, of gradients

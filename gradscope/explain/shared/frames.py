@@ -37,19 +37,19 @@ _FORMATTED = re.compile(r'\s*File "(.+)", line (\d+), in (\S*)')
 
 
 def is_ours(file: str) -> bool:
-    """Whether a file is gradscope's own; the bundled demo counts as a user's."""
+    """Return True if a file is gradscope's own; the bundled demo counts as the user's."""
     return file.startswith(PACKAGE + os.sep) and f"{os.sep}demo{os.sep}" not in file
 
 
 @functools.cache
 def is_hidden(file: str) -> bool:
-    """Whether a file is PyTorch's or gradscope's own, or none."""
+    """Return True if a file is PyTorch's or gradscope's own, or no file (``<string>``)."""
     return is_ours(file) or file.startswith((_TORCH + os.sep, "<"))
 
 
 @functools.cache
 def in_library(file: str) -> bool:
-    """Whether a file is installed, not written here."""
+    """Return True if a file is installed (standard library or site-packages), not the user's."""
     return str(Path(file).absolute()).startswith(_LIBRARIES)
 
 
@@ -72,7 +72,7 @@ def shown(file: str) -> str:
 
 @functools.cache
 def is_standard(file: str) -> bool:
-    """Whether a file is of Python's own library."""
+    """Return True if a file belongs to Python's standard library."""
     return next((f for f in _LIBRARIES if file.startswith(f)), None) == _STANDARD
 
 
@@ -88,7 +88,7 @@ def user_frames(trace: TracebackType | None) -> list[Frame]:
 
 
 def raised_by_user(trace: TracebackType | None) -> bool:
-    """Whether a line of the user's own raised, and none that it called."""
+    """Return True if the user's own line raised, not a function that it called."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace)][-1:]
     return any(not is_hidden(file) and not in_library(file) for file in files)
 
@@ -168,7 +168,7 @@ def user_line(stack: Sequence[str]) -> tuple[str, int, str | None] | None:
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """Where an operation ran: the innermost module call, and the user's file and line."""
+    """Place of an operation: the innermost module call, and the user's file and line."""
 
     module: str | None = None
     call: int | None = None

@@ -78,7 +78,7 @@ def bound(
 
 
 def saved_by(node: Node) -> dict[str, Any]:
-    """What a node of PyTorch's own holds for backward, numbers too; only what can be read."""
+    """Return the tensors and numbers that a PyTorch node saved for backward and lets be read."""
     try:
         tensors = dict(saved_tensors(node))
     except RuntimeError:
@@ -112,7 +112,7 @@ def undone(name: str, saved: Mapping[str, Any]) -> torch.Tensor | None:
 
 
 def fits(node: Node, results: tuple[torch.Tensor, ...]) -> bool:
-    """Whether these can be what the node was made for."""
+    """Return True if shapes and dtypes of the results equal those that the node recorded."""
     made = node._input_metadata
     return len(results) >= len(made) and all(
         tuple(one.shape) == tuple(result.shape) and one.dtype == result.dtype
@@ -173,7 +173,7 @@ def _edges(
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether it is an index, a mask, class ids: nothing that has a gradient."""
+    """Return True for an integer or bool tensor (index, mask, class ids): it has no gradient."""
     return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
 
 

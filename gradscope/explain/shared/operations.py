@@ -1,8 +1,8 @@
-"""What operations are, whatever they are called: one table for functions, operators and nodes.
+"""Properties of operations under all their names: one table for functions, operators and nodes.
 
-An operation goes by three names: the function that Python calls (``softmax``, ``__truediv__``),
-ATen's operator (``_softmax``, ``div``) and the node of the graph (``SoftmaxBackward0``). A new one
-is entered here once, by ATen's name without the underscores around it.
+An operation has three names: the function that Python calls (``softmax``, ``__truediv__``), ATen's
+operator (``_softmax``, ``div``) and the node of the graph (``SoftmaxBackward0``). Enter a new one
+here once, by ATen's name without the underscores around it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.autograd.graph import Node
 
 
 class Trait(Flag):
-    """What is true of an operation."""
+    """Properties of an operation."""
 
     # Of its arguments and its result
     ASKS = auto()  # reads or marks a tensor, and makes nothing that an explanation could name
@@ -65,7 +65,7 @@ class Trait(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What is known of an operation; of one that is not in the table, its name.
+    """Entry of an operation; an operation outside the table has only its name.
 
     Attributes:
         name: ATen's, without underscores around it.
@@ -80,7 +80,7 @@ class Operation:
     factors: Mapping[int, tuple[str, int]] = field(default_factory=dict)
 
     def has(self, *traits: Trait) -> bool:
-        """Whether any of these is true of it."""
+        """Return True if the operation has any of these traits."""
         return any(trait in self.traits for trait in traits)
 
 

@@ -1,7 +1,8 @@
-"""How a run is traced: as Python calls PyTorch, as ATen is called, and in whose call at which line.
+"""Tracers of a run: calls from Python to PyTorch, calls of ATen, and the module call and line of
+each.
 
-Each mode hands a call to one handler, which runs it and gives its result. The functions at the end
-find the tensors in it, and what distinguishes them.
+Each mode passes a call to one handler, which runs it and returns its result. The functions at the
+end find the tensors in it, and the identity of their memory.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def lent(
 
 
 class Guarding(Protocol):
-    """What is between code that is not ours and what observes it."""
+    """Guard between code that is not gradscope's and gradscope's hooks and handlers."""
 
     def hook(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The hook, as one that may be set on the code's modules."""
@@ -174,7 +175,7 @@ def bare(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """What tells the tensor's memory from others'; 0 where it has none of its own."""
+    """Return an identifier of the tensor's memory; 0 if it has no storage."""
     if tensor.layout != torch.strided:
         return 0
     try:

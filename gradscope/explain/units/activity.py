@@ -104,7 +104,7 @@ def unit_activity(
     softmax: float = 4e-8,
     slope: float = 1e-6,
 ) -> tuple[UnitActivity, ...]:
-    """How the units after every nonlinearity in the model behave, in the order of forward.
+    """Measure the units after every nonlinearity in the model, in the order of forward.
 
     Functional, in-place and module nonlinearities are seen alike; so are the gates of a recurrent
     layer where PyTorch computes them one by one. What runs in a fused kernel is not: the gates of
@@ -144,7 +144,7 @@ def _run(forward: Callable[[], Any], tracer: _UnitTracer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """What is one record: one operation at one line of one call, in a loop or not."""
+    """Key of one record: one operation at one line of one call, in a loop or not."""
 
     op: str
     site: CallSite
@@ -228,7 +228,7 @@ class _UnitTracer:
 
 
 def _counted(x: Any) -> bool:
-    """Whether there are values to look at."""
+    """Return True if the tensor has values to measure: floating, strided, not empty, not meta."""
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or not x.numel():
         return False
     return x.device.type != "meta" and x.layout == torch.strided
@@ -262,7 +262,7 @@ def _share(counts: torch.Tensor | int, seen: _Counts) -> float:
 
 
 def _mostly(counts: torch.Tensor | int, samples: int, active: float) -> int:
-    """How many units are so in all but a share below ``active`` of their values."""
+    """Return how many units are counted in all but a share below ``active`` of their values."""
     if isinstance(counts, int):
         return 0
     return int(((samples - counts) < active * samples).sum())

@@ -31,7 +31,9 @@ class Flat:
 
 @dataclass(slots=True)
 class FlatRanges:
-    """Which elements of an input are ``off``, ``flat``, or ``near`` to it; None: none can be."""
+    """Masks of the elements that are ``off``, ``flat`` or ``near`` to flat; None: there are
+    none.
+    """
 
     op: str
     off: torch.Tensor | None = None
@@ -60,9 +62,9 @@ def ends(
 def softmax_ends(
     x: torch.Tensor, result: torch.Tensor, dim: int, flat: Flat
 ) -> tuple[int, torch.Tensor]:
-    """How many distributions a softmax gave, and how many of them hold all in one entry.
+    """Return the number of distributions, and how many have all their mass in one entry.
 
-    One with a single entry that is not masked is no choice, and does not count as flat.
+    A distribution with a single entry that is not masked is no choice and does not count as flat.
     """
     choice = (x > _MASKED).sum(dim) > 1
     one = result.amax(dim).double() >= 1 - flat.softmax

@@ -1,1 +1,1 @@
-"""Why a gradient is exactly zero: a second backward, traced edge by edge."""
+"""Cause of an exactly zero gradient: a second backward, traced edge by edge."""

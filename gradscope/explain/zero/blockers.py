@@ -123,7 +123,7 @@ def _starts(blocker: Blocker, calls: ModuleCalls) -> str | None:
 
 
 def _placed(cause: ZeroCause, inside: bool, seen: ObservedValues | None, hinge: bool) -> ZeroCause:
-    """What a cause means at its place: a module, or the loss and what else is outside of all."""
+    """Adapt a cause to its place: inside a module, or outside every module as the loss is."""
     if cause.why == "clipped" and not inside:
         return replace(cause, kind="masked")  # a ratio that is clipped, as PPO does
     if cause.why == "flat" and hinge:
@@ -134,7 +134,7 @@ def _placed(cause: ZeroCause, inside: bool, seen: ObservedValues | None, hinge: 
 
 
 def _is_hinge(node: Node, trace: BackwardTrace) -> bool:
-    """Whether a loss is nothing but the mean or the sum of what this operation gives."""
+    """Return True if the loss is only the mean or the sum of this operation's output."""
     if not by_node(node).has(Trait.HINGE):
         return False
     while following := trace.consumers(node):

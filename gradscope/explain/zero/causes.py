@@ -25,7 +25,7 @@ MODULE_HOOK = "BackwardHookFunction"
 
 
 def cause_of(point: ZeroPoint, got: Gradients, origins: FactorOrigins) -> ZeroCause:
-    """What ends a gradient at one point; ``got`` is what arrived there."""
+    """Return the cause that ends a gradient at one point; ``got`` arrived there."""
     node, position = point.node, point.position
     if point.kind == "start":
         return ZeroCause("masked", node, "start")
@@ -78,7 +78,7 @@ def _emptied(node: Node, position: int) -> ZeroCause:
 
 
 def _is_empty(node: Node) -> bool:
-    """Whether what a node made has no elements."""
+    """Return True if the node's output has no elements."""
     if isinstance(node, LEAF):
         return not node.variable.numel()
     made = getattr(node, "_input_metadata", ())
@@ -135,7 +135,7 @@ def _structural(replay: NodeReplay, operation: Operation, origins: FactorOrigins
 
 
 def _with_zero(node: Node) -> bool:
-    """Whether this is the maximum with a constant zero: a ReLU by another name."""
+    """Return True if this is the maximum with a constant zero: a ReLU by another name."""
     sides = zip((saved(node, "self"), saved(node, "other")), node.next_functions, strict=True)
     return any(
         edge[0] is None and side is not None and not bool(side.any()) for side, edge in sides
@@ -150,7 +150,7 @@ def _attention(node: Node) -> ZeroCause:
 
 
 def _how_left_out(node: Node) -> str:
-    """How an operation that chooses leaves a gradient out."""
+    """Return the way in which a selecting operation leaves a gradient out."""
     operation = by_node(node)
     if operation.name in ("embedding", "embedding_bag"):
         return "padding"
@@ -158,7 +158,7 @@ def _how_left_out(node: Node) -> str:
 
 
 def _below(node: Node) -> bool:
-    """Whether what a clamp got lies at or below its lower bound, as with a ReLU."""
+    """Return True if a clamp's input is at or below its lower bound somewhere, as with a ReLU."""
     given, bound = saved(node, "self"), saved(node, "min")
     return given is not None and bound is not None and bool((given <= bound).any())
 

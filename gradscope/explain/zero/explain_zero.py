@@ -1,4 +1,4 @@
-"""Why gradients are zero: where each one ends on its way from the loss, and what ends it there."""
+"""Explain zero gradients: where each one ends on its way from the loss, and the cause."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ class ZeroTrace:
 
     @property
     def has_hooks(self) -> bool:
-        """Whether somebody reads or changes gradients in backward."""
+        """True if a hook reads or changes gradients in backward."""
         return self._tracer.hooks or with_hooks(self._model)
 
     @property
     def is_recomputed(self) -> bool:
-        """Whether backward would run a part of forward again, as a checkpoint does."""
+        """True if backward would run a part of forward again, as a checkpoint does."""
         return self._tracer.recomputed
 
     def backward(self, loss: torch.Tensor, run: Callable[[], None]) -> list[Node]:
@@ -202,7 +202,7 @@ def explain_zeros(
     *,
     later: Callable[[], Collection[str] | None] | None = None,
 ) -> tuple[Answer, ...]:
-    """Why parameters got a gradient of nothing but zeros.
+    """Explain parameters whose gradient is exactly zero.
 
     Runs the model again, forward and then backward as far as gradients come, traces every
     edge of the graph, and asks the operations at which gradients end again. Where the model or its

@@ -14,7 +14,7 @@ from gradscope.explain.zero.traces import ObservedValues
 
 
 def saved(node: Node, name: str) -> torch.Tensor | None:
-    """What a node kept under a name; None where it kept nothing or it was overwritten since."""
+    """Return a tensor saved by the node; None if there is none or it was overwritten since."""
     try:
         value = getattr(node, f"_saved_{name}", None)
     except RuntimeError:
@@ -25,7 +25,7 @@ def saved(node: Node, name: str) -> torch.Tensor | None:
 
 
 def factor(node: Node, position: int) -> tuple[torch.Tensor | None, Node | None] | None:
-    """What a gradient to ``position`` is multiplied by, and what made it; None of other ops."""
+    """Return the factor of the gradient to ``position`` and its node; None without a factor."""
     entry = by_node(node).factors.get(position)
     if entry is None:
         return None
@@ -36,10 +36,10 @@ def factor(node: Node, position: int) -> tuple[torch.Tensor | None, Node | None]
 
 @dataclass(frozen=True, slots=True)
 class FactorOrigin:
-    """What made a factor zero: ``kind`` is a cause or ``unknown``; ``at`` is where to look.
+    """Origin of a zero factor: ``kind`` is a cause or ``unknown``; ``at`` is the node to report.
 
-    ``name`` is the parameter or buffer, "input" for what the model was given, where it is one.
-    ``data`` marks a tensor that needs no gradient and is none of the model's.
+    ``name`` is the parameter, the buffer or "input" (the model's input), if the factor is one.
+    ``data`` marks a tensor that needs no gradient and does not belong to the model.
     """
 
     kind: str
@@ -68,9 +68,9 @@ class FactorOrigins:
         self._seen = seen
 
     def of(self, node: Node, tensor: torch.Tensor | None, maker: Node | None) -> FactorOrigin:
-        """What made ``tensor``, which meets a gradient at ``node``, zero where it counts.
+        """Return the origin of the zeros in ``tensor``, which multiplies a gradient at ``node``.
 
-        ``maker`` is the node upstream of it, None where it needs no gradient.
+        ``maker`` is the node upstream of it, None if it needs no gradient.
         """
         at, everywhere = node, tensor is not None and not bool(tensor.any())
         for _ in range(10_000):  # no graph without a loop is that deep in factors
@@ -164,7 +164,7 @@ class FactorOrigins:
         return None if len(missing) != 1 or missing[0] is None else (None, missing[0])
 
     def _linear(self, node: Node, *, everywhere: bool) -> Node | None:
-        """What to follow through an operation that moves, adds or scales."""
+        """Return the node to follow upstream of an operation that moves, adds or scales."""
         following = [after for after, _ in node.next_functions if after is not None]
         if not everywhere:
             return following[0] if len(following) == 1 else None

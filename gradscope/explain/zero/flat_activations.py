@@ -41,7 +41,7 @@ class NodeReplay:
         return None
 
     def passes(self, gradients: Gradients) -> bool:
-        """Whether something other than zeros comes out for these."""
+        """Return True if these gradients give an input gradient other than zeros."""
         sent = self._ask(gradients)
         return sent is not None and bool(sent.any())
 
@@ -165,7 +165,7 @@ def underflow(replay: NodeReplay) -> ZeroCause:
 
 
 def flat_figures(replay: NodeReplay, slopes: torch.Tensor | None) -> tuple[tuple[str, Any], ...]:
-    """How many places and units are flat, and the range of what went in."""
+    """Return the number of flat places and units, and the range of the input."""
     figures: list[tuple[str, Any]] = [("dtype", replay.dtype)]
     if slopes is not None:
         reached = ~slopes.isnan()

@@ -28,9 +28,9 @@ _FEW = 4096
 
 @dataclass(slots=True)
 class NodeGradients:
-    """What one node got and gave: ``given`` holds True, False for zeros, None for nothing.
+    """Gradients at one node: ``given`` holds True for non-zero, False for zeros, None for none.
 
-    ``short`` leaves out what would only carry zeros on.
+    ``short`` marks a node that would only pass zeros on.
     """
 
     arrived: bool = False
@@ -40,7 +40,7 @@ class NodeGradients:
 
 
 def any_nonzero(tensor: torch.Tensor) -> bool:
-    """Whether anything in it is not zero; NaN is not."""
+    """Return True if any element is not zero; a NaN counts as not zero."""
     if tensor.layout == torch.sparse_coo:
         tensor = tensor._values()
     # Hardly a tensor begins with so many zeros: most often a look at its beginning is enough.
@@ -65,7 +65,7 @@ def _reading_hook(passed: NodeGradients) -> Callable[..., Gradients | None]:
 
 @dataclass(frozen=True, slots=True)
 class ZeroPoint:
-    """Where a gradient ends, seen from what is upstream of it.
+    """Point at which a gradient ends.
 
     Attributes:
         node: the operation that gets a gradient and passes zeros on; for ``sum`` the node at which
@@ -162,7 +162,7 @@ class BackwardTrace:
         return [self.nodes[number] for number, _ in self._consumers[self._number[node]]]
 
     def gradients(self, node: Node) -> Gradients:
-        """What arrived at a node that passed zeros on."""
+        """Return the gradients that arrived at a node that passed zeros on."""
         return self._passed[self._number[node]].kept
 
     def points(self) -> dict[torch.Tensor, list[ZeroPoint]]:
@@ -252,7 +252,7 @@ _HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad
 
 @dataclass(frozen=True, slots=True)
 class ObservedValues:
-    """Whether an operation returned zeros only, and the range of its first input."""
+    """Range of an operation's first input, and True in ``zero`` if it returned only zeros."""
 
     zero: bool
     low: float | None = None
@@ -294,7 +294,9 @@ class ForwardTracer:
 
 
 def _packs() -> bool:
-    """Whether what is saved for backward now goes through functions of somebody's."""
+    """Return True if tensors saved for backward now pass through pack hooks
+    (``saved_tensors_hooks``).
+    """
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
@@ -314,7 +316,7 @@ def _range(args: tuple[Any, ...]) -> tuple[float, float] | None:
 
 
 def with_hooks(model: nn.Module) -> bool:
-    """Whether somebody reads gradients in backward, on a module or on a parameter."""
+    """Return True if a module or a parameter has a hook that reads gradients in backward."""
     modules = any(m._backward_hooks or m._backward_pre_hooks for m in model.modules())
     return modules or any(p._backward_hooks for p in model.parameters())
 

@@ -126,7 +126,7 @@ LayerExplainer = Callable[[Case, Any, Operand], Explanation | None]
 
 
 def explain(case: Case) -> Explanation | None:
-    """What the layer that raised wants, against what it was given."""
+    """Explain a shape error by the layer that raised: the shape it needs and the shape it got."""
     failed = case.failed
     if failed.layer is None or not failed.operands:
         return None

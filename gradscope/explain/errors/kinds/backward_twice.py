@@ -116,10 +116,9 @@ def _advice(
 
 
 def _two_losses(failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor) -> bool:
-    """Whether two losses of one step meet in the tensor, as a GAN's do in what it generated.
-
-    One backward at the same line again is a loop, which comes back to its own past, as does what
-    is made of itself.
+    """Return True if two losses of one step share the tensor, as a GAN's two losses share a
+    generated batch. A backward repeated at the same line is a loop over its own past, and so is a
+    tensor computed from itself.
     """
     one, other = run.event, failing.event
     site, x = bridge.event.site, re.escape(bridge.text or "")

@@ -14,7 +14,7 @@ from gradscope.explain.shared.operations import Trait, by_function
 
 
 def explain(case: Case) -> Explanation | None:
-    """Which devices differ, and which tensor was not moved."""
+    """Explain a device error: the devices that differ, and the tensor that was not moved."""
     failed = case.failed
     if failed.layer is not None:
         failed = replace(

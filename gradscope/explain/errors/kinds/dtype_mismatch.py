@@ -15,7 +15,7 @@ _CASTS = {"float32": "float", "float64": "double", "float16": "half", "bfloat16"
 
 
 def explain(case: Case) -> Explanation | None:
-    """Which dtypes conflict, and which cast joins them."""
+    """Explain a dtype error: the dtypes that conflict, and the cast that resolves it."""
     looks = (_overflow, _target, _ids, _layer, _bool, _index, _integers, _sides)
     return first_explanation(case, looks)
 
@@ -65,7 +65,7 @@ def _target(case: Case) -> Explanation | None:
 
 
 def _ids(case: Case) -> Explanation | None:
-    """What is no row's number, given to an Embedding or to a function that reads a table."""
+    """Explain indices of a wrong dtype, passed to an Embedding or to a function with a table."""
     failed = case.failed
     if "'indices'" not in case.text or not failed.operands:
         return None

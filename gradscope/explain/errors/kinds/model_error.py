@@ -201,12 +201,16 @@ _COUNT = re.compile(
 
 
 def _of_a_function(text: str) -> bool:
-    """Whether an exception is of this sort, which only a second run can place."""
+    """Return True for an error of a custom autograd function, which needs a second run to
+    locate.
+    """
     return bool(_SHAPE.search(text) or _COUNT.search(text))
 
 
 def _custom_function(case: Case) -> Explanation | None:
-    """Which function, where it was applied, and what its ``backward`` is to return."""
+    """Explain an error of a custom autograd function: its place, and the gradients that its
+    ``backward`` must return.
+    """
     shape, count = _SHAPE.search(case.text), _COUNT.search(case.text)
     found = shape or count
     if found is None:
@@ -322,7 +326,7 @@ _MISTAKES = (_batch_norm, _forward, _argument, _attribute, _none, _type, _key, _
 
 
 def explain(case: Case) -> Explanation | None:
-    """What was wrong, as far as the exception and its frames tell."""
+    """Explain an error from the exception's text and its frames alone."""
     return first_explanation(case, (_custom_function, _refused_values, *_MISTAKES))
 
 

@@ -15,7 +15,7 @@ _SHOWN = 3
 
 
 def explain(case: Case) -> Explanation | None:
-    """What is frozen, or what cut most of the parameters off from the loss."""
+    """Explain a loss without a graph: a frozen model, or an operation that cuts the graph."""
     if case.again is None:
         return None
     named = named_parameters(case.again.model)
@@ -31,7 +31,7 @@ def explain(case: Case) -> Explanation | None:
 
 
 def _frozen(names: Sequence[str]) -> Explanation:
-    """Where nothing could have a gradient."""
+    """Explain a model in which no parameter can have a gradient."""
     if not names:
         return Explanation(
             "the model has no parameters, and the input does not require a gradient.",

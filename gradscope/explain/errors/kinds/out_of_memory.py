@@ -24,7 +24,7 @@ def _asked(text: str) -> int | None:
 
 
 def explain(case: Case) -> Explanation | None:
-    """How much was asked for at once, and what for."""
+    """Explain a failed allocation: its size and the operation that asked for it."""
     bytes_ = _asked(case.text)
     failed = case.failed
     if bytes_ is None and not failed.function:
@@ -40,9 +40,8 @@ def explain(case: Case) -> Explanation | None:
 
 
 def _absurd(text: str) -> bool:
-    """Whether more was asked for at once than the machine has, so that nothing was filled.
-
-    To fill the memory again could end the process.
+    """Return True if the allocation is larger than the machine's memory, so that none of it was
+    filled. A repetition that fills the memory could end the process.
     """
     wanted = _asked(text)
     try:

@@ -156,7 +156,7 @@ def _dimension(case: Case) -> Explanation | None:
 
 
 def explain(case: Case) -> Explanation | None:
-    """Which shapes conflict, where, and what to change."""
+    """Explain a shape error: the shapes that conflict, the place, and the change to make."""
     return first_explanation(
         case,
         (
@@ -235,7 +235,7 @@ def _skip(a: Operand, b: Operand) -> str:
 
 
 def _is_shortcut(a: Operand, b: Operand) -> bool:
-    """Whether ``a`` rather than ``b`` is what went around: it is larger or has fewer channels."""
+    """Return True if ``a`` is the shortcut of the two: it is larger or has fewer channels."""
     if re.search(r"identity|residual|short|skip", a.text or ""):
         return True
     if re.search(r"identity|residual|short|skip", b.text or ""):
