@@ -74,7 +74,7 @@ def _is_one_batch(made: Any) -> bool:
 
 
 class _blame:
-    """What the user's code raises becomes a ModelError; the end of an iterator stays one."""
+    """Turn an exception of the user's code into a ModelError; let StopIteration pass."""
 
     def __init__(self, context: Context, key: str) -> None:
         self.context, self.key = context, key
@@ -170,7 +170,7 @@ def cut(batch: Batch, count: int) -> Iterator[tuple[MicroBatch, Batch]]:
 
 
 def batch_size(batch: Batch) -> int:
-    """How many samples: the first dimension of the first input that has one."""
+    """Return the number of samples: the first dimension of the first input that has one."""
     if batch.args and isinstance(batch.args[0], list):
         return len(batch.args[0])
     tensors = find((batch.args, batch.kwargs), Tensor)

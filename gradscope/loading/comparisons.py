@@ -93,7 +93,7 @@ def class_shape(scores: Tensor, name: str) -> tuple[int, ...]:
 
 
 def class_count(scores: Tensor) -> int:
-    """How many classes the scores distinguish."""
+    """Return the number of classes: the size of the scores' class dimension."""
     return scores.shape[1 if scores.ndim > 1 else 0]
 
 

@@ -43,14 +43,14 @@ class OwnCode:
         self._failed: dict[Path, BaseException] = {}  # what is not to run a second time
 
     def owns(self, file: str | Path | None) -> bool:
-        """Whether ``file`` is the user's own: below a root, and in no environment."""
+        """Return True if ``file`` is the user's own: below a root, and in no environment."""
         if file is None:
             return False
         path = Path(file).resolve()
         return path in self._granted or any(_inside(path, r) for r in (*self.roots, *self._beside))
 
     def offers(self, path: Path) -> bool:
-        """Whether a config may name a file: below a root, and in no environment."""
+        """Return True if a config may name the file: below a root, and in no environment."""
         return any(_inside(path, root) for root in self.roots)
 
     def grant(self, path: Path, *, named: bool) -> None:
@@ -121,7 +121,8 @@ class OwnCode:
             raise
 
     def failure(self, error: BaseException, what: str, place: Place | None) -> GradscopeError:
-        """What to raise when the user's code raised ``error`` while ``what`` was under way.
+        """Return the error to raise for the user's exception ``error`` during the action
+        ``what``.
 
         ``place`` is the config's line that asked for it; the file's own line comes first.
         """
@@ -201,7 +202,7 @@ def _inside(path: Path, root: Path) -> bool:
 
 
 def _finds(first: str, folder: Path) -> bool:
-    """Whether ``import first`` leads into ``folder``."""
+    """Return True if ``import first`` finds something in ``folder``."""
     try:
         spec = importlib.util.find_spec(first)
     except (ImportError, ValueError, AttributeError):

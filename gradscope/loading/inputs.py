@@ -104,7 +104,7 @@ def _infer(wishes: Mapping[str, Any], context: Context) -> Inferred:
 
 
 def _is_structured(target: Any) -> bool:
-    """Whether the target is one mapping of sources for each picture, as detection models take."""
+    """Return True for a target with one mapping of sources per picture, as detection takes."""
     return isinstance(target, list) and any(isinstance(item, Mapping) for item in target)
 
 

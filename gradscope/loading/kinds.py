@@ -29,7 +29,7 @@ _MOST = 1_000_000
 
 @dataclass(frozen=True)
 class ModelKind:
-    """Where a model came from, and what its library says about what it takes.
+    """Library and name of a model, and its library's data about inputs and weights.
 
     ``library`` is ``torchvision``, ``timm``, ``hf``, ``demo`` or ``python``; ``name`` is the name
     within it (``resnet18``, ``lecture``, ``./net.py:Net``).
@@ -47,7 +47,7 @@ class ModelKind:
 
     @property
     def of_the_hub(self) -> bool:
-        """Whether the config's model is an id of the hub, which it so asks for."""
+        """True if the config names the model by an id of the Hugging Face hub."""
         return self.library == "hf" and self.tokenizer == self.name and not Path(self.name).exists()
 
 
@@ -71,11 +71,11 @@ class Request:
 
     @property
     def meta(self) -> bool:
-        """Whether the model has shapes only: there are no values to load."""
+        """True on the meta device: the model has shapes only, and no values to load."""
         return self.device.type == "meta"
 
     def place(self, key: str = "model", *, of_key: bool = False) -> Place | None:
-        """Where the value of a config's key is, or with ``of_key`` the key itself."""
+        """Return the place of a config key's value, or with ``of_key`` that of the key."""
         return self.targets.place(key, of_key=of_key)
 
 

@@ -51,7 +51,7 @@ def install(module: str) -> str:
 
 
 def mismatch(error: BaseException) -> Problem | None:
-    """What to say when torchvision was built for another torch; None if that is not it."""
+    """Return the problem of a torchvision built for another torch; None for other errors."""
     text = message_of(error)
     binary = isinstance(error, ImportError) and "undefined symbol" in text and "torchvision" in text
     if not (binary or ("operator torchvision::" in text and "does not exist" in text)):
@@ -133,7 +133,7 @@ def missing_key(error: BaseException) -> tuple[str, list[str]] | None:
 
 
 def remedy(error: BaseException) -> str | None:
-    """What to do about a mistake that many make; None for any other."""
+    """Return the advice for a common mistake; None for any other."""
     for pattern, advice in _REMEDIES:
         if re.search(pattern, message_of(error), re.IGNORECASE):
             return advice

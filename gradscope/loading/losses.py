@@ -204,7 +204,7 @@ class Criterion:
         return result if isinstance(result, Tensor) else self._of_several(result)
 
     def _of_several(self, result: Any) -> Tensor:
-        """What a loss returned that is no tensor, read as what a model returns."""
+        """Return the loss among the values that a loss returned, read like a model's output."""
         own = own_losses.own_loss(result)
         if own is None:
             raise ModelError(
@@ -237,7 +237,7 @@ def _first(output: Any, what: str) -> tuple[str, Tensor]:
 
 
 def _wants_dense(scores: Tensor, target: Any) -> bool:
-    """Whether a target was given that holds a class for each place of ``[N, C, …]``."""
+    """Return True if the target holds a class for each place of ``[N, C, …]``."""
     if isinstance(target, str):
         return True
     if not isinstance(target, Tensor) or target.is_floating_point():
@@ -265,7 +265,7 @@ def _called(loss: Callable[..., Any]) -> str:
 
 
 def _of_torch(loss: Callable[..., Any]) -> bool:
-    """Whether it is one of torch's own, which take a tensor and not a model's full output."""
+    """Return True for a loss of torch, which takes a tensor and not a model's full output."""
     if isinstance(loss, _Loss):
         return type(loss).__module__.startswith("torch.")
     inner = loss.func if isinstance(loss, functools.partial) else loss

@@ -186,7 +186,7 @@ class Names:
 
 
 def _offer(found: Any, where: str, part: str = "") -> str | None:
-    """What a module or class offers instead of ``part``: the closest, else what it defines."""
+    """Return the closest public name to ``part``, else the names that the module defines."""
     public = [name for name in dir(found) if not name.startswith("_")]
     joint = ":" if where.endswith(".py") else "."
     close = did_you_mean(part, public)

@@ -24,7 +24,7 @@ def first_floating(output: Any, *, with_graph: bool = False) -> tuple[str, Tenso
 
 
 def describe(output: Any) -> str:
-    """What an output holds, for a message: ``complex64 [2, 3]``, ``no tensor (a str)``."""
+    """Describe an output's tensors for a message: ``complex64 [2, 3]``, ``no tensor (a str)``."""
     found = [f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for _, t in tensors(output)]
     if not found:
         return f"no tensor (a {type(output).__name__})"
@@ -52,9 +52,9 @@ def numbers_in(output: Any) -> Iterator[tuple[str, Any]]:
 
 
 def losses_in(item: Any) -> dict[Any, Tensor]:
-    """What a mapping or a list holds that holds nothing but numbers, as a detection model's losses.
+    """Return the losses of a mapping or list that holds only numbers, as detection models return.
 
-    The place in a list is the key. A tuple's places each mean something of their own.
+    In a list the key is the index. Places of a tuple differ in meaning, so a tuple gives none.
     """
     if is_a(item, Mapping):
         found = dict(item)
@@ -72,7 +72,7 @@ def _is_number(item: Any) -> bool:
 
 
 def part_name(key: Any) -> str:
-    """How code reaches a part of a mapping or a list, as the end of its name."""
+    """Return the access to a part of a mapping or list, as in code: ``[0]``, ``.loss``."""
     return f"[{key}]" if isinstance(key, int) else f".{key}"
 
 
@@ -98,20 +98,20 @@ def graph_behind(found: Any) -> tuple[set[Any], set[Any]]:
 
 
 def has_graph(number: Tensor | Mapping[Any, Tensor]) -> bool:
-    """Whether a number, or one of several, is computed of what trains, and of more than numbers."""
+    """Return True if a number depends on a trainable tensor that is not itself a single number."""
     if isinstance(number, Mapping):
         return any(map(has_graph, number.values()))
     return number.requires_grad and not _is_setting(number)
 
 
 def is_cut(number: Tensor) -> bool:
-    """Whether backward from it comes to nothing: a leaf made of a plain number does not help."""
+    """Return True if backward from the number reaches nothing, as from a leaf made of a number."""
     leaf = number.grad_fn is None and not isinstance(number, nn.Parameter)
     return not number.requires_grad or leaf
 
 
 def _is_setting(number: Tensor) -> bool:
-    """Whether it is computed of single numbers only, as a learned temperature is."""
+    """Return True if it depends on single numbers only, as a learned temperature does."""
     nodes, _ = graph_behind(number)
     sizes = [math.prod(int(n) for n in one.shape) for node in nodes for one in node._input_metadata]
     return all(size <= 1 for size in sizes)

@@ -140,7 +140,7 @@ def _inside(total: Tensor, output: Any) -> dict[str, Tensor]:
 
 
 def _called_loss_inside(output: Any) -> OwnLoss | None:
-    """What is called ``loss`` deeper in the output, with no other number that could be one."""
+    """Return a nested output named ``loss``; None without one."""
     for path, tensor in walk(output, lambda item: is_a(item, Tensor)):
         if path.rpartition(".")[2] == "loss":
             return OwnLoss(reached(path), tensor, "the model's own")
@@ -148,9 +148,9 @@ def _called_loss_inside(output: Any) -> OwnLoss | None:
 
 
 def without_graph(output: Any) -> dict[str, Any]:
-    """What in an output could be its loss if backward could start from it, by name.
+    """Return the losses of an output that lack a graph, by name.
 
-    Numbers in tensors, and plain ones, as `.item()` leaves them, where they are called a loss.
+    Tensors with one number, and plain floats, as `.item()` returns them, if named a loss.
     """
     cut: list[tuple[str, Any]] = []
     for name, found in numbers_in(output):
@@ -229,7 +229,7 @@ def _beside(name: str, numbers: list[tuple[str, Any]]) -> tuple[str, ...]:
 
 
 def _holds(number: Tensor, losses: Mapping[Any, Tensor]) -> bool:
-    """Whether a number is computed of all the others."""
+    """Return True if the number is computed from all other losses."""
     others = {t.grad_fn for t in losses.values() if t is not number}
     return bool(others) and others <= graph_behind(number)[0] - {number.grad_fn}
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ParallelModel:
-    """How a workload's model is spread.
+    """Parallelism of a workload's model.
 
     Attributes:
         processes: of the run.
@@ -46,7 +46,7 @@ class ParallelModel:
 
     @property
     def notices(self) -> list[str]:
-        """What a reader of the tables has to know."""
+        """Notices for the reader of the tables."""
         if self.parts == 1:
             return []
         return [
@@ -130,7 +130,9 @@ def parallelized(model: nn.Module, loaded: LoadedConfig, processes: Processes) -
 
 
 def _units(model: nn.Module, wanted: Fsdp, loaded: LoadedConfig) -> list[nn.Module]:
-    """What is sharded alone, from the inside out: a parameter belongs to the innermost."""
+    """Return the modules to shard as units, innermost first; a parameter belongs to the
+    innermost.
+    """
     key = "parallel.fsdp.units"
     modules, found = _modules(model), list[Named]()
     if wanted.units:

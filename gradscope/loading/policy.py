@@ -1,4 +1,5 @@
-"""What a config may import. A guard against accidents and shared YAML, not a sandbox.
+"""Imports that a config may make: a guard against accidents and shared YAML, not a sandbox. A guard
+against accidents and shared YAML, not a sandbox.
 
 Classes of a few libraries, a short list of their builders, and the user's own files; anything else
 needs ``--allow``, which a config cannot give itself.
@@ -59,15 +60,17 @@ class Policy:
         self.allow = tuple(pattern.strip() for pattern in allow if pattern.strip())
 
     def allows(self, name: str) -> bool:
-        """Whether an ``--allow`` pattern covers a dotted name; ``pkg.*`` covers ``pkg`` too."""
+        """Return True if an ``--allow`` pattern covers a dotted name; ``pkg.*`` covers ``pkg``
+        too.
+        """
         return any(
             fnmatch.fnmatchcase(name, pattern) or pattern == f"{name}.*" for pattern in self.allow
         )
 
     def allows_file(self, path: Path) -> bool:
-        """Whether an ``--allow`` pattern covers a file: one that is a path, or ``*``.
+        """Return True if an ``--allow`` pattern covers a file: a path pattern, or ``*``.
 
-        What is allowed to a package is not allowed to a file that bears its name.
+        A permission for a package does not extend to a file of the same name.
         """
         files = [os.path.realpath(expanded(p)) for p in self.allow if _is_path(p)]
         return "*" in self.allow or any(fnmatch.fnmatchcase(str(path), file) for file in files)
@@ -83,7 +86,7 @@ class Policy:
                 )
 
     def installed(self, name: str) -> bool:
-        """Whether a permitted name is a library's, and no file of the user's."""
+        """Return True if a permitted name belongs to a library, not to a file of the user's."""
         return below(name, PREFIXES) or name in CONTAINERS or self.allows(name)
 
     def check_written(self, name: str, place: Place | None = None) -> None:
@@ -131,7 +134,7 @@ class Policy:
             raise refusal(what, resolved, place, _hint(found, resolved))
 
     def permits(self, kind: type) -> bool:
-        """Whether a class may be built that no name in the config stands for."""
+        """Return True if a class may be built that the config does not name."""
         home = sys.modules.get(kind.__module__)
         try:
             self.check_resolved(kind, f"{kind.__module__}.{kind.__qualname__}", home)
@@ -158,29 +161,29 @@ def refusal(
 
 
 def _is_path(pattern: str) -> bool:
-    """Whether a pattern is one of files, and not of dotted names."""
+    """Return True if the pattern is one of file paths, not of dotted names."""
     return os.sep in pattern or "/" in pattern or pattern.endswith(".py")
 
 
 def below(name: str, prefixes: Iterable[str]) -> bool:
-    """Whether a dotted name is one of ``prefixes`` or lies below one."""
+    """Return True if a dotted name is one of ``prefixes`` or lies below one."""
     return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
 
 
 def is_module(found: Any) -> bool:
-    """Whether it is a ``torch.nn.Module`` that somebody made."""
+    """Return True if the object is a ``torch.nn.Module`` instance."""
     torch = sys.modules.get("torch")  # where it was not imported, there is none
     return torch is not None and isinstance(found, torch.nn.Module)
 
 
 def is_container(found: Any) -> bool:
-    """Whether it is one of ``CONTAINERS``."""
+    """Return True if the object is one of ``CONTAINERS``."""
     module, qualname = getattr(found, "__module__", ""), getattr(found, "__qualname__", "")
     return f"{module}.{qualname}" in _CONTAINER_HOMES
 
 
 def _listed(found: Any, module: str, written: str) -> bool:
-    """Whether the built-in lists hold an object."""
+    """Return True if the built-in lists hold the object."""
     if _FUNCTIONAL.fullmatch(written) and not isinstance(found, type):
         # The C functions among them say that they live in torch or torch._C._nn.
         return module in _FUNCTIONAL_HOMES

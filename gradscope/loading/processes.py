@@ -56,10 +56,10 @@ class Processes:
     _reported: bool = False
 
     def is_from_others(self, failure: BaseException) -> bool:
-        """Whether what stopped this process may come of another that ended.
+        """Return True if this process may have stopped because another one ended.
 
-        The launcher ends all when one has ended, which is as Ctrl-C here; and whoever waits for it
-        in a collective is reported that the connection is closed.
+        The launcher ends all processes when one has ended, which looks like Ctrl-C here. A process
+        that waits in a collective gets an error about a closed connection.
         """
         if isinstance(failure, KeyboardInterrupt | distributed.DistError):
             return True
@@ -85,7 +85,7 @@ class Processes:
             self._put(f"report-{self.rank}", text)
 
     def report_of(self, rank: int, patience: timedelta | None = None) -> str | None:
-        """What another process left; None where it left nothing."""
+        """Return the report that another process left; None without one."""
         return self._get(f"report-{rank}", patience) or None
 
     def leave_reduced(self, text: str) -> None:
@@ -142,7 +142,10 @@ class Processes:
         self._store.set(key, str(len(pieces)))
 
     def _is_there(self, key: str, patience: timedelta) -> bool:
-        """Whether a key is in the store by then. Its own wait would write to standard error."""
+        """Return True once the key is in the store, False after ``patience``.
+
+        The store's own wait would write to standard error.
+        """
         end = time.monotonic() + patience.total_seconds()
         while not self._store.check([key]):
             if time.monotonic() > end:

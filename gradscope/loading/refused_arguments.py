@@ -1,4 +1,4 @@
-"""Which arguments no config may give: each would open a side door, or take hours to build."""
+"""Refuse arguments that no config may give: a side door, or a model that takes hours to build."""
 
 from __future__ import annotations
 

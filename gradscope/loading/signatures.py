@@ -51,9 +51,9 @@ def accepted(found: Any) -> list[str]:
 
 
 def takes_any(found: Any) -> bool:
-    """Whether a wrapper around the callee takes more names than the signature that it shows.
+    """Return True if a wrapper takes more names than the callee's signature shows.
 
-    What becomes of them, only the call itself can tell.
+    Only the call shows if they are used.
     """
     inner: Any = getattr(found, "__init__", None) if isinstance(found, type) else found
     if not hasattr(inner, "__wrapped__"):
@@ -63,7 +63,7 @@ def takes_any(found: Any) -> bool:
 
 
 def ignored(found: Any, made: Any, kwargs: Mapping[str, Any]) -> Iterator[str]:
-    """What was given and came to nothing, in sentences."""
+    """Yield a sentence for each argument that the callee accepts and ignores."""
     name = getattr(found, "__name__", "")
     names = [word for word in kwargs if word not in accepted(found)]
     if not names:
@@ -82,7 +82,7 @@ def ignored(found: Any, made: Any, kwargs: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_transformers_config(made: Any) -> bool:
-    """Whether an object is the config of a transformers model."""
+    """Return True if the object is the config of a transformers model."""
     # Where transformers was not imported, nothing can be an instance of its classes.
     transformers = sys.modules.get("transformers")
     return transformers is not None and isinstance(made, transformers.PretrainedConfig)
@@ -100,7 +100,7 @@ def _words_read(config: type) -> frozenset[str]:
 
 
 def _drops_keywords(found: Any) -> bool:
-    """Whether a callee's ``**kwargs`` are in its signature only: its code never looks at them."""
+    """Return True if the callee's code never reads its ``**kwargs``."""
     inner: Any = getattr(found, "__init__", None) if isinstance(found, type) else found
     code: CodeType | None = getattr(inner, "__code__", None)
     if code is None or hasattr(inner, "__wrapped__") or not code.co_flags & inspect.CO_VARKEYWORDS:
@@ -132,7 +132,7 @@ class Argument:
 
     @property
     def required(self) -> bool:
-        """Whether it has no default."""
+        """True if the argument has no default."""
         return self.default is _NONE
 
     @property
@@ -256,7 +256,7 @@ def _missing(
     kwargs: Mapping[str, Any],
     unknown: Sequence[str],
 ) -> Iterator[Argument]:
-    """What is needed and not given; nothing that an unknown argument was meant to be."""
+    """Yield required arguments that are not given, except those that an unknown name resembles."""
     try:
         known = {word: value for word, value in kwargs.items() if word not in unknown}
         given = signature.bind_partial(*args, **known).arguments
@@ -286,7 +286,7 @@ def _listed(found: Sequence[Argument]) -> str:
 
 
 def _words(argument: Argument, key: str) -> list[str]:
-    """What to write for it: of a dataclass the fields without a default, `{}` where none is so."""
+    """Return the overrides to write: a dataclass's fields without a default, else `{}`."""
     if not argument.fields:
         return [f"{key}=…"]
     needed = [a for a in argument.fields if a.required]

@@ -1,4 +1,4 @@
-"""What a step calls: the method in the place of ``forward``, and the optimizer."""
+"""Calls of a step: the method used instead of ``forward``, and the optimizer."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ RATE = 0.01
 
 
 def optimizer_maker(config: Mapping[str, Any], targets: Targets, model: nn.Module) -> Maker:
-    """What makes the configured optimizer; its arguments are checked against ``model`` now.
+    """Return the maker of the configured optimizer; checks its arguments against ``model`` now.
 
     Raises:
         ConfigError: arguments that it does not take, or no parameters to step.
@@ -171,5 +171,5 @@ def optimizer_maker(config: Mapping[str, Any], targets: Targets, model: nn.Modul
 
 
 def default_optimizer(model: nn.Module) -> Optimizer:
-    """What `--steps` without an optimizer takes: SGD with lr 0.01."""
+    """Return the optimizer of `--steps` without a configured one: SGD with lr 0.01."""
     return SGD(model.parameters(), lr=RATE)

@@ -47,7 +47,7 @@ def compiled_of(model: nn.Module) -> nn.Module | None:
 
 
 def _wrapper(model: nn.Module) -> str | None:
-    """Which of torch's wrappers it is, itself or a class derived from one."""
+    """Return torch's wrapper class among the model's bases; None without one."""
     for kind in type(model).__mro__:
         if kind.__name__ in _WRAPPERS and kind.__module__.startswith("torch."):
             return kind.__name__

@@ -1,4 +1,4 @@
-"""Which class a user means: by its number, or by its name among the weights' own."""
+"""Viewers of models, and class ids: by number, or by name in the weights' categories."""
 
 from __future__ import annotations
 

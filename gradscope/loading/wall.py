@@ -37,12 +37,12 @@ def resolved(path: str | bytes | os.PathLike[Any]) -> Path:
 
 
 def below(path: Path, folders: tuple[Path, ...]) -> bool:
-    """Whether a resolved path is in one of the folders, or is one."""
+    """Return True if a resolved path is one of the folders or inside one."""
     return any(path.is_relative_to(folder) for folder in folders)
 
 
 def environment() -> tuple[Path, ...]:
-    """Where installed code lies: Python's own folders, and what the user had on ``sys.path``."""
+    """Return the folders of installed code: Python's own, and those on the user's ``sys.path``."""
     folders = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
     folders |= {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {site.getusersitepackages(), str(Path(__file__).parents[1])}
@@ -185,7 +185,7 @@ QUESTIONS: Mapping[str, Callable[..., str | None]] = MappingProxyType(
 
 
 def _importing(wall: Wall) -> bool:
-    """Whether an import inside the wall is what does it: then it is the module's own doing."""
+    """Return True if an import below the wall does it: then the module itself is the cause."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame is not wall.frame:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -198,7 +198,7 @@ _walls: list[Wall] = []  # those that are active, the innermost last
 
 
 class Refused(ConfigError):
-    """What a library was about to do; ``started`` where that is a process."""
+    """Refused action of a library; ``started`` is True for the start of a process."""
 
     started = False
 
@@ -265,11 +265,11 @@ class Wall:
         )
 
     def may_hold_code(self, path: Path) -> bool:
-        """Whether a file is the environment's or the user's own; no cache is."""
+        """Return True if a file is the environment's or the user's own; never one of a cache."""
         return not below(path, self.caches) and (below(path, self.environment) or self.owns(path))
 
     def may_write(self, path: Path) -> bool:
-        """Whether a file is one of a cache of weights, and weights were asked for."""
+        """Return True if the file is in a cache of weights, and weights were requested."""
         if path == Path(os.devnull):
             return True
         code = below(path, self.caches[:1])
@@ -317,7 +317,7 @@ def _hub_offline(wanted: bool | None) -> bool | None:
 
 
 def _wanted_the_hub(error: BaseException) -> bool:
-    """Whether what failed is a file that only the hub has."""
+    """Return True if a file that only the hub has caused the failure."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:

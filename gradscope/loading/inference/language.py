@@ -127,7 +127,7 @@ def _with_pictures(ids: dict[str, Any], config: Any) -> dict[str, Any]:
 
 
 def _trajectory(config: Any, rows: int) -> dict[str, Any] | None:
-    """What a decision transformer takes: states, actions and returns of a few steps."""
+    """Return the inputs of a decision transformer: states, actions and returns of a few steps."""
     if not hasattr(config, "state_dim") or not hasattr(config, "act_dim"):
         return None
     return {

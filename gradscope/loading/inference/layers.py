@@ -46,7 +46,7 @@ class Trial:
 
     @property
     def settles(self) -> bool:
-        """Whether no other input is worth a trial: this one fits, or no input would."""
+        """True if no further trial helps: this input fits, or no input would."""
         return self.error is None or (self.copied and _is_a_bug(self.error))
 
     def __str__(self) -> str:
@@ -94,7 +94,9 @@ def fitting(
 
 
 def _combined(layers: Mapping[str, Layer], rows: int) -> Iterator[dict[str, Source]]:
-    """What to give to each argument, the likeliest first; those of one layer get the same."""
+    """Yield a source for each argument, the likeliest first; arguments of one layer share
+    theirs.
+    """
     names = list(dict.fromkeys(name for name, _ in layers.values()))
     each = {name: sources(layer, rows) for name, layer in layers.values()}
     ranks = itertools.product(*(range(len(each[name])) for name in names))
@@ -132,7 +134,7 @@ def _tried(context: Context, given: Mapping[str, Source]) -> Trial:
 
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
-    """What forward prints, the run prints again."""
+    """Silence the output of forward: the run prints it again."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
 
@@ -156,14 +158,14 @@ def _refused(
 
 
 def _is_a_bug(error: BaseException) -> bool:
-    """Whether no input would keep a model from raising this."""
+    """Return True for an error that the model raises whatever its input is."""
     if isinstance(error, AttributeError):
         return isinstance(error.obj, nn.Module)
     return isinstance(error, (NameError, ImportError, NotImplementedError))
 
 
 def as_input(given: Mapping[str, Source]) -> Any:
-    """What a config would say: the source itself, or the sources by the names of arguments."""
+    """Return the input as a config states it: the source, or sources by argument name."""
     return given[""] if "" in given else dict(given)
 
 
@@ -243,7 +245,7 @@ def _certain_first(model: nn.Module) -> nn.Module | None:
 
 
 def _of_torch(layer: nn.Module) -> bool:
-    """Whether a layer runs PyTorch's own forward, and no subclass's."""
+    """Return True if the layer runs PyTorch's own forward, not a subclass's."""
     if isinstance(layer, torch.jit.ScriptModule):
         return False
     return type(layer).forward.__module__.startswith("torch.")
@@ -266,14 +268,14 @@ def _first_that_says(model: nn.Module) -> Layer | None:
 
 
 def _account(trials: list[Trial]) -> str:
-    """What came of the trials: the error of the first, and how many others failed."""
+    """Describe failed trials: the first error, and the number of others."""
     others = len(trials) - 1
     more = f"; {others} other shape{'s' * (others > 1)} failed too" if others else ""
     return f"{trials[0]}{more}"
 
 
 def _remedy(required: list[str] | None, first: Layer | None, *, tried: bool) -> str:
-    """What to write: what the first layer takes, unless that was tried and did not fit."""
+    """Return the advice: the input of the first layer, unless that was tried and did not fit."""
     spec = None if first is None or tried else likeliest(first[1], 2)
     if spec is not None and first is not None:
         words = "{" + ", ".join(f"{key}: {value}" for key, value in spec.items()) + "}"

@@ -1,8 +1,8 @@
-"""Where a model's inputs come from: one file per kind of source, one for their grammar.
+"""Sources of a model's inputs: one file per kind of source, one for their grammar.
 
-A source is planned once (everything wrong with it is reported then) and built as often as needed:
-each build gives fresh leaf tensors, so that no run sees what an earlier one did to its inputs. What
-every source shares is here: the model, the base of paths, the device, the dtype.
+A source is planned once, when all its mistakes are reported, and built as often as needed. Each
+build gives fresh leaf tensors, so that a run never gets inputs that an earlier run changed. Every
+source shares this module's context: the model, the base of paths, the device, the dtype.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Context:
 
 
 def in_channels(model: nn.Module) -> int | None:
-    """How many channels the model's first convolution takes, or None where there is none.
+    """Return the channels of the model's first convolution, or None without one.
 
-    Some stems rearrange space into channels first; what they take is not a picture's channels.
+    Some stems rearrange space into channels first; their count is not a picture's.
     """
     for module in model.modules():
         if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):

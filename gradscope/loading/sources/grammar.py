@@ -34,7 +34,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def plan_call(config: Any, context: Context, key: str = "input") -> Callable[[], Call]:
-    """How the model is called: a function that builds ``(args, kwargs)`` anew each time.
+    """Plan the model's call; return a function that builds fresh ``(args, kwargs)``.
 
     Raises:
         ConfigError: a source that is malformed, or whose file is.

@@ -89,7 +89,7 @@ def choose_transform(wanted: Any, context: Context, key: str) -> tuple[Transform
 def _applied(
     transform: Callable[[Image.Image], Any], image: Image.Image, context: Context, place: str
 ) -> Any:
-    """What a transform makes of a picture.
+    """Return the transform's result for a picture.
 
     Raises:
         ConfigError: a library's transform refuses the picture.

@@ -29,10 +29,10 @@ _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 
 
 def read(path: Path, place: Place | None = None) -> Any:
-    """What a file holds, on the CPU. Pickles are read with ``weights_only=True``, never otherwise.
+    """Read a file onto the CPU. Pickles are always read with ``weights_only=True``.
 
     Raises:
-        ConfigError: missing, empty, cut off, of an unknown kind, or holding more than weights.
+        ConfigError: missing, empty, truncated, of an unknown kind, or not weights alone.
     """
     existing_file(path, suffixes=SUFFIXES, place=place, what="checkpoint")
     if path.suffix.lower() not in SUFFIXES:
@@ -127,9 +127,9 @@ def refused(path: Path, reason: str, place: Place | None) -> ConfigError:
 
 
 def _held_model(path: Path) -> str | None:
-    """How code reaches the module in a pickle: ``""``, or ``[KEY]`` in a dict; None without one.
+    """Return the access to the module in a pickle: ``""``, ``[KEY]`` in a dict; None without one.
 
-    The opcodes are read, nothing is run.
+    Reads the opcodes and runs nothing.
     """
     try:
         names = [(op.name, arg) for op, arg, _ in pickletools.genops(_object(path))]
@@ -154,7 +154,7 @@ def _object(path: Path) -> bytes:
 
 
 def _is_pickle(path: Path) -> bool:
-    """Whether a file starts as its own pickle, which torch.save has not written in years."""
+    """Return True for a bare pickle, a format that torch.save no longer writes."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -26,7 +26,7 @@ _RANDINT = re.compile(r"randint\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
 
 @dataclass(frozen=True)
 class Modifiers:
-    """What may be beside any source of tensors."""
+    """Options beside any source of tensors."""
 
     dtype: torch.dtype | None = None
     requires_grad: bool = False

@@ -118,7 +118,7 @@ def check_memory(model: str | Mapping[str, Any], targets: Targets) -> None:
 
 
 def _is_users(request: Request) -> bool:
-    """Whether no library's code makes the model."""
+    """Return True if the user's own code builds the model."""
     found = request.targets.names.locate(request.name, "model")
     return is_module(found) or request.targets.wall(found, request.name) is None
 
@@ -130,7 +130,7 @@ def faults(model: str | Mapping[str, Any], targets: Targets) -> None:
 
 
 def arguments(model: str, targets: Targets) -> tuple[Argument, ...]:
-    """What the class or the function takes that a spec of the user's own code names.
+    """Return the arguments of the class or function that a spec of the user's code names.
 
     Raises:
         TargetError: a name that is refused or does not exist.
@@ -141,7 +141,7 @@ def arguments(model: str, targets: Targets) -> tuple[Argument, ...]:
 
 
 def _check(request: Request, library: str) -> None:
-    """What the library says against a name."""
+    """Raise if the library refuses the name."""
     check = getattr(importlib.import_module(f"{__name__}.{library}"), "check", None)
     if check is not None:
         check(request)

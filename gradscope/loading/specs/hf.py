@@ -54,7 +54,7 @@ def build(request: Request) -> Built:
 
 
 def _source(request: Request) -> tuple[str, bool]:
-    """What transformers is given: a folder's path, or an id; and whether it is a folder.
+    """Return transformers' argument (a folder's path or an id), and True if it is a folder.
 
     Raises:
         ConfigError: a path that does not exist, or a folder without a config.json.
@@ -90,7 +90,7 @@ def _source(request: Request) -> tuple[str, bool]:
 
 
 def _check_json(source: str, local: bool, request: Request) -> list[str]:
-    """What a local config.json asks for beyond a config: code, which it does not get."""
+    """Check a local config.json; return notices of custom code in it, which never runs."""
     if not local:
         return []
     path = Path(source) if source.endswith(".json") else Path(source) / "config.json"
@@ -188,7 +188,7 @@ def _unavailable(error: Exception, source: str, request: Request) -> ConfigError
 
 
 def _is_offline(message: str) -> bool:
-    """Whether an error of transformers or of its hub means that there is no network."""
+    """Return True if an error of transformers or its hub means that there is no network."""
     return re.search("connect|offline|resolve|network", message, re.IGNORECASE) is not None
 
 

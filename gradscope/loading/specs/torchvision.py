@@ -98,7 +98,7 @@ def _entry(weights: Any, asked: Any, request: Request) -> Any:
 def _defaults(
     builder: Any, kwargs: dict[str, Any], entry: Any, models: ModuleType, request: Request
 ) -> dict[str, Any]:
-    """What torchvision would do without being asked, said or prevented."""
+    """Return arguments that replace torchvision's silent defaults, such as a download."""
     parameters = inspect.signature(builder).parameters
     chosen: dict[str, Any] = {}
     if "progress" in parameters and "progress" not in kwargs:
