@@ -39,20 +39,20 @@ class Selection:
 
     @property
     def any(self) -> bool:
-        """Whether anything was asked for."""
+        """True if names select a parameter or a module."""
         return bool(self.parameters or self.modules)
 
 
 def select(
     model: nn.Module, names: Sequence[str], freeze: Sequence[str], frozen_at: str | None
 ) -> Selection:
-    """What names and patterns select among parameters and modules.
+    """Select parameters and modules by names and patterns.
 
-    A pattern that matches parameters means those; one that matches modules alone means these. A
-    plain name means what bears it.
+    A pattern that matches parameters selects these; one that matches modules only selects modules.
+    A plain name selects whatever has that name.
 
     Raises:
-        LayerError: a name or a pattern that matches nothing; says what comes close.
+        LayerError: a name or a pattern that matches nothing; the message suggests a close one.
     """
     parameters = list(named_parameters(model).values())
     modules = {named.name: module for module, named in named_modules(model).items()}
@@ -80,7 +80,7 @@ def select(
 
 
 def _means_modules(pattern: Pattern, parameters: Sequence[Named]) -> bool:
-    """Whether modules that a pattern matches are meant, or the parameters that it matches."""
+    """Return True if the pattern selects modules rather than parameters."""
     plain = "*" not in pattern.text and not pattern.text.startswith("re:")
     return plain or not any(pattern.matches(named) for named in parameters)
 

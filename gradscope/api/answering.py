@@ -145,7 +145,7 @@ def _inside(model: nn.Module, patterns: Sequence[str]) -> set[str]:
 def _causes(
     workload: Workload, parameters: Sequence[ParameterStats], observer: GradientObserver
 ) -> tuple[Answer, ...]:
-    """Why gradients are not useful in the last step that was run."""
+    """Explain the unusable gradients of the last step."""
     states = {state_of(p) for p in parameters if p.requires_grad}
     if not states & CAUSED:
         return ()

@@ -111,7 +111,7 @@ def saliency(
 
 
 def _items(given: Any) -> Collection[Any]:
-    """What a container of inputs or of files holds."""
+    """Return the items of a container of inputs or files; none for a tensor."""
     if isinstance(given, Tensor):
         return ()
     return given.values() if isinstance(given, Mapping) else given
@@ -200,7 +200,7 @@ def attribute(
 
 
 def _others(viewer: Viewer, pictures: int, notices: list[str]) -> ModelInputs | None:
-    """What the model takes beside so many pictures, a row for each; None where it takes nothing."""
+    """Return the model's other inputs, one row per picture; None if there are none."""
     given = viewer.inputs
     if given is None:
         return None
@@ -232,7 +232,7 @@ def _explained(
 
 
 def _which(done: int, places: Sequence[int], full: int) -> str:
-    """Which of all pictures are explained together; nothing of a single one."""
+    """Name the pictures that are explained together; "" for a single one."""
     if full == 1:
         return ""
     last = done + len(places)

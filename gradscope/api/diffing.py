@@ -182,7 +182,7 @@ _Sources = tuple[nn.Module | LoadedConfig, nn.Module | LoadedConfig]
 
 
 def _keys(sources: _Sources) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the configs say; live modules have none."""
+    """Return the two configs as mappings; empty for a live module."""
     one, other = (
         {} if isinstance(each, nn.Module) else each.config.model_dump(mode="json")
         for each in sources
@@ -233,7 +233,7 @@ def _same_weights(
 
 
 def _explained(failed: StepFailed, model: str) -> ModelError:
-    """What the model raised, and which of the two it was."""
+    """Return the model's error, with a note on which of the two models raised it."""
     cause = failed.__cause__ or failed
     record = explain_error(cause, failed.phase, [], failed.workload.model)
     raised = problem(record)

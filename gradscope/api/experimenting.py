@@ -207,7 +207,7 @@ def _without_loss(one: ArmRun) -> ArmResult:
 
 
 def _findings(found: dict[Arm, ArmRun], cause: str | None) -> Any:
-    """What the rules found in the arm that the cause is about."""
+    """Return the rules' findings in the arm that the cause concerns."""
     name = "one-batch" if cause == "model-or-loss" else AS_IT_IS.name
     history = next((one.history for arm, one in found.items() if arm.name == name), None)
     causes = folded(() if history is None else history.findings)

@@ -1,5 +1,7 @@
-"""Why parameters have no useful gradient: missing, zero, or not finite. Deep looks, run only where
-something is wrong; each runs a step again and leaves everything as it was."""
+"""Explain parameters without a useful gradient: missing, zero, or not finite.
+
+Runs only if something is wrong. Each explanation runs a step again and restores everything.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ _STOPPED = ("interrupted before the search for its cause.", "run it again, and l
 
 
 def state_of(parameter: ParameterStats) -> str:
-    """What became of a parameter's gradient; of one that is frozen too."""
+    """Return the state of a parameter's gradient, also for a frozen one."""
     gradient = parameter.gradient
     if gradient is None:
         return MISSING
@@ -54,7 +56,7 @@ def explained(
     states: Collection[str] = CAUSED,
     origins: Sequence[NonFiniteOrigin] = (),
 ) -> tuple[Answer, ...]:
-    """Why trainable parameters have no useful gradient, one answer per cause and place.
+    """Explain the unusable gradients of trainable parameters, one answer per cause and place.
 
     Args:
         step: the sampled step, to be run again; its weights may be moved.
@@ -83,7 +85,7 @@ def explained(
 
 
 def find_origins(workload: Workload, first: int) -> tuple[NonFiniteOrigin, ...]:
-    """Where a NaN or Inf was made from finite numbers.
+    """Find the operations that produced NaN or Inf from finite numbers.
 
     Args:
         workload: the workload of the run.
@@ -110,7 +112,7 @@ def unexplained(parameters: Sequence[ParameterStats]) -> Iterator[Answer]:
 
 
 def _zero(step: Step, names: Sequence[str]) -> tuple[Answer, ...]:
-    """What makes these zero, and whether a few steps change that."""
+    """Explain zero gradients, and test if a few steps change them."""
     # The look goes back through the graph in pieces, as often as it needs to.
     workload = replace(step.workload, retain_graph=True, repeats=1)
     with repeated(replace(step, workload=workload)) as again:
@@ -119,7 +121,7 @@ def _zero(step: Step, names: Sequence[str]) -> tuple[Answer, ...]:
 
 
 def _inputs(step: Step) -> dict[str, Any]:
-    """What the model and the loss are given, by the names that a record has for them."""
+    """Return the inputs of the model and of the loss, by their names in records."""
     named: dict[str, Any] = dict(step.named_inputs)
     target = step.clone.target
     target = step.workload.criterion.target if target is None else target
@@ -129,7 +131,7 @@ def _inputs(step: Step) -> dict[str, Any]:
 def _without_cause(
     state: str, names: Sequence[str], why: tuple[str, str] = _UNSEEN
 ) -> Iterator[Answer]:
-    """What a second run did not explain is reported all the same."""
+    """Yield an answer without a cause for gradients that a second run did not explain."""
     if names:
         yield Answer(
             names[0],

@@ -1,4 +1,4 @@
-"""Why a run failed: what the exception tells, what a second run adds, and how it is raised."""
+"""Explanation of a failed run: by its exception, by a second run, and the error to raise."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ def fail(stopped: Observer, record: Report | AutogradGraph | WhyReport) -> NoRet
 
 
 def users_problem(error: BaseException, what: str = "the run was stopped") -> Problem | None:
-    """What to say of an exception that a line of the user's own raised or led to; None for others.
+    """Return the problem for an exception that came from a line of the user's; None for others.
 
-    For where none was expected: a method of a module that PyTorch itself calls, say.
+    Used where no error was expected, as in a module's method that PyTorch calls.
     """
     frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
     frames = [(f, line) for f, line in frames if not is_hidden(f) and not in_library(f)]
@@ -123,7 +123,7 @@ def users_problem(error: BaseException, what: str = "the run was stopped") -> Pr
 
 
 def is_users(failure: BaseException) -> bool:
-    """Whether what stopped a run is the model's own doing: neither Ctrl-C nor gradscope's."""
+    """Return True if the model stopped the run: neither Ctrl-C nor gradscope."""
     if isinstance(failure, KeyboardInterrupt):
         return False
     if isinstance(failure, GradscopeError):
@@ -132,7 +132,7 @@ def is_users(failure: BaseException) -> bool:
 
 
 def is_own(error: BaseException) -> bool:
-    """Whether an exception came out of gradscope itself and not of the model that it ran."""
+    """Return True if gradscope itself raised, not the model that it ran."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and is_ours(frames[-1].filename)
 

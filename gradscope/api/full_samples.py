@@ -123,7 +123,7 @@ def diagnosed(
 
 
 def _untaken(asked: set[str]) -> list[str]:
-    """What rules would have wanted to know more of, where no process may run a step alone."""
+    """Return a notice on full samples that several processes cannot take."""
     words = [look.words for look in _FULL_SAMPLES if asked & look.names]
     if not words:
         return []
@@ -157,7 +157,7 @@ _SEEDS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What was run, and the numbers of the steps to look at."""
+    """Run to take full samples of: the workload and the numbers of its steps."""
 
     workload: Workload
     last: int
@@ -176,7 +176,7 @@ class _FullSample:
 
 
 def _answers(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """Why gradients are missing or zero, each state only where it was asked for."""
+    """Explain missing or zero gradients, only in the requested states."""
     from gradscope.api.explaining import explained
 
     with rerun(run.workload, run.last) as step:
@@ -184,7 +184,7 @@ def _answers(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any
 
 
 def _elsewhere(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """Which parameters without a gradient other seeds, and the next batch, do reach."""
+    """Find parameters without a gradient that get one with other seeds or the next batch."""
     parameters = {named.name: p for p, named in named_parameters(run.workload.model).items()}
     lost = {p.name for p in report.parameters if p.requires_grad and p.gradient is None}
     found: set[str] = set()
@@ -210,7 +210,7 @@ def _lines(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
 
 
 def _non_finite(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """Where NaN or Inf first came from."""
+    """Find the origins of NaN and Inf."""
     from gradscope.api.explaining import find_origins
 
     first = run.last if run.first_nonfinite is None else run.first_nonfinite
@@ -246,7 +246,7 @@ def _per_sample(run: _Run, report: Report, asked: Collection[str]) -> dict[str, 
 
 
 def _leaks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """What each output depends on and must not."""
+    """Judge the dependences of each output that must not exist."""
     from gradscope.leaks.judge import judge
     from gradscope.leaks.subject import Wishes
 
@@ -261,7 +261,7 @@ def _leaks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
 
 
 def _costs(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """What each call's forward costs."""
+    """Measure the cost of each call's forward: seconds and FLOPs."""
     with rerun(run.workload, run.last) as step:
         took, counted = costs.seconds(step), costs.flops(step)
     calls = (
@@ -272,7 +272,7 @@ def _costs(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
 
 
 def _histograms(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """How the values of the asked layers are spread."""
+    """Return histograms of the values in the requested layers."""
     chosen = select_layers(run.workload.model, run.extras.histogram)
     with rerun(run.workload, run.last) as step:
         return {"histograms": histograms(step, chosen)}
@@ -294,7 +294,7 @@ def _gradient_checks(run: _Run, report: Report, asked: Collection[str]) -> dict[
 
 
 def _accumulation(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """Whether micro-batches add up to the batch, and if not, why."""
+    """Test if the micro-batches' gradients add up to the batch's, and find the reason if not."""
     return {"accumulation": accumulation(run.workload, run.last)}
 
 

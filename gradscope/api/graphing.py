@@ -194,7 +194,7 @@ def _traced(workload: Workload, word: str | None, *, lines: bool) -> AutogradGra
 def _missing(
     workload: Workload, traced: GraphTrace, missing: Sequence[str], start: str
 ) -> tuple[Answer, ...]:
-    """Why these are not in the graph: a second forward, traced."""
+    """Explain parameters that are missing in the graph: traces a second forward."""
     if not missing:
         return ()
     root = traced.output

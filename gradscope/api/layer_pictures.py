@@ -61,13 +61,13 @@ def filters(viewer: Viewer, pattern: str | None, top: int) -> FeatureResult:
 def activations(
     viewer: Viewer, pictures: Sequence[Source], patterns: Sequence[str], top: int
 ) -> FeatureResult:
-    """What the channels of layers respond to in pictures, the ``top`` strongest drawn.
+    """Return the responses of layers' channels to pictures, with the ``top`` strongest drawn.
 
-    One picture: its maps in each layer. Several: those that excite each channel of one layer most,
-    and where. Without a pattern the layer is the last one with a map.
+    One picture gives its maps in each layer. Several give the pictures, and places in them, that
+    excite each channel of one layer most. Without a pattern the layer is the last one with a map.
 
     Raises:
-        GradscopeError: no such layer, no picture that can be used, or the model raised.
+        GradscopeError: no such layer, no usable picture, or an error of the model.
     """
     task = FeatureRun(viewer, "activations")
     layers: list[Layer] = layers_matching(viewer.model, patterns) if patterns else []

@@ -40,7 +40,7 @@ from gradscope.version import __version__
 
 
 def run_info(workload: Workload, notices: Sequence[str], **more: Any) -> RunInfo:
-    """How the run was made, with what it had to note on the way."""
+    """Return the settings of the run, with all its notices."""
     return RunInfo(
         model=workload.name,
         device=str(workload.device),
@@ -79,7 +79,7 @@ def versions() -> dict[str, str]:
 
 
 def _unwatched(model: nn.Module) -> list[str]:
-    """What runs otherwise than the user runs it, or has no rows."""
+    """Return notices on modules that run otherwise than in the user's code, or have no rows."""
     names = named_modules(model)
     notices = []
     if any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl for m in names):
@@ -128,7 +128,7 @@ class Options:
         return cls(**own | {"layers": layers})
 
     def settings(self) -> dict[str, Any]:
-        """What was given, by the keys that a config has for it."""
+        """Return the options that were given, by their config keys."""
         found = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NO_KEYS}
         return {_KEYS.get(name, name): v for name, v in found.items() if v is not None}
 

@@ -100,7 +100,7 @@ def _words(option: object) -> list[str]:
 
 
 def report_of_step(history: RunHistory, step: int | None, model: str | None) -> Report:
-    """What a sampled step of a run recorded of a model; see ``RunHistory.report``.
+    """Return the report of a sampled step for one model; see ``RunHistory.report``.
 
     Raises:
         OptionError: the step was not sampled, or has no such model.
@@ -121,14 +121,14 @@ def report_of_step(history: RunHistory, step: int | None, model: str | None) -> 
 
 
 def _between_ranks(run: RunFile) -> tuple[TrainingFinding, ...]:
-    """What only many ranks can show."""
+    """Return the findings that need several ranks."""
     if len(run.files) < 2:
         return ()
     return diagnose_ranks(compare_ranks(run.files), _settings(run))
 
 
 def _seen(history: RunHistory, settings: RuleSettings, *, ranks: bool) -> Seen:
-    """What the run has shown that rules read."""
+    """Collect the facts of the run that rules read."""
     seen = Seen(settings, ranks, cut=history.run.cut is not None)
     optimizers = {step.step: step.optimizer for step in history.steps}
     for step in history.steps:
@@ -142,7 +142,7 @@ def _seen(history: RunHistory, settings: RuleSettings, *, ranks: bool) -> Seen:
 
 
 def age(path: Path) -> float | None:
-    """How many seconds ago something was written; None if unknown."""
+    """Return the seconds since the last write; None if unknown."""
     moments = []
     for file in (path, path.with_name(f"{path.name}-wal")):
         with contextlib.suppress(OSError):
@@ -152,7 +152,7 @@ def age(path: Path) -> float | None:
 
 @dataclass(slots=True)
 class _Layers:
-    """What layers are is not in their series: shapes of parameters, classes of modules."""
+    """Shapes of parameters and classes of modules, which a series of layers does not hold."""
 
     shapes: dict[tuple[int, str], tuple[int, ...]] = field(default_factory=dict)
     types: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)

@@ -108,7 +108,7 @@ def _put_together(
     partial: Report,
     cause: int | None,
 ) -> Report:
-    """What rank 0 makes of the records of all, where all are complete."""
+    """Combine the reports of all ranks on rank 0; raises if one is missing or failed."""
     if cause is not None:
         _blame(processes, cause, observation, partial)
     if observation.failure is not None:
@@ -145,7 +145,7 @@ def _lost(rank: int, partial: Report) -> ModelError:
 def _followed(
     processes: Processes, observation: Observation, partial: Report, cause: int | None
 ) -> Report:
-    """What the other ranks do: they wait for what rank 0 makes of it."""
+    """Wait on the other ranks for the report that rank 0 combines, and return it."""
     failure = observation.failure
     if failure is None:
         reduced = processes.reduced()
@@ -296,7 +296,7 @@ def _report(workload: Workload, observation: Observation) -> Report:
 
 
 def _unregistered(workload: Workload, observation: Observation) -> tuple[Unregistered, ...]:
-    """What gets a gradient and is no parameter, once the model is as it was before the run."""
+    """Return tensors that get a gradient and are no parameters, after the model is restored."""
     if observation.recorder is None or observation.failure is not None:
         return ()
     if (

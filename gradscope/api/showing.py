@@ -66,7 +66,7 @@ class Plot:
 
 
 def plot(record: Report | RunHistory | ExperimentReport) -> Plot:
-    """What there is to draw of a report over depth, of a run over its steps.
+    """Return the charts of a record: of a report over depth, of a run over its steps.
 
     Raises:
         OptionError: nothing to draw.
@@ -128,7 +128,7 @@ def text(record: Shown) -> str:
 
 
 def html(record: Shown) -> str:
-    """What its page shows, for a notebook; the text with its colours where there is none."""
+    """Return the record's page as HTML for a notebook; without a page, its coloured text."""
     if isinstance(record, _WITH_PAGES):
         reporter = plugins.load(_ROOMS[type(record)], "html")
         return pages.fragment(reporter.page(record, _view(record, color=False)))

@@ -96,7 +96,7 @@ def _chosen(run: Path, step: int | None) -> tuple[Path, Capsule, list[int]]:
 
 
 def _size(capsule: Capsule) -> float:
-    """How far a step stands out: the first NaN or Inf furthest, then by its loss and gradient."""
+    """Return how far a step stands out: the first NaN or Inf most, others by loss and gradient."""
     if capsule.kind == "non-finite":
         return math.inf
     if capsule.kind == "asked":

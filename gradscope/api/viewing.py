@@ -80,7 +80,7 @@ def _read(model: str, overrides: Sequence[str], settings: dict[str, Any]) -> con
 
 
 def run_of(viewer: Viewer, notices: Sequence[str], seed: int) -> RunInfo:
-    """How the model was run, with what there was to note."""
+    """Return the settings of a viewer's run, with its notices."""
     return RunInfo(
         model=viewer.name,
         device=str(viewer.device),
@@ -94,7 +94,7 @@ def run_of(viewer: Viewer, notices: Sequence[str], seed: int) -> RunInfo:
 
 
 def about(viewer: Viewer) -> str:
-    """What a picture says of the model that it is of."""
+    """Return the caption's line on the model of a picture."""
     return f"model: {viewer.name}" + (", random weights" if viewer.random else "")
 
 

@@ -39,19 +39,19 @@ class WatchedRun:
 
     @property
     def steps(self) -> int:
-        """How many steps were made so far."""
+        """Number of steps so far."""
         return self._session.steps
 
     @property
     def findings(self) -> tuple[TrainingFinding, ...]:
-        """What the rules have found so far, the worst first."""
+        """Findings of the rules so far, the worst first."""
         found = self._session.findings
         steps = [first for one in found for first, _ in one.steps]
         reader = ReadRun(self._session.path, self._session.run, steps)
         return tuple(map(reader.named, found))
 
     def report(self, model: str | None = None) -> Report | None:
-        """What ``gradscope.inspect`` would record of the last sampled step.
+        """Return the last sampled step as ``gradscope.inspect`` would record it.
 
         Args:
             model: its name, if several are trained; None is the model of the last sample.
@@ -163,7 +163,7 @@ def watch(
 
 
 def _is_first(session: Session) -> bool:
-    """Whether this is the only process, or the first of several."""
+    """Return True if this is the only process, or the first of several."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank() == 0
     return session.run.rank == 0
@@ -180,7 +180,7 @@ def _say(session: Session, logger: logging.Logger | None) -> None:
 
 
 def _lets_through(logger: logging.Logger, level: int) -> bool:
-    """Whether a handler takes what the logger is given."""
+    """Return True if a handler takes messages of this level from the logger."""
     one: logging.Logger | None = logger
     handlers: list[logging.Handler] = []
     while one is not None:
