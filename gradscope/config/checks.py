@@ -157,7 +157,7 @@ def _plain(word: str) -> str:
 
 
 def _grammar_complaints(data: Mapping[str, Any], directory: FilePath) -> Iterator[Complaint]:
-    """What the types cannot say: specs, target mappings, sources, patterns."""
+    """Check what the types cannot state: specs, target mappings, sources, patterns."""
     model = data.get("model")
     if isinstance(model, str):
         fault = spec_fault(model, directory) or definition_fault(model, directory)

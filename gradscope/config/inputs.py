@@ -37,7 +37,7 @@ _KINDS: Final = (
 
 
 def is_source(value: Any) -> bool:
-    """Whether a value is a source, or a list or mapping of nothing but sources."""
+    """Return True for a source, or a non-empty list or mapping of sources only."""
     if isinstance(value, list):
         return bool(value) and all(map(is_source, value))
     if not isinstance(value, Mapping):
@@ -46,7 +46,7 @@ def is_source(value: Any) -> bool:
 
 
 def is_keywords(value: Any) -> bool:
-    """Whether a mapping is keyword arguments: every value of it is a source.
+    """Return True if a mapping holds keyword arguments: every value is a source.
 
     The names may be those of sources and of what is beside them, as in ``{image: {shape: …}}``.
     """
@@ -70,7 +70,7 @@ def check_input(value: Any, path: Path = ("input",)) -> list[Complaint]:
 
 
 def check_target(value: Any, path: Path = ("target",)) -> list[Complaint]:
-    """What is wrong with the form of ``target``: numbers, a file's path, ``random``, sources."""
+    """Return complaints about the form of ``target``: numbers, a path, ``random``, sources."""
     if isinstance(value, list):
         return [c for index, item in enumerate(value) for c in check_target(item, (*path, index))]
     if isinstance(value, str) and len(path) > 1:
@@ -111,7 +111,7 @@ def _check_source(value: Any, path: Path) -> list[Complaint]:
 
 
 def _mixed(value: Mapping[str, Any], path: Path) -> list[Complaint]:
-    """What is no source in a mapping whose other values are: in keyword arguments all are."""
+    """Return complaints about values that are no sources, in a mapping of keyword arguments."""
     plain = {key: item for key, item in value.items() if not is_source(item)}
     # These may hold such mappings themselves.
     named = [key for key in value if key not in plain and key not in ("transform", "value")]
@@ -128,7 +128,7 @@ def _mixed(value: Mapping[str, Any], path: Path) -> list[Complaint]:
 
 
 def _instead(key: str, value: Any, *, beside: str) -> str | None:
-    """Where a key of a source belongs that is among arguments by name."""
+    """Return the advice for a source's key that stands among arguments by name; None: none."""
     if key in _BESIDE:
         return f"write it into the source: `{shorten(beside)}: {{…, {key}: …}}`"
     if key in SOURCES and not isinstance(value, Mapping):

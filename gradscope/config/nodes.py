@@ -141,7 +141,7 @@ class Builder:
         return self._document
 
     def _measure(self, node: Node) -> tuple[int, int]:
-        """How many values a node holds and how deep, aliases expanded, without expanding them."""
+        """Return the number of values and the depth of a node, aliases counted as if expanded."""
         known = self._sizes.get(id(node))
         if known is not None:
             return known

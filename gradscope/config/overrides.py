@@ -1,4 +1,4 @@
-"""What goes on top of a config's file: arguments, the environment; and where each value is from."""
+"""Changes on top of a config's file (arguments, environment), and the place of each value."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ class Origins:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def typed(self, key: str) -> bool:
-        """Whether the value of the dotted ``key`` is on the command line, and in no file."""
+        """Return True if the value of the dotted ``key`` comes from the command line, not a
+        file.
+        """
         return any(
             key == given or key.startswith(f"{given}.")
             for argument in self.arguments
@@ -65,7 +67,7 @@ class Origins:
         )
 
     def place(self, key: str, *, of_key: bool = False) -> Place | None:
-        """Where the dotted ``key`` or its nearest parent was given; None for a default."""
+        """Return the place of the dotted ``key`` or its nearest parent; None for a default."""
         for name in self.options:
             if name == "interventions":
                 continue  # flags add to the file's list: what is wrong with one it says itself
@@ -174,7 +176,7 @@ def _child(node: Any, step: str | int) -> Any:
 
 
 def _inner(node: dict[str, Any], part: str) -> dict[str, Any]:
-    """Where an argument goes: below ``init_args`` in the spelling that keeps them there."""
+    """Return the mapping that takes the argument: ``init_args`` in the ``class_path`` spelling."""
     if "class_path" in node and part not in ("class_path", "init_args"):
         arguments = node.setdefault("init_args", {})
         if isinstance(arguments, dict):
@@ -199,7 +201,7 @@ def _step(node: dict[str, Any], parts: Sequence[str], path: Path) -> tuple[str, 
 
 
 def _container(child: Any, path: Path, parts: Sequence[str]) -> dict[str, Any] | list[Any] | None:
-    """What is at ``path``, made to take the next part; None if it cannot."""
+    """Return the value at ``path`` as a container for the next part; None if it cannot be one."""
     if isinstance(child, dict | list):
         return child
     if child is None:

@@ -14,16 +14,16 @@ from gradscope.config.words import Complaint
 
 
 class Strict(BaseModel):
-    """What is made of no other key and no other type than it says."""
+    """Base of mappings that allow no other key and no other type than those declared."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a key takes; ``choices`` are offered when the text is close to one of them.
+    """Form of a key's value; ``choices`` are suggested for a text close to one of them.
 
-    ``item`` is what each of its items takes, ``inner`` what each item's own items take.
+    ``item`` is the form of each item, ``inner`` that of an item's own items.
     """
 
     words: str
@@ -114,7 +114,7 @@ def _defaults(value: Any) -> Any:
 
 
 class Ddp(Strict):
-    """How ``DistributedDataParallel`` is called."""
+    """Arguments of ``DistributedDataParallel``."""
 
     find_unused_parameters: Annotated[bool, Expected("true or false")] = Field(
         default=False,
@@ -123,7 +123,7 @@ class Ddp(Strict):
 
 
 class Fsdp(Strict):
-    """How ``fully_shard`` is called."""
+    """Arguments of ``fully_shard``."""
 
     units: Patterns = Field(
         default=[],
@@ -142,7 +142,7 @@ class Fsdp(Strict):
 
 
 class Parallel(Strict):
-    """How the model is spread over processes, and which is what of them."""
+    """Distribution of the model over processes: its kinds and the mesh."""
 
     ddp: Annotated[Ddp | None, BeforeValidator(_defaults), Expected("a mapping, true or null")] = (
         Field(default=None, description="A copy in each process: DistributedDataParallel.")
@@ -172,7 +172,7 @@ class Parallel(Strict):
 
 
 def check_parallel(config: Mapping[str, Any]) -> Iterator[Complaint]:
-    """What does not go together, below ``parallel`` and with the keys beside it."""
+    """Check for conflicts inside ``parallel`` and with keys beside it."""
     parallel = config.get("parallel")
     if not isinstance(parallel, Mapping):
         return

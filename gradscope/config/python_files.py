@@ -36,12 +36,12 @@ class PythonFile:
         return found
 
     def defines(self, name: str) -> bool:
-        """Whether the file may have a name; where its text cannot say, it may."""
+        """Return True if the file may define a name; also if its text leaves that open."""
         bound = set(_bound(self.tree))
         return name in bound or "*" in bound or not _HIDDEN.isdisjoint(_words(self.tree) | bound)
 
     def attributes(self, name: str) -> list[str]:
-        """What a class gives itself in its methods by a call: its layers are among these."""
+        """Return the attributes that a class sets in its methods by a call, layers among them."""
         found = [node for node in self._classes if node.name == name and name in self.models]
         names = (
             target.attr
@@ -70,7 +70,7 @@ class PythonFile:
         return found
 
     def _may_be_module(self, base: ast.expr, models: list[str]) -> bool:
-        """Whether a class of this base may be one, where ``models`` of the file may."""
+        """Return True if a class of this base may be a module; ``models`` are the file's others."""
         if not isinstance(base, ast.Name | ast.Attribute):
             return True
         first, _, rest = ast.unparse(base).partition(".")
@@ -99,7 +99,7 @@ def classes_of(path: Path) -> list[str]:
 
 
 def attributes_of(path: Path, name: str) -> list[str]:
-    """What one of them gives itself in its methods by a call."""
+    """Return the attributes that a class of the file sets in its methods by a call."""
     file = parsed(path)
     return [] if file is None else file.attributes(name)
 
@@ -131,7 +131,7 @@ _QUIET = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Pass, *_Def
 
 
 def trains(file: PythonFile) -> bool:
-    """Whether the file calls ``backward`` or a trainer when it is run.
+    """Return True if running the file calls ``backward`` or a trainer.
 
     What a function or a class does counts where the code that runs names it.
     """
@@ -139,7 +139,7 @@ def trains(file: PythonFile) -> bool:
 
 
 def does_something(file: PythonFile) -> bool:
-    """Whether the file, when it is run, does more than to define names."""
+    """Return True if running the file does more than define names."""
     return any(not isinstance(one, _QUIET) and not _is_text(one) for one in file.tree.body)
 
 

@@ -42,22 +42,22 @@ class LoadedConfig:
         return (*self.config.layers, *(f"!{pattern}" for pattern in self.exclude))
 
     def place(self, key: str, *, of_key: bool = False) -> Place | None:
-        """Where the dotted ``key``, or its nearest parent, was given; None for a default.
+        """Return the place of the dotted ``key`` or its nearest parent; None for a default.
 
-        The place of its value, or with ``of_key`` that of the key itself.
+        The place of the value, or with ``of_key`` that of the key.
         """
         return self.origins.place(key, of_key=of_key)
 
     def typed(self, key: str) -> bool:
-        """Whether a name at the dotted ``key`` is the caller's own word, and no file's."""
+        """Return True if the name at the dotted ``key`` comes from the caller, not from a file."""
         spelled = [key, *(f"{key}.{spelling}" for spelling in SPELLINGS)]
         return any(map(self.origins.typed, spelled))
 
     @property
     def file(self) -> str | None:
-        """What names the model: the config, or the source file of a spec; None: no file does.
+        """File that names the model: the config, or the source file of a spec; None without one.
 
-        Relative where it lies below the working directory.
+        Relative if it is below the working directory.
         """
         if self.origins.file is not None:
             path = self.directory / self.name
@@ -123,7 +123,7 @@ def check_spec(spec: str) -> None:
 
 @dataclass(slots=True)
 class _Base:
-    """What MODEL says alone. ``broken``: it cannot be read, so its keys are not judged."""
+    """Config from MODEL alone. ``broken``: unreadable, so its keys are not judged."""
 
     data: dict[str, Any]
     directory: Path
@@ -170,7 +170,7 @@ class _Base:
         return cls(document.data, path.absolute().parent, path.name, document)
 
     def is_default(self, origins: Origins) -> bool:
-        """Whether nobody named the model."""
+        """Return True if the user named no model."""
         return self.default and origins.place("model") is None
 
 

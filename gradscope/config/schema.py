@@ -35,7 +35,7 @@ DEVICE: Final = r"^(auto|cpu|cuda(:[0-9]+)?|mps|meta)$"
 
 
 class Backward(Strict):
-    """How backward runs."""
+    """Settings of backward."""
 
     gradient: Annotated[Any, Expected("numbers or a source")] = Field(
         default=None,
@@ -99,7 +99,7 @@ _Codes = Annotated[
 
 
 class Rules(Strict):
-    """Which rules look at a run, and how strictly."""
+    """Choice of rules and their thresholds."""
 
     preset: Annotated[
         Literal["sagemaker", "deepchecker", "autotrainer"] | None,
@@ -287,7 +287,7 @@ LISTS: Final[dict[str, type[BaseModel]]] = {"interventions": InterventionConfig}
 
 
 def expected(key: str) -> Expected | None:
-    """What a dotted key takes; None below a key that has no keys of its own, and for no key."""
+    """Return the form of a dotted key's value; None for no key, or below a key without keys."""
     first, _, rest = key.partition(".")
     number, _, inner = rest.partition(".")
     fields, name = Config.model_fields, key

@@ -1,4 +1,4 @@
-"""What names an object: a spec, one word that says where a model comes from, or a mapping.
+"""Names of an object: a spec (one word for a model's source) or a mapping.
 
 Nothing is imported here. ``{_target_: a.B, _args_: [1], _partial_: true, x: 2}`` is the form of a
 mapping; ``{class_path: a.B, init_args: {x: 2}}`` (LightningCLI) and ``{_component_: a.B, x: 2}``
@@ -62,12 +62,12 @@ Fault = tuple[str, str | None]  # message, help
 
 
 def is_own(spec: str) -> bool:
-    """Whether a spec names the user's own code, and not a library's model."""
+    """Return True if a spec names the user's own code, not a library's model."""
     return spec not in DEMOS and spec.partition(":")[0] not in SOURCES
 
 
 def spec_fault(spec: str, directory: FilePath, *, argument: bool = False) -> Fault | None:
-    """What is wrong with the form of a model spec, or None.
+    """Return the mistake in a model spec's form, or None.
 
     ``directory`` is where a local module would lie. ``argument``: the spec is on the command
     line, where the path of a YAML could be too.
@@ -106,7 +106,7 @@ def spec_fault(spec: str, directory: FilePath, *, argument: bool = False) -> Fau
 
 
 def name_fault(name: str) -> Fault | None:
-    """What is wrong with the form of a ``_target_``: a dotted name or a spec, or None."""
+    """Return the mistake in a ``_target_``'s form (a dotted name or a spec), or None."""
     if name in LOSSES or (_is_dotted(name) and "." in name):
         return None
     if ":" in name or name in DEMOS:
@@ -161,7 +161,7 @@ def _bare(word: str, directory: FilePath) -> str:
 
 
 def definition_fault(spec: str, directory: FilePath) -> Fault | None:
-    """What is wrong with a spec whose file lacks the name: the file is parsed and not run."""
+    """Return the mistake of a spec whose file lacks the name. Parses the file, never runs it."""
     text, colon, name = spec.rpartition(":")
     file = parsed(directory / expanded(text)) if colon and text.endswith(".py") else None
     first = name.partition(".")[0]
@@ -173,7 +173,7 @@ def definition_fault(spec: str, directory: FilePath) -> Fault | None:
 
 
 def _python_file(word: str, directory: FilePath, kind: str) -> Fault:
-    """What to say of the path of a Python file in the place of a model."""
+    """Return the mistake of a Python file's path in the place of a model."""
     path = directory / expanded(word)
     shown = shorten(word)
     if not _exists(path):
@@ -212,7 +212,7 @@ REFUSED: Final = ("trust_remote_code", "weights_only", "pickle_module")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a target mapping asks for: call ``name`` with ``args`` and ``kwargs``, or bind them."""
+    """Object to build by a mapping: call ``name`` with ``args`` and ``kwargs``, or bind them."""
 
     name: str
     args: tuple[Any, ...] = ()
@@ -221,7 +221,7 @@ class Target:
 
 
 def is_target(value: Any) -> bool:
-    """Whether a value is a mapping that builds an object, in any of the three spellings."""
+    """Return True for a mapping that builds an object, in any of the three spellings."""
     return isinstance(value, Mapping) and any(key in value for key in SPELLINGS)
 
 

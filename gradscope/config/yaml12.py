@@ -25,7 +25,7 @@ _SPECS: Final = ("demo", "torchvision", "timm", "hf")
 
 
 def is_file(model: str) -> bool:
-    """Whether MODEL means a config file: by its suffix, or because there is such a file."""
+    """Return True if MODEL is a config file: by its suffix, or as an existing file."""
     if model.lower().endswith(_SUFFIXES):
         return True
     if model.lower().endswith((".py", *_WEIGHTS)) or model.partition(":")[0] in _SPECS:
@@ -181,7 +181,7 @@ def parse(text: Text, body: str) -> Document:
 
 
 def scalar(word: str) -> Any:
-    """What a plain word means: ``1e-3`` a number, ``on`` a text, nothing null."""
+    """Return the value of a plain word: ``1e-3`` a number, ``on`` a text, ``""`` null."""
     for tag, pattern in PATTERNS.items():
         if pattern.match(word) and not (tag == INT and len(word) > LONGEST):
             return convert(tag, word)
