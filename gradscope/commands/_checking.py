@@ -32,7 +32,7 @@ from gradscope.rules import RuleSettings
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """How each of the models is checked."""
+    """Settings to check each of the models with."""
 
     layers: tuple[str, ...] = ("**",)
     exclude: tuple[str, ...] = ()
@@ -53,15 +53,15 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """What names it in messages: its file, if it has one."""
+        """Name of the model in messages: its file, if it has one."""
         return _label(self.loaded) if self.loaded else self.name
 
 
 @dataclass(slots=True)
 class Checked:
-    """What came of the models so far. ``raised`` are models' own errors, ``wrong`` the configs'.
+    """Results of the models so far: ``raised`` are models' errors, ``wrong`` are configs'.
 
-    ``brief`` says of each in ``raised`` no more than a reader of the report needs.
+    ``brief`` has a short line for each in ``raised``, for a reader of the report.
     """
 
     models: list[CheckedModel] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Checked:
 
     @property
     def ran(self) -> bool:
-        """Whether there is something to show: a model that ran, or tried to."""
+        """True if there is a result to show: a model ran, or began to run."""
         return any(m.error is None or m.error.kind != "config-error" for m in self.models)
 
     def report(self, settings: Sequence[RuleSettings]) -> CheckReport:
@@ -210,7 +210,7 @@ def _of(loaded: configs.LoadedConfig, error: GradscopeError) -> list[Problem]:
 
 
 def _briefly(loaded: configs.LoadedConfig, error: ModelError | Interrupted) -> list[Problem]:
-    """Which model raised, and where; all of it where no report has the rest."""
+    """Return the model and place that raised; the full error if no report has it."""
     record = error.report.error if isinstance(error.report, Report) else None
     if record is None:
         return _of(loaded, error)
@@ -243,7 +243,7 @@ def _unloaded(loaded: configs.LoadedConfig, error: GradscopeError) -> CheckedMod
 
 
 def _run_of(config: Config, name: str, file: str | None) -> RunInfo:
-    """How a model would have been run."""
+    """Return the settings with which the model would have run."""
     return RunInfo(
         model=name,
         device=config.device,

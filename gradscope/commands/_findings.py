@@ -29,7 +29,7 @@ def fail_on_option(what: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RuleOptions:
-    """Which rules look, and which findings end with exit 1."""
+    """Rules to apply, and findings that end with exit code 1."""
 
     panel: ClassVar[str] = RULES
 
@@ -78,7 +78,7 @@ class RuleOptions:
         return {"select": _words(self.select), "ignore": ignored, "preset": self.preset}
 
     def settings(self, loaded: LoadedConfig | None) -> RuleSettings:
-        """What the config's `rules` and these options make together.
+        """Return the rule settings: the config's `rules`, overridden by these options.
 
         Raises:
             ConfigError: the config names rules or thresholds that there are not.
@@ -100,7 +100,7 @@ def rule_texts() -> tuple[RuleText, ...]:
 
 
 def path_root() -> Path | None:
-    """What paths in annotations are relative to: the checkout, where CI says which folder it is."""
+    """Return the root of paths in annotations: the checkout's folder in GitHub's CI, else None."""
     folder = os.environ.get("GITHUB_WORKSPACE")
     return Path(folder) if folder else None
 

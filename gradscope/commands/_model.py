@@ -84,7 +84,7 @@ def read_model(
 
 
 def is_first_process(loaded: LoadedConfig) -> bool:
-    """Whether this process is the one of several that writes the result, or the only one."""
+    """Return True if this process writes the result: the only one, or rank 0."""
     return loaded.config.parallel is None or os.environ.get("RANK", "0") == "0"
 
 
@@ -197,7 +197,7 @@ def _check_room() -> None:
 
 
 def _problem(error: BaseException) -> OptionError | None:
-    """What keeps torch from being imported; None where something else failed."""
+    """Return the problem if torch cannot be imported; None for any other error."""
     lines = message_of(error).strip().splitlines() or [type(error).__name__]
     if is_out_of_memory(error):
         line = next((line for line in lines if "map segment" in line), lines[0])

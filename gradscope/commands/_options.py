@@ -145,7 +145,7 @@ Debug = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class LayerOptions:
-    """Which layers are selected."""
+    """Selection of layers."""
 
     panel: ClassVar[str] = LAYERS
 
@@ -167,7 +167,7 @@ class LayerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """What the config says otherwise, and what it may import."""
+    """Overrides of the config, and permissions to import."""
 
     panel: ClassVar[str] = MODEL
 
@@ -180,14 +180,14 @@ class ModelOptions:
 
     @property
     def keys(self) -> dict[str, Any]:
-        """What was given of the config's keys that have an option of their own."""
+        """Config keys given by an option of the same meaning."""
         keys = {"device": self.device, "dtype": self.dtype, "seed": self.seed}
         return {key: value for key, value in keys.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """Where the result goes."""
+    """File of the result."""
 
     panel: ClassVar[str] = OUTPUT
 
@@ -279,7 +279,7 @@ def _in_panel(annotation: Any, panel: str | None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """What the tables of a report show."""
+    """Columns, rows and order of a report's tables."""
 
     panel: ClassVar[str] = TABLES
 

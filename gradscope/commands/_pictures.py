@@ -33,7 +33,7 @@ _MODEL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PictureOptions:
-    """How maps are drawn."""
+    """Look of the maps."""
 
     panel: ClassVar[str] = "Picture"
 
@@ -83,7 +83,7 @@ def split_pictures(words: list[str] | None, command: str) -> tuple[list[str], li
 
 @dataclass(frozen=True, slots=True)
 class OutputFiles:
-    """Where pictures go: one file for everything, a folder, or None for the working directory."""
+    """Files of pictures: one for everything, or one each in a folder."""
 
     file: Path | None = None
     folder: Path = Path()
@@ -105,7 +105,7 @@ class OutputFiles:
 
 
 def output_files(output: Path | None, *, force: bool) -> OutputFiles:
-    """What ``-o`` asks for: a picture by its suffix, or a folder.
+    """Return the files that ``-o`` selects: a picture by its suffix, or a folder.
 
     Raises:
         OptionError: a suffix that no picture has, or a folder that is not there.
@@ -229,7 +229,7 @@ def _placed(pages: Sequence[Image], to: OutputFiles, name: str) -> Iterator[tupl
 
 
 def _subject(image: ImageAttribution) -> str:
-    """What a picture's maps are of: the class, and the layer where all of them are of one."""
+    """Return the class of a picture's maps, with the layer if all maps are of one."""
     name = image.target_name
     words = [f"class-{image.target}" if name is None or name.isdecimal() else name]
     layers = {record.layer for record in image.maps}

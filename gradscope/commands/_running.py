@@ -1,4 +1,4 @@
-"""What is around the user's code while it runs: progress, the time limit, what is put back."""
+"""Environment of the user's code while it runs: progress, time limit, restored state."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class ScriptOptions:
         return f"--{names[0].replace('_', '-')}" if names else None
 
     def trial(self, script: Script) -> Trial:
-        """How the script is tried.
+        """Return the settings of a trial run of the script.
 
         Raises:
             OptionError: that is no time.
@@ -92,9 +92,9 @@ class ScriptOptions:
 
 
 def is_script(word: str) -> bool:
-    """Whether a path is a script that trains, or one with unknown content.
+    """Return True if a path is a training script, or one of unknown content.
 
-    A file with a model class in it is a script only where it trains, and then that is reported.
+    A file with a model class counts only if it trains; a notice then names the other use.
     """
     path = expanded(word)
     if path.suffix.lower() != ".py" or not path.is_file():
@@ -187,7 +187,7 @@ _NOT_KEPT = Path(f"run{SUFFIX}")
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What became of a script, as its run's file has it.
+    """Result of a script's trial, read from its run file.
 
     Attributes:
         history: all that was recorded.
@@ -203,7 +203,7 @@ class TrialResult:
 
     @classmethod
     def of(cls, ended: Tried, trial: Trial, kept: Path | None) -> TrialResult | None:
-        """What the run's file holds; None where there is none."""
+        """Read the run file of a trial; None without one."""
         if not ended.run.exists():
             return None
         try:
@@ -219,7 +219,7 @@ class TrialResult:
 
     @property
     def failed(self) -> bool:
-        """Whether the script did: not where it was ended."""
+        """True if the script failed, unless gradscope ended it."""
         ours = self.history.run.cut is not None or self.ended.interruption is not None
         return self.ended.code != 0 and not ours
 
@@ -266,7 +266,7 @@ class TrialResult:
         return code if code and not code.lstrip("-").isdigit() else self.ended.ending
 
     def _advice(self) -> str:
-        """How to have more than the verdict."""
+        """Return the advice that leads to more than the verdict."""
         run = self.history.run
         words = " ".join([shlex.quote(run.script), *map(shlex.quote, run.arguments)])
         full = f"`gradscope run {words}` records a full one"

@@ -1,4 +1,4 @@
-"""Where a result goes and how it looks there: checked before the run, written once."""
+"""Destination and look of a result: checked before the run, written once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROOM = "gradscope.reporters.report"
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a result goes and how it looks there, checked: only the writing can still fail.
+    """Destination and look of a result, checked: only the write can still fail.
 
     ``heading`` is above the text for people on standard output; of all else it is a note on
     standard error. ``room`` is where the formats are, a file each.
@@ -97,7 +97,7 @@ class ReportOutput:
         tables: TableOptions | None = None,
         heading: str | None = None,
     ) -> ReportOutput:
-        """What the options ask for.
+        """Return the output that the options select.
 
         Raises:
             OptionError: as ``choose_destination``, and an unknown column or table.
@@ -121,7 +121,7 @@ class ReportOutput:
 
 
 def table_view(destination: Destination, tables: TableOptions) -> View:
-    """What the tables show at a destination, as the options ask."""
+    """Return the look of the tables at a destination, by the options."""
     columns = tuple(filter(None, (word.strip() for word in (tables.columns or "").split(","))))
     return View(
         width=destination.width,
@@ -145,7 +145,7 @@ def diff_view(
     panels: tuple[Panel, ...] = (),
     maps: tuple[Map, ...] = (),
 ) -> DiffView:
-    """What a comparison shows at a destination: the ``top`` rows of a table, and charts of runs."""
+    """Return the look of a comparison at a destination: ``top`` rows of a table, charts of runs."""
     rules = rule_texts() if destination.format == "sarif" else ()
     look = (destination.width, destination.color)
     return DiffView(*look, top, table, path_root(), panels, maps, rules)

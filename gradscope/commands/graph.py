@@ -242,9 +242,9 @@ class GraphOutput:
         self.destination.write(self.diagram.render(graph, view))
 
     def write_failed(self, graph: AutogradGraph, layers: Sequence[str]) -> bool:
-        """What a run left that failed, if the format says that it did; whether it was written.
+        """Write the incomplete graph of a failed run if the format shows errors; return True if so.
 
-        Names are passed over: what the run did not come to has none yet.
+        Ignores layer names: those that the run did not reach have none.
         """
         if self.destination.format not in _WITH_ERRORS:
             path = self.destination.path

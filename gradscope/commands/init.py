@@ -117,7 +117,7 @@ def run(
 
 
 def _start(spec: str, allow: Sequence[str]) -> Start | None:
-    """What is known of one's own model; None for a library's."""
+    """Return facts on the user's own model; None for a library's."""
     if not is_own(spec):
         return None
     # Only these need torch, which takes seconds to import.

@@ -33,7 +33,7 @@ from gradscope.rules import reaches
 
 
 class _Given:
-    """What is changed on its way, by action: patterns, each with a place and a value."""
+    """Interventions on the data flow, by action: patterns, each with a place and a value."""
 
     panel: ClassVar[str] = INTERVENTIONS
 
@@ -50,7 +50,7 @@ class _Given:
 if TYPE_CHECKING:  # made below, an option for each file of `actions/`
 
     class InterventionOptions(_Given):
-        """What is changed on its way."""
+        """Interventions on the data flow."""
 
 
 def parsed(do: str, text: str) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def _opened(word: Path | None, rank: int | None) -> tuple[ChosenRun, RunFile]:
 
 
 def _may_come(path: Path) -> bool:
-    """Whether a run may begin there: nothing is in its place, or it is being made."""
+    """Return True if a run may still begin at the path: it is free, or its file is new."""
     if path.is_dir():
         return not any(path.glob("*.db"))
     if not path.exists():

@@ -51,7 +51,7 @@ class Restart:
 
 
 def script_or_restart(words: Sequence[str], options: Sequence[str]) -> Script | Restart:
-    """What is to be run, by the words after ``options``.
+    """Return the script or the command to start, from the words after ``options``.
 
     Raises:
         OptionError: the words name no script and no module.
@@ -72,7 +72,7 @@ def script_or_restart(words: Sequence[str], options: Sequence[str]) -> Script | 
 
 
 def _is_python(name: str) -> bool:
-    """Whether a word is an interpreter: by its name, and where it is a path it can be executed."""
+    """Return True if a word is a Python interpreter: by name, and executable if it is a path."""
     path = Path(name)
     if _PYTHON.fullmatch(path.name) is None:
         return False
@@ -80,7 +80,9 @@ def _is_python(name: str) -> bool:
 
 
 def _behind_python(name: str, words: Sequence[str], options: Sequence[str]) -> Script | Restart:
-    """What Python is asked to run; with options of its own, or another one, it runs gradscope."""
+    """Return the script after ``python``; a restart of gradscope for its flags or another
+    Python.
+    """
     flags, rest = _flags(words)
     if not rest or rest[0] in ("-c", "-"):
         asked = " ".join([name, *flags, *rest[:1]])

@@ -245,7 +245,7 @@ def _map_names(request: SaliencyRequest) -> list[str]:
 
 
 def _file_suffix(maps: Sequence[str]) -> str:
-    """What the files' names say of their maps."""
+    """Return the part of the file names for these maps."""
     return "saliency" if len(maps) > 1 else re.sub(r"[^\w-]+", "-", maps[0])
 
 

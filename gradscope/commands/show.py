@@ -224,10 +224,10 @@ def show_run(
 
 
 def _for_csv(view: View) -> View:
-    """What csv holds, where nothing else is asked for: the steps.
+    """Return the view for csv: the steps, unless another table is chosen.
 
     Raises:
-        OptionError: an order or columns of layers, of which it has a row for each step.
+        OptionError: an order or columns of layers, since csv has a row for each step.
     """
     if view.table in ("parameters", "calls") and (view.columns or view.sort or view.top):
         raise OptionError(

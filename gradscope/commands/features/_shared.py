@@ -45,7 +45,7 @@ SAVED = (".npz", ".csv", ".safetensors")
 
 @dataclass(frozen=True, slots=True)
 class ViewerOptions:
-    """Which model looks."""
+    """Model whose features are read."""
 
     panel: ClassVar[str] = MODEL
 
@@ -82,7 +82,7 @@ class ViewerOptions:
 
 @dataclass(frozen=True, slots=True)
 class SpaceOptions:
-    """Which features are compared, and which files keep them."""
+    """Features to compare, and files that cache them."""
 
     panel: ClassVar[str] = "Features"
 
@@ -152,7 +152,7 @@ class SpaceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SheetOptions:
-    """Where the picture or the figures go."""
+    """File of the picture or the figures."""
 
     panel: ClassVar[str] = OUTPUT
 
@@ -180,7 +180,7 @@ class SheetOptions:
 
 @dataclass(frozen=True, slots=True)
 class FeatureOutput:
-    """Where a result goes, checked before anything runs."""
+    """Destination of a result, checked before anything runs."""
 
     files: OutputFiles
     json_to: Path | None
