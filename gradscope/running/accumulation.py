@@ -145,7 +145,7 @@ class _Comparison:
     def _causes(
         self, found: _Gradients, errors: dict[str, float]
     ) -> tuple[list[AccumulationCause], dict[str, tuple[str, ...]]]:
-        """What distinguishes them, and of each layer which of it does."""
+        """Find the causes of the difference, and the causes in each layer."""
         names = module_names(self._model)
         modules = self._model.modules()
         norms: list[nn.Module] = [m for m in modules if isinstance(m, _BatchNorm) and m.training]

@@ -80,7 +80,7 @@ _Probe = TypeVar("_Probe", bound=StepProbe)
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """What the runs left.
+    """Result of comparing two runs.
 
     Attributes:
         calls: A's and B's.
@@ -174,7 +174,7 @@ def diverge(
 
 
 def _alike(plain: PlainStep) -> dict[CallKey, tuple[object, ...]]:
-    """What says of each call that another is like it."""
+    """Return the features of each call by which calls are aligned."""
     return {key: (call.leaf, call.shapes) for key, call in plain.calls.items()}
 
 
@@ -213,7 +213,7 @@ def harmless_step(
 
 
 def _off(one: Gradients, other: Gradients) -> float:
-    """How far all gradients together are off, relatively."""
+    """Return the relative error of all gradients together (L2)."""
     errors, norms = [0.0], [0.0]
     for name, gradient in one.items():
         again = other[name]

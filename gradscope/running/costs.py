@@ -1,7 +1,7 @@
-"""What a step costs: seconds of the device; and of each call, by forward again.
+"""Cost of a step in seconds of the device, and of each call by another forward.
 
-Seconds and floating-point operations of calls are taken in their own runs, without an observer: a
-recorder takes longer than many layers do.
+Seconds and floating-point operations of calls are measured in their own runs, without an observer:
+a recorder takes longer than many layers do.
 """
 
 from __future__ import annotations

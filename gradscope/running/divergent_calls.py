@@ -1,6 +1,6 @@
-"""Where B diverges: its calls whose own error exceeds the noise, forward and backward.
+"""Find the calls where B diverges: their own error exceeds the noise, forward or backward.
 
-Of compiled models, which take no hooks inside, outputs and parameter gradients are compared.
+Compiled models take no hooks inside, so only outputs and parameter gradients are compared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_NUMBER = Difference(math.inf, None, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How far A is from itself where each number is moved by its last bit."""
+    """Noise of A: its error when each number changes by its last bit."""
 
     error: float
     scale: float
@@ -62,7 +62,7 @@ class Noise:
         return max(error, scale, key=lambda pair: pair[0] / pair[1])
 
     def exceeded(self, own: Difference) -> bool:
-        """Whether it is no noise."""
+        """Return True if the difference exceeds the noise."""
         value, limit = self.limit(own)
         return value > limit
 
@@ -143,7 +143,7 @@ def _backward(found: Divergence) -> list[DivergentCall]:
 
 
 def _aligned(found: Divergence, key: ProbeKey) -> bool:
-    """Whether B has the tensor: where its module is not called nothing can arrive."""
+    """Return True if B has the tensor; without a call of its module nothing can arrive."""
     return key in found.teacher_forced.values and key not in found.teacher_forced.summed
 
 
@@ -185,7 +185,7 @@ def _owner(found: Divergence, parameter: str) -> CallKey:
 
 
 def is_compiled(workload: Workload) -> bool:
-    """Whether the model, or a part of it, runs otherwise than it was written."""
+    """Return True if the model or a part of it runs compiled."""
     return workload.compiled is not None or any(
         type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None
         for m in workload.model.modules()
@@ -215,15 +215,15 @@ class OutputDiff:
 
     @property
     def diverges(self) -> bool:
-        """Whether it is no noise."""
+        """True if the difference exceeds the noise."""
         return self.diff is None or self.noise.exceeded(self.diff)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputsDivergence:
-    """What two steps left at their ends: outputs by path, gradients by A's names, and the losses.
+    """Differences of two steps: outputs by path, gradients by A's names, and the losses.
 
-    ``step`` is by how much a number was moved for the noise.
+    ``step`` is the relative change of each number for the noise.
     """
 
     outputs: dict[str, OutputDiff]

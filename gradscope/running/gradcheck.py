@@ -147,12 +147,12 @@ class _Function:
         return list(self._leaves)
 
     def values(self) -> tuple[torch.Tensor, ...]:
-        """What the call returns."""
+        """Return the tensors that the call returns."""
         with torch.no_grad():
             return self._run()
 
     def fault(self, name: str) -> str | None:
-        """What PyTorch's ``gradcheck`` says against one of them; None: nothing."""
+        """Return the error of PyTorch's ``gradcheck`` for one tensor; None without one."""
         leaf = self._leaves[name]
         try:
             gradcheck(

@@ -32,9 +32,9 @@ def hand_batch(a: Workload, b: Workload) -> None:
 
 
 def equal_parameters(a: Workload, b: Workload, names: Mapping[str, str]) -> tuple[int, int]:
-    """How many of B's parameters are A's already, and how many there are.
+    """Return how many of B's parameters equal A's before the copy, and how many count.
 
-    Constants, as those of a norm at its beginning, say nothing and are not counted.
+    Constant parameters, such as a norm's initial ones, are not counted.
     """
     ours, theirs = dict(first_names(a.model)), dict(first_names(b.model))
     equal = [
@@ -97,14 +97,14 @@ class SharedSamples:
 
     @property
     def complete(self) -> bool:
-        """Whether neither has others: what is summed over samples is then the same too."""
+        """True if both batches have the same samples: sums over samples then agree too."""
         return len(self.a) == self.sizes[0] == self.sizes[1]
 
     def part(self, a: torch.Tensor, b: torch.Tensor) -> Part | None:
-        """Where the samples are in a tensor of A and in B's; None: nowhere, or it has none.
+        """Return the position of the samples in a tensor of A and in B's; None without one.
 
-        Of several ways to read two tensors, the one counts by which they are closest: sixteen rows
-        are sixteen positions as well as four samples of four.
+        If the two tensors can be read in several ways, the closest one counts: sixteen rows may be
+        sixteen positions, or four samples of four.
         """
         parts = [Part(axis, *self._rows(a.shape[axis])) for axis in self._axes(a, b)]
         if not parts or (len(parts) == 1 and a.shape != b.shape):
@@ -161,7 +161,7 @@ def _tensors(workload: Workload) -> list[torch.Tensor]:
 
 
 def _rows(tensors: list[torch.Tensor]) -> list[bytes]:
-    """What belongs to each sample, as bytes."""
+    """Return each sample's data as bytes."""
     flat = [tensor.reshape(len(tensor), -1).contiguous() for tensor in tensors]
     return [
         b"".join(tensor[n].view(torch.uint8).numpy().tobytes() for tensor in flat)

@@ -44,7 +44,7 @@ _SCORES = (
 
 @dataclass(kw_only=True)
 class Observation(Observer):
-    """What the steps of a run leave, complete or not.
+    """Record of a run's steps, complete or not.
 
     Attributes:
         verify: whether to prove that looking is harmless.
@@ -207,7 +207,7 @@ class Observation(Observer):
             self.parameters = parameter_stats(workload.model, shown=self.selected)
 
     def _read(self) -> None:
-        """What the step left on its device besides gradients, all of it at once."""
+        """Read all results but gradients from the device, in one transfer."""
         if self._losses:
             (self.loss, self.loss_nonfinite), self.losses = read_losses(self._losses)
         if self._buffers is not None:

@@ -131,7 +131,7 @@ class ProbePoints:
 
 
 class _ProbePoint(torch.autograd.Function):
-    """What the probe gives, forward and backward."""
+    """Function that applies the probe, forward and backward."""
 
     @staticmethod
     def forward(
@@ -161,7 +161,7 @@ class Copies:
         return tensor
 
     def original(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """What was entered with the tensor, where nobody wrote to it since."""
+        """Return the tensor's original; None if the tensor was written to since."""
         given, version, original = self._given.get(id(tensor), (None, 0, None))
         known = given is not None and given() is tensor and tensor._version == version
         return original if known else None

@@ -130,7 +130,7 @@ def _any(gradient: torch.Tensor) -> bool:
 
 
 def count_saved(step: Step, notices: list[str]) -> SavedBytes | None:
-    """What one forward saves, counted by hooks; a notice, and nothing, where it cannot be."""
+    """Return the bytes that one forward saves, counted by hooks; a notice and None on failure."""
     try:
         with repeated(step, weights=True) as plain, counting_saved(step.workload.model) as saved:
             plain.forward()

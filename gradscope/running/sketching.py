@@ -174,7 +174,7 @@ def _of_parameters(
 
 
 def _noise(one: Projection, others: Sequence[Projection | None]) -> float | None:
-    """How far the others are from it at the most, as its share; None where there is no saying."""
+    """Return the largest relative difference of the others from it; None if unknown."""
     known = [other for other in others if other and other.nonfinite == one.nonfinite]
     if len(known) < len(others) or not one.norm:
         return None

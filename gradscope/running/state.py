@@ -1,4 +1,4 @@
-"""What a run must restore: modes, gradients, buffers, weights, flags, random numbers, switches."""
+"""State that a run must restore: modes, gradients, buffers, weights, flags, RNG, switches."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def modules_restored(*models: nn.Module, weights: bool) -> Iterator[None]:
 
 @contextmanager
 def others_restored(*models: nn.Module, kept: ExitStack) -> Iterator[None]:
-    """What runs inside of modules that belong to none of these models is as it was after ``kept``.
+    """Restore modules of none of these models, called in the block, after ``kept``.
 
     Such are a discriminator that the loss closes over, a perceptual network, a part that its model
     keeps in a plain list. Each is kept right before its first call, whoever holds it.
@@ -108,7 +108,7 @@ def random_states() -> tuple[torch.Tensor, ...]:
 
 @contextmanager
 def run_eagerly() -> Iterator[None]:
-    """What was compiled runs as it was written: a hook in a compiled graph would be traced."""
+    """Run compiled modules eagerly in the block: a compiled graph would trace the hooks."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes a second
         yield
         return
@@ -236,7 +236,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one shape and dtype agree in every bit, as far as can be seen."""
+    """Return True if two tensors of one shape and dtype agree in every readable bit."""
     if any(t.layout != torch.strided or t.is_quantized for t in (one, other)):
         return False
     # Viewed as bytes, equal NaNs are equal and 0.0 differs from -0.0.
@@ -280,7 +280,7 @@ def _set_autocast(setting: list[bool]) -> None:
 
 
 def _modes() -> list[int]:
-    """How many function modes and how many dispatch modes are on."""
+    """Return the depths of the function-mode and dispatch-mode stacks."""
     return [len(stack()) for stack, _ in _STACKS]
 
 

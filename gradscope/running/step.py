@@ -68,7 +68,7 @@ class Observer:
         return nullcontext()
 
     def root(self, step: Step, output: Any) -> GraphRoot:
-        """What backward starts from, made of what the model returned."""
+        """Return the root of backward, from the model's output."""
         return step.workload.criterion(output, step.clone.target)
 
     def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
@@ -85,7 +85,7 @@ class Observer:
         """All backwards are done, and nobody holds the graph any more."""
 
     def wants_update(self, step: Step) -> bool:
-        """Whether the optimizer, where there is one, is to make its step."""
+        """Return True if the optimizer, if there is one, makes its step."""
         return True
 
     def around_update(self, step: Step) -> AbstractContextManager[None]:

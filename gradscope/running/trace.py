@@ -37,7 +37,7 @@ _ROOT = re.compile(r"(?P<name>[^#:]*)(#(?P<call>[0-9]+))?(:(?P<path>.*))?", re.D
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Where the graph starts, if not at the loss: an output of a module's call."""
+    """Root of the graph if not the loss: an output of a module's call."""
 
     name: str
     call: int | None = None  # None: the last
@@ -51,7 +51,8 @@ class Root:
 
 
 def root_of(word: str | None, model: nn.Module) -> Root | None:
-    """What ``--root`` names: ``fc``, ``cell#2``, ``encoder:0``, ``output:logits``; None: the loss.
+    """Return the root named by ``--root``: ``fc``, ``cell#2``, ``output:logits``; None: the
+    loss.
 
     Raises:
         OptionError: it has not this form.
@@ -163,7 +164,7 @@ class RootSum(Observer):
 
 @dataclass(kw_only=True)
 class GraphTrace(Observer):
-    """What a traced step left, complete or not.
+    """Record of a traced step, complete or not.
 
     Attributes:
         output: what the graph starts from, with its call and its place once they are known; None is
