@@ -1,4 +1,4 @@
-"""Why something has no useful gradient, where it was lost, and what could not be judged."""
+"""Answers on gradients that are not useful: cause, place, and what could not be judged."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Why something has no useful gradient, and where: one cause for all parameters
-    ``upstream``."""
+    """Cause and place of a gradient that is not useful, for all parameters ``upstream``."""
 
     name: str
     kind: str  # parameter | module

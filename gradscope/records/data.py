@@ -105,7 +105,7 @@ def from_data(kind: type[_Record], data: Any, *, file: str = "report") -> _Recor
 
 
 class _WrongData(Exception):
-    """What was expected and found; ``where`` grows from the inside out as it is passed on."""
+    """Mismatch of expected and found data; ``where`` grows from the inside out on the way up."""
 
     def __init__(self, wanted: str, data: Any, *where: str, lacking: bool = False) -> None:
         self.message = f"expected {wanted}, found {excerpt(data)}"
@@ -115,9 +115,9 @@ class _WrongData(Exception):
 
 @functools.cache
 def _reader_of(kind: Any) -> Callable[[Any], Any]:
-    """What reads data of that kind: a record, a tuple, a dict, a union or a plain type.
+    """Return the reader for data of that kind: a record, tuple, dict, union or plain type.
 
-    Made once for each: to ask what a kind is takes longer than to read, and a report has many.
+    Cached: to inspect a kind takes longer than to read it, and a report has many records.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:

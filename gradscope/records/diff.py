@@ -17,7 +17,7 @@ TABLES_OF_DIFF = ("calls", "parameters", "findings")
 
 @dataclass(frozen=True, slots=True)
 class TensorDiff:
-    """How far a tensor of B is from A's.
+    """Differences between a tensor of B and A's.
 
     ``error`` is ‖b − a‖ / ‖a‖ (L2), ``largest`` the largest absolute difference of two elements.
     ``teacher_forced`` is the error of a call that is fed with A's tensors. ``noise`` and

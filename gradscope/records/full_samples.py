@@ -1,4 +1,4 @@
-"""What a full sample adds to a report, by the question that it answers."""
+"""Additions of a full sample to a report, by the question that it answers."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class AutogradGraph(Shown):
 
     @property
     def complete(self) -> bool:
-        """Whether the run came to its end, so that what is not here is not there.
+        """True if the run completed, so that a part missing here does not exist.
 
         A loss without a graph is an answer too.
         """

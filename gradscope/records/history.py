@@ -129,7 +129,7 @@ class RunHistory(Plotted):
 
     @property
     def thinned(self) -> bool:
-        """Whether not every step is held any more, as in a run of very many."""
+        """True if some steps are no longer held, as in a very long run."""
         return 0 < len(self.steps) < self.last_step
 
     @property

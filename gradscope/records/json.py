@@ -121,7 +121,7 @@ def _schema(kind: type) -> Any:
 
 
 def _is_of(schema: object, kind: type) -> bool:
-    """Whether a schema is that of the kind, in this version or an older one."""
+    """Return True for the schema of the kind, in this version or an older one."""
     name, _, newest = _schema(kind).partition("/")
     return schema in [f"{name}/{version}" for version in range(1, int(newest) + 1)]
 
@@ -188,7 +188,7 @@ def load_shown(path: Path) -> Shown:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Where records are read and compared none is garbage, and to look for some takes long."""
+    """Pause the garbage collector: records being read are no garbage, and a search is slow."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What each output of a model may depend on, and what it does depend on."""
+"""Dependencies of a model's outputs: allowed ones, and those found."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class AxisResult:
 
 @dataclass(frozen=True, slots=True)
 class DependencyMap:
-    """How much each output position depends on each input position along an axis.
+    """Dependence of each output position on each input position along an axis.
 
     Attributes:
         axis: the axis of both.

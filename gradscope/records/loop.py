@@ -1,7 +1,7 @@
-"""What a training loop did, in order: facts of every step, which need no statistics.
+"""Record of a training loop: ordered facts of every step, which need no statistics.
 
-A round is what happened between two steps, of whatever optimizer. Most rounds of a loop are alike:
-each kind of round is kept once, with how often it came.
+A round is the sequence of events between two steps of any optimizer. Most rounds of a loop are
+alike, so each kind of round is kept once, with its count.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class LoopScheduler:
 
 @dataclass(frozen=True, slots=True)
 class LoopCause:
-    """Why parameters get no gradient, or one of zeros, as a trace of one step has shown.
+    """Cause of missing or zero gradients, found by the trace of one step.
 
     Attributes:
         model: the model's name.

@@ -1,4 +1,4 @@
-"""What the models of a training loop are given and give, and units that are all the same."""
+"""Inputs and outputs of a training loop's models, and units that are all equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training loop does to its losses and its gradients, in figures."""
+"""Figures on the losses and gradients of a training loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LossOperation:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a loss asks of an output that cannot take every value.
+    """Targets of a loss whose output has bounds.
 
     Attributes:
         by: what bounds the output: "sigmoid", "tanh", "relu", …; or the loss that takes
@@ -145,7 +145,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class LoopClipping:
-    """How the gradients of an optimizer are clipped.
+    """Clipping of an optimizer's gradients.
 
     Attributes:
         optimizer: its name.
@@ -181,7 +181,7 @@ class LayerGradient:
 
 @dataclass(frozen=True, slots=True)
 class LoopDepth:
-    """How the gradients of a model shrink over depth, in the samples of one optimizer's steps.
+    """Decrease of a model's gradients over depth, in the samples of one optimizer's steps.
 
     Attributes:
         model: its number in the run.
@@ -200,7 +200,7 @@ class LoopDepth:
 
 @dataclass(frozen=True, slots=True)
 class LoopWeights:
-    """How an optimizer moves the weights of a model that have two axes or more.
+    """Updates by an optimizer of a model's weights with two or more axes.
 
     Attributes:
         model: its number in the run.

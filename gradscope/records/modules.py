@@ -114,7 +114,7 @@ class Unregistered:
 
 @dataclass(frozen=True, slots=True)
 class UnitActivity:
-    """How the units (channels, or features of the last axis) after one nonlinearity behave.
+    """Activity of the units (channels, or features of the last axis) after one nonlinearity.
 
     ``dead`` units are off, at zero, for all but a stated share of ``samples`` values of each
     unit; ``saturated`` ones lie at a flat end. A softmax has its distributions for units.

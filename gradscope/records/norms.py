@@ -55,7 +55,7 @@ class ParameterNorms:
 
     @property
     def size(self) -> int:
-        """How many bytes the norms take."""
+        """Size of the norms in bytes."""
         return sum(len(one) for one in (self.gradient, self.clipped, self.value) if one)
 
 

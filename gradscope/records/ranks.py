@@ -1,7 +1,7 @@
-"""What the processes of one run can be compared by: what each holds, and where they differ.
+"""Comparison of the processes of one run: facts of each, and their differences.
 
-A rank writes fingerprints: texts that are the same where all bits are. The ranks' files are held
-against each other when they are read.
+A rank writes fingerprints: texts that are equal if all bits are. They are compared when the ranks'
+files are read.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class UnevenBatch:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long the steps of a rank take that were not sampled.
+    """Durations of a rank's steps that were not sampled.
 
     Attributes:
         step: the median of their seconds.

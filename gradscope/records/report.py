@@ -162,7 +162,7 @@ def _lookup_fault(
     name: str,
     number: int | None,
 ) -> str:
-    """Why a name has no one parameter or call."""
+    """Explain a lookup that does not match exactly one parameter or call."""
     if found:
         calls = f"report[{name!r}, 0] is the first, report[{name!r}, {len(found) - 1}] the last"
         return f"`{name}` ran {len(found)} times: {calls}"

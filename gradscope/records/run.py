@@ -32,7 +32,7 @@ class RelatedLine:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """Why a run failed: ``phase`` is config, construction, input, forward, loss, backward or step.
+    """Error of a run: ``phase`` is config, construction, input, forward, loss, backward or step.
 
     Of a full training script it is script.
 
@@ -65,7 +65,8 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """How the run was made. ``notices`` says what was inferred or mended on the way.
+    """Settings of the run. ``notices`` say what was inferred or adjusted. ``notices`` says what was
+    inferred or mended on the way.
 
     ``steps`` 0: nothing was run, as for the graph of a tensor that was there.
     """

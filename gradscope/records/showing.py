@@ -1,6 +1,6 @@
-"""What a record does beside holding its fields: it prints, saves and lists itself.
+"""Display of a record: it prints, saves and lists itself.
 
-Records know no format. The room that does is named by ``shown_by`` and imported when it is needed.
+Records know no format. ``shown_by`` names the room that does, which is imported on demand.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _home() -> Any:
 
 
 def report_of_step(record: Any, step: int | None, model: str | None) -> Any:
-    """What a run recorded of one step: it is in the run's file, which records do not read."""
+    """Return the report of one step, read from the run's file, which records do not read."""
     return _home().report_of_step(record, step, model)
 
 

@@ -90,7 +90,7 @@ class OptimizerState:
 
 @dataclass(frozen=True, slots=True)
 class Capsule:
-    """What is kept of a step that stands out.
+    """Record of a step that stands out.
 
     Attributes:
         step: its number in the run.
@@ -143,7 +143,7 @@ class Without:
 
 @dataclass(frozen=True, slots=True)
 class SpikeReport:
-    """What ``spike`` says of one capsule.
+    """Answer of ``spike`` for one capsule.
 
     ``cause`` is one of ``CAUSES``, ``message`` its evidence. ``others`` are the steps of the run's
     other capsules.

@@ -21,7 +21,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """How a script was run and observed, in one process.
+    """Script, options and outcome of a run in one process.
 
     ``script`` and ``arguments`` are as on the command line; ``started`` and ``ended`` are seconds
     since 1970, in UTC. ``ended`` is None while the run goes on, and where the process was killed;
@@ -65,7 +65,7 @@ _COMPILED = {
 
 
 def without_calls(compiled: str) -> str:
-    """What is not recorded of a model of which that is compiled."""
+    """Return the notice that calls of a compiled model are not recorded."""
     why = _COMPILED.get(compiled, "it is compiled")
     return f"no calls are recorded, as {why}; parameters, gradients and updates are"
 
