@@ -37,7 +37,7 @@ _UNPRINTABLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a problem is: a config file's line, or the command-line argument that said it."""
+    """Place of a problem: a config file's line, or the command-line argument."""
 
     file: str
     line: int | None = None
@@ -61,7 +61,7 @@ class Where(Protocol):
 
 
 def nowhere(key: str, *, of_key: bool = False) -> Place | None:
-    """Where no config gave anything."""
+    """Return None: the place of every key without a config."""
     return None
 
 
@@ -95,9 +95,9 @@ class Problem:
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says of itself. One of the user's may raise, exit or never end as it does.
+    """Return an exception's message, at most ``LONGEST`` characters.
 
-    It has at most ``LONGEST`` characters.
+    The user's ``__str__`` may raise, exit or never end.
     """
     try:
         text = str(error)
@@ -118,7 +118,7 @@ def few(names: Sequence[str], quote: str = "") -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory, or address space, came to its end."""
+    """Return True if memory or address space ran out."""
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return True
     return _NO_MEMORY.search(message_of(error)) is not None
@@ -153,9 +153,9 @@ class GradscopeError(Exception):
             self.add_note(note)
 
     def _notes(self) -> list[str]:
-        """What Python's traceback says below the message: place, remarks and remedy.
+        """Lines of Python's traceback below the message: place, remarks and remedy.
 
-        Of several problems each is reported in full.
+        Several problems are each reported in full.
         """
         if len(self.problems) != 1:
             return [problem.render() for problem in self.problems]
@@ -232,7 +232,7 @@ class Interrupted(GradscopeError):
 
 
 def interruption(error: KeyboardInterrupt) -> str:
-    """Why a run was interrupted, in a few words."""
+    """Return the reason of an interruption in a few words."""
     return str(error) if isinstance(error, (TimeIsUp, Terminated)) else "interrupted"
 
 

@@ -20,7 +20,7 @@ def find(tree: Any, kind: type[Kind]) -> Iterator[tuple[str, Kind]]:
 
 
 def is_a(item: Any, kind: type | tuple[type, ...]) -> bool:
-    """Whether an object is of a class, by its type: what it says of its class may be wrong."""
+    """Return True if the object's type is a subclass; its ``__class__`` may lie."""
     return issubclass(type(item), kind)
 
 
@@ -44,7 +44,7 @@ def walk(tree: Any, wanted: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
 
 
 def is_deeper(tree: Any, most: int) -> bool:
-    """Whether plain lists and mappings nest in more than so many levels."""
+    """Return True if plain lists and mappings nest in more than ``most`` levels."""
     level = [tree]
     for _ in range(most):
         level = [

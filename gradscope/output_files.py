@@ -134,7 +134,7 @@ def _machine() -> str:
 
 
 def _runs(process: int) -> bool:
-    """Whether there is such a process, as far as the system tells."""
+    """Return True if the process exists, as far as the system shows."""
     if os.name == "nt":  # signal 0 would end it
         return True
     try:
@@ -161,7 +161,7 @@ def _claim(temporary: Path, target: Path) -> None:
 
 
 def _destination(path: Path) -> Path:
-    """Where a link points: the link stays, its target is written."""
+    """Return the target of a link, which is written while the link stays."""
     return path.resolve() if path.is_symlink() else path
 
 

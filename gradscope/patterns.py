@@ -26,10 +26,7 @@ _INSIDE = frozenset({"_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_ori
 
 
 def wraps(children: Container[str]) -> bool:
-    """Whether a module with children of these names only wraps another.
-
-    That goes by its name.
-    """
+    """Return True if a module with children of these names only wraps another, by its name."""
     # Not set operations: the children of a scripted module are no plain mapping.
     return any(name in children for name in _INSIDE)
 
@@ -75,10 +72,10 @@ class Pattern:
             ) from None
 
     def matches(self, named: Named) -> bool:
-        """Whether the body matches, whatever the sign.
+        """Return True if the body matches, whatever the sign.
 
         Raises:
-            LayerError: it takes longer than ``PATIENCE`` to tell.
+            LayerError: the match takes longer than ``PATIENCE``.
         """
         if self._type is not None:
             return self._type in named.types

@@ -1,7 +1,7 @@
-"""What is being done right now, for the handler: a command on a terminal. Else nobody does.
+"""Progress of the current work, sent to a handler if there is one: a command on a terminal.
 
-Whatever may take seconds says so with ``begin``; ``count`` says how far it has come, and ``within``
-names what it is a part of.
+A function that may take seconds calls ``begin``; ``count`` states how far it is, and ``within`` the
+work that it is a part of.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What runs, outermost first, and how many of how many items of it are done, if known."""
+    """Work that runs, outermost first, and how many of its items are done, if known."""
 
     words: tuple[str, ...]
     done: int | None = None
@@ -39,7 +39,7 @@ def count(done: int, total: int) -> None:
 
 @contextmanager
 def within(what: str) -> Iterator[None]:
-    """What begins in this block is a part of ``what``."""
+    """Mark the work that begins in this block as a part of ``what``."""
     token = _around.set((*_around.get(), what))
     begin("")
     try:

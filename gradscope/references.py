@@ -1,7 +1,7 @@
-"""What came into a config as ``${env:NAME}`` leaves it as that: a value may be a secret.
+"""Values from ``${env:NAME}`` in a config, which no message prints: they may be secrets.
 
-Errors and saved configs print the reference as it was written, and not the value. What the process
-has read is known for its lifetime: an error may come long after the config.
+Errors and saved configs print the reference as written, not the value. Values that the process has
+read are known for its lifetime: an error may come long after the config.
 """
 
 from __future__ import annotations

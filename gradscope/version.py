@@ -1,3 +1,3 @@
-"""Which version this is; the build reads it here too."""
+"""Version of gradscope; the build reads it here too."""
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
-"""What an intervention does to a tensor: an action a file, found by its name; no torch.
+"""Actions of interventions on tensors: a file each, found by its name; no torch.
 
-A file has ``ACTION``: the function from a tensor to the new one, the value that it takes beside it,
-and where it makes sense. The first line of its docstring is the help of its option.
+A file has ``ACTION``: the function from a tensor to the new one, its additional value, and the
+places where it makes sense. The first line of its docstring is the help of its option.
 """
 
 from __future__ import annotations
@@ -83,16 +83,16 @@ def action(name: str) -> Action:
 
 
 def summary(name: str) -> str:
-    """What an action does, in one line."""
+    """Return the description of an action, in one line."""
     text = inspect.getdoc(load(_FOLDER, name.replace("_", "-"))) or ""
     return text.splitlines()[0]
 
 
 def is_number(value: Any) -> bool:
-    """Whether a config's value is a finite number."""
+    """Return True if a config's value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e308
 
 
 def is_positive(value: Any) -> bool:
-    """Whether it is one above 0."""
+    """Return True if it is a number above 0."""
     return is_number(value) and value > 0

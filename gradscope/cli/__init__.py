@@ -212,12 +212,12 @@ class _Ending:
 
     @property
     def code(self) -> int:
-        """What a process ends with that was interrupted, as shells have it."""
+        """Exit code of an interrupted process, as shells define it."""
         return _INTERRUPTED if self.received is None else 128 + self.received
 
     @property
     def words(self) -> str:
-        """What to say then."""
+        """Message at the end of an interrupted process."""
         return "interrupted" if self.received is None else f"ended by {self.received.name}"
 
 
@@ -238,7 +238,7 @@ def _unforeseen(error: BaseException) -> int:
 
 
 def _users(error: BaseException) -> bool:
-    """Whether code of the user's raised it, and then it is reported."""
+    """Report the error if the user's code raised it; return True if so."""
     if "torch" not in sys.modules:  # nothing of the user's can have run
         return False
     try:

@@ -43,7 +43,7 @@ class WholeWords(BashComplete):
         return before, word
 
     def format_completion(self, item: CompletionItem) -> str:
-        """What bash is to put for its own last word."""
+        """Return the text for bash to put in place of its last word."""
         return super().format_completion(item)[self._kept :]
 
 

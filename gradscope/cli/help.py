@@ -134,7 +134,7 @@ _KEYS = {
 
 
 def problem_of(error: ClickException) -> Problem:
-    """What is wrong, and how to write it."""
+    """Return the problem with the command line, and its remedy."""
     path, room, commands = ["gradscope"], _COMMANDS, plugins.commands(_COMMANDS)
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
     while words and words[0] in commands:

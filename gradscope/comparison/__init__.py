@@ -1,4 +1,4 @@
-"""Which call of one run is which of another; and two that were saved, compared without torch.
+"""Alignment of the calls of two runs, and comparison of saved runs without torch.
 
-``reports.py`` compares what ``inspect`` saved, ``runs.py`` what ``run`` recorded.
+``reports.py`` compares reports of ``inspect``, ``runs.py`` runs of ``run``.
 """

@@ -1,4 +1,4 @@
-"""Which call and which parameter of B is which of A."""
+"""Alignment of two models' calls and parameters: the counterpart in A of each in B."""
 
 from __future__ import annotations
 

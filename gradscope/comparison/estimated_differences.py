@@ -31,7 +31,7 @@ _NOT_FINITE = "NaN or Inf at other elements"
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """What the numbers of two runs are good for: the last bit of the coarser."""
+    """Accuracy of the numbers of two runs: the last bit of the coarser dtype."""
 
     epsilon: float
 
@@ -89,7 +89,7 @@ def sketch_scale(a: Sketch, b: Sketch, files: tuple[str, str]) -> float:
 
 
 def _lacks(stats: TensorStats) -> bool:
-    """Whether there are no numbers of it, as of ranks that cannot be combined."""
+    """Return True if a tensor has no statistics, as with ranks that cannot be combined."""
     return stats.nan is None or (stats.norm is None and not stats.nan and not stats.inf)
 
 

@@ -20,7 +20,7 @@ _LOOK_EARLIER = (
 
 
 def only_in_one(report: DiffReport) -> Iterator[Finding]:
-    """What the other lacks."""
+    """Yield findings on names that only one of the two has."""
     for code, whose, names in (("GD103", "A", report.only_a), ("GD104", "B", report.only_b)):
         if names:
             yield Finding(
@@ -107,7 +107,7 @@ def _backward(pair: SavedPair) -> _DivergentTensor | None:
 def _divergence(
     pair: SavedPair, key: TensorKey, given: Sequence[TensorKey]
 ) -> _DivergentTensor | None:
-    """Whether a tensor diverges, of which ``given`` is what its call made it of."""
+    """Return the divergence of a tensor computed from the tensors ``given``; None without one."""
     if key.call is not None and key.call not in pair.calls:
         return None
     diff = pair.diff(key)

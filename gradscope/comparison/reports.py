@@ -67,7 +67,7 @@ def compare_reports(
 
 
 def _share(report: Report) -> tuple[object, ...] | None:
-    """What the calls of a report are a part of; None if they are complete."""
+    """Return the process of which the report holds a part; None for a full report."""
     run = report.parallel
     return None if run is None else (run.kind, run.axes, run.rank)
 
@@ -228,7 +228,7 @@ def _pairs(a: Sequence[str], b: Sequence[str]) -> dict[str, str]:
 
 
 def _reports(run: RunFile, step: int) -> dict[str, Report]:
-    """What is known of each model in a step, by the model's name."""
+    """Return the report of each model in a step, by the model's name."""
     names = {model.id: model.name for model in run.models}
     return {
         names[one.model]: replace(one.report, status="ok")

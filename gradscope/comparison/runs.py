@@ -259,7 +259,7 @@ def _diverged(
 def _off_by_ranks(
     processes: tuple[int, int], steps: dict[int, tuple[TrainingStep, TrainingStep]]
 ) -> Iterator[Finding]:
-    """Whether the first gradient differs by just the factor by which the processes do."""
+    """Yield a finding if the first gradients differ by exactly the ratio of process counts."""
     one, other = steps[min(steps)]
     a, b, factor = one.gradient_norm, other.gradient_norm, processes[1] / processes[0]
     if not a or not b or factor == 1:

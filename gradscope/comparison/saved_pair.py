@@ -32,7 +32,7 @@ class TensorKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """What a report holds of one run.
+    """Contents of the report of one run.
 
     Attributes:
         file: it was read from.
@@ -49,7 +49,7 @@ class SavedRun:
 
     @classmethod
     def of(cls, report: Report, file: str) -> SavedRun:
-        """What is in a report."""
+        """Read the tensors and calls of a report."""
         around = {call.name.rpartition(".")[0] for call in report.calls if call.name}
         alike: dict[CallKey, tuple[object, ...]] = {
             (c.name, c.call): (c.name in around, tuple(t.activation.shape for t in c.outputs))
@@ -162,10 +162,10 @@ class SavedPair:
         return self._diffs[key]
 
     def own_noise(self, key: TensorKey, given: Sequence[TensorKey]) -> float | None:
-        """What a call adds to the noise of the tensor that it makes; None if unknown.
+        """Return the noise that a call adds to its output; None if unknown.
 
-        The rest of the noise came with what the call was given: where that is the same in both
-        runs, or nearly so, it is not there.
+        The rest of the noise came with the call's inputs. If those are nearly equal in both runs,
+        they add none.
         """
         diff, diffs = self.diff(key), [self.diff(one) for one in given]
         known = [(one.error, one.noise) for one in diffs if one and one.noise]
@@ -184,7 +184,7 @@ class SavedPair:
         return sketch_scale(pair[0], pair[1], (self.a.file, self.b.file))
 
     def _other(self, key: TensorKey) -> TensorKey:
-        """What B calls it."""
+        """Return the key of the tensor's counterpart in B."""
         call = None if key.call is None else self.calls.get(key.call)
         path = self.parameters.get(key.path, "") if key.call is None else key.path
         return TensorKey(call, key.kind, path)
@@ -212,7 +212,7 @@ class SavedPair:
 
 
 def _reordered(a: SavedRun, b: SavedRun, accuracy: Accuracy) -> bool:
-    """Whether the models were called with the same numbers, which stood in other places."""
+    """Return True if both models got the same numbers in another order."""
     moved = False
     for key in (key for key in a.sketches if key.call == ("", 0) and key.kind == "input"):
         ours, theirs = a.statistics.get(key), b.statistics.get(key)

@@ -134,7 +134,7 @@ def attention_area(model: ScouterNet, split: Split) -> float:
 
 
 def remark(model: nn.Module, split: Split) -> str:
-    """What else there is to say of a trained network."""
+    """Return a further remark on a trained network, or ""."""
     if isinstance(model, ScouterNet):
         return f"attention area {attention_area(model, split):.1%}"
     if isinstance(model, SimpleNet):

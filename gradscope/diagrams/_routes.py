@@ -182,7 +182,7 @@ def absent(graph: AutogradGraph) -> Iterator[Line]:
 
 
 def cut(graph: AutogradGraph, names: Sequence[str]) -> Iterator[Line]:
-    """Why what somebody asked for is not in the graph, each cause once."""
+    """Yield lines on requested names that are not in the graph, each cause once."""
     if not names:
         return
     yield Line("", "not in the graph", "head")

@@ -275,7 +275,7 @@ def _gradient(row: Row, flow: Flow) -> str:
 
 
 def _note(row: Row, flow: Flow) -> str:
-    """Where a gradient first is lost: at this row, or upstream of it if its parts are not shown."""
+    """Return the note at the place where a gradient is first lost: this row, or a hidden part."""
     notes: list[str] = []
     if isinstance(row.part, Group) and not row.is_open:
         notes += [mark_words(row.part.mark)] if row.part.mark else []

@@ -142,7 +142,7 @@ class ArmRuns:
 
 
 def _no_use(arm: Arm, facts: Facts) -> str | None:
-    """Why an arm is left out of this script; None where it is not."""
+    """Return the reason to leave an arm out for this script; None if it applies."""
     if arm.needs is not None and not getattr(facts, arm.needs):
         return arm.lacking
     if arm.name in DATA and len(facts.losses) > 1:
@@ -153,7 +153,7 @@ def _no_use(arm: Arm, facts: Facts) -> str | None:
 
 
 def _fault(arm: Arm, ended: Tried, history: RunHistory | None, notes: dict[str, Any]) -> str | None:
-    """Why an arm says nothing."""
+    """Return the reason why an arm's result is unusable; None if it is usable."""
     if notes.get("refused"):
         return f"writes outside of the scratch copy: {notes['refused'][0]}"
     run = None if history is None else history.run
@@ -180,7 +180,7 @@ def ending(exit: str, ended: Tried) -> str:
 
 
 def _unchanged(arm: Arm, notes: dict[str, Any]) -> str | None:
-    """Why an arm that ran was not changed as it should be."""
+    """Return the reason why an arm's change had no effect; None if it had one."""
     if arm.name not in DATA:
         return None
     if arm.name == "one-batch":

@@ -27,7 +27,7 @@ class Curve:
 
     @property
     def diverged(self) -> bool:
-        """Whether the end is NaN or Inf."""
+        """True if the end of the curve is NaN or Inf."""
         tail = self._last(_END)
         return not tail or sum(loss is None for loss in tail) > len(tail) / 2
 

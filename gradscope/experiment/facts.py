@@ -1,4 +1,4 @@
-"""What a script has that an arm can take away, seen while it runs as it is."""
+"""Features of a script that an arm can remove, noted in the run *as it is*."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SAME = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a script has.
+    """Features of a script.
 
     Attributes:
         clipping: whether clipping changed a gradient.

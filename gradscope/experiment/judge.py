@@ -84,15 +84,20 @@ class Arms:
 
     @property
     def lowest(self) -> float:
-        """What can be reached: the floor, else the lowest end, or 0 where no loss is below it."""
+        """Lowest loss that is reachable: the floor, else the lowest end; 0 if no loss is
+        negative.
+        """
         if self.floor is not None:
             return self.floor
         known = [loss for c in self.curves.values() for loss in c.losses if loss is not None]
         return 0.0 if min(known, default=0.0) >= 0 else min(c.end for c in self.curves.values())
 
     def noise(self, name: str) -> float:
-        """How far the ends of an arm and of *as it is* are apart by chance: as two seeds of *as it
-        is*, or as the scatter of either arm's steps, whichever is larger."""
+        """Return the difference by chance between the ends of an arm and of *as it is*.
+
+        It is the difference between two seeds of *as it is*, or the scatter of either arm's steps
+        if larger.
+        """
         other = self.curves.get(OTHER_SEED.name)
         seeds = math.inf if other is None else abs(other.end - self.plain.end)
         spreads = [c.spread for c in (self.plain, self.curves[name]) if not c.diverged]
@@ -112,7 +117,7 @@ class Arms:
         return self.base - self.curves[name].end
 
     def helps(self, name: str) -> bool:
-        """Whether an arm trains where the script as it is does not."""
+        """Return True if the arm trains and the script as it is does not."""
         fall, plain = self.fall(name), self.fall(AS_IT_IS.name)
         return (
             fall >= _REACHED * (self.base - self.lowest)
@@ -121,15 +126,16 @@ class Arms:
         )
 
     def gain(self, name: str) -> float:
-        """What *as it is* has of the inputs or targets that an arm takes away, as a share of what
-        there was to be had."""
+        """Return the gain of *as it is* from data that the arm removes, as a share of the
+        possible.
+        """
         curve = self.curves[name]
         above, _ = curve.above(self.plain)
         room = curve.end - self.lowest
         return above / room if room > 0 else math.inf
 
     def is_same(self, name: str) -> bool:
-        """Whether an arm's losses are those of *as it is*, step by step."""
+        """Return True if the arm's losses equal those of *as it is*, step by step."""
         return self.curves[name].largest_difference(self.plain) < _SAME
 
     def left(self, name: str) -> float:
@@ -138,7 +144,7 @@ class Arms:
         return (self.curves[name].end - self.lowest) / way if way > 0 else math.nan
 
     def is_stuck(self, name: str) -> bool:
-        """Whether a loss is far from the lowest, and falls too slowly to come there."""
+        """Return True if a loss is far from the lowest and falls too slowly to reach it."""
         curve, slope = self.curves[name], self.curves[name].slope()
         if slope is None or not self.left(name) > _LEFT:
             return False
@@ -245,7 +251,7 @@ def _no_better(name: str, arms: Arms) -> str:
 
 
 def _lines(arms: Arms) -> Iterator[tuple[str, str]]:
-    """What each arm shows."""
+    """Yield a line on the result of each arm."""
     plain = arms.plain
     for name, curve in arms.curves.items():
         if curve.diverged:

@@ -23,7 +23,7 @@ _LINKED = {"__pycache__", "node_modules", "venv", "env", "site-packages", "grads
 
 @dataclass(slots=True)
 class Scratch:
-    """What a copy of a folder is made of.
+    """Contents of a folder's scratch copy.
 
     Attributes:
         source: the folder.

@@ -1,5 +1,5 @@
-"""What layers look for, and how they see pictures: filters, channels, features and their space.
+"""Preferences of layers and their view of pictures: filters, channels, features, their space.
 
-A file for each question; ``outputs`` is what all that run a model begin with, ``pictures`` is what
-they run it on. A format of saved features is a file in ``formats/``.
+A file for each question; every one that runs a model begins with ``outputs`` and runs it on
+``pictures``. A format of saved features is a file in ``formats/``.
 """

@@ -77,7 +77,7 @@ def input_range(viewer: Viewer, size: int | None) -> tuple[Range, str]:
 
 
 def channel_count(viewer: Viewer, layer: Layer, inputs: Tensor) -> int:
-    """How many channels a layer has for inputs [N, C, H, W].
+    """Return the number of channels of a layer for inputs [N, C, H, W].
 
     Raises:
         OptionError: it gives nothing that has channels.

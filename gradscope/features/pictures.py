@@ -33,9 +33,9 @@ _SHAPES = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Where a picture comes from: a file, or one that is at hand.
+    """Source of a picture: a file, or a picture in memory.
 
-    ``values`` are of an array or tensor that is the model's input already, [C, H, W].
+    ``values`` come from an array or tensor that is the model's input already, [C, H, W].
     """
 
     name: str
@@ -87,7 +87,7 @@ class Source:
 
     @property
     def is_array(self) -> bool:
-        """Whether it is a file with the model's input in it."""
+        """True for a file with the model's input in it."""
         return self.path is not None and self.path.suffix.lower() == ".npy"
 
 

@@ -1,4 +1,4 @@
-"""Which files hold pictures, to be read or written; and what a picture may look like."""
+"""Picture files to read or write, and the allowed look of a picture."""
 
 from __future__ import annotations
 

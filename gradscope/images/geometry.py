@@ -15,7 +15,8 @@ Matrix = tuple[float, float, float, float, float, float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How a photograph became the model's input. Sizes are (width, height).
+    """Mapping of a photograph to the model's input. Sizes are (width, height). Sizes are (width,
+    height).
 
     ``matrix`` takes homogeneous (x, y, 1) of the photograph to the input; coordinates count
     pixels from the upper left corner, so the centre of the first pixel is (0.5, 0.5).
@@ -65,7 +66,7 @@ class Geometry:
         return Geometry((right - left, bottom - top), self.input, matrix)
 
     def sees_all(self) -> bool:
-        """Whether no part of the photograph (of a pixel or more) was cut off."""
+        """True if no part of the photograph (of a pixel or more) was cut off."""
         width, height = self.photo
         edge_x, edge_y = (side / 100 + 0.5 for side in self.input)
         places = [self.to_input(x, y) for x in (0, width) for y in (0, height)]
@@ -147,7 +148,7 @@ def _explains(
     u: NDArray[np.float64],
     v: NDArray[np.float64],
 ) -> bool:
-    """Whether the matrix puts the places to within a step and a half of brightness."""
+    """Return True if the matrix maps the places to within 1.5 steps of brightness."""
     x, y, depth = back @ plane.T
     if not depth.min() > 0:
         return False

@@ -110,7 +110,7 @@ def write(
 
 
 def bar_height(size: int) -> int:
-    """What ``draw_bar`` takes."""
+    """Return the height that ``draw_bar`` needs."""
     return size + size // 3 + line_height(size)
 
 

@@ -37,7 +37,7 @@ class Photo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeatMap:
-    """What a method answered: ``values`` ``[H, W]`` at the size of the model's input, unscaled.
+    """Map of a method: ``values`` ``[H, W]`` at the size of the model's input, unscaled.
 
     ``alpha`` and ``colormap`` are as in its ``Scale``.
     """
@@ -266,7 +266,7 @@ def _strip(grey: Image.Image, layers: _Layers, top: int, scale: Scale) -> Image.
 
 
 def _cover(share: float, scale: Scale) -> int:
-    """How much of 255 a colour hides: fast at first, so that weak values are seen."""
+    """Return the opacity of a colour, of 255; it rises fast, so that weak values are visible."""
     strength = abs(share - 0.5) * 2 if scale.signed else share
     least, most = _INK_COVER if scale.signed else _GLOW_COVER
     if scale.alpha is not None:

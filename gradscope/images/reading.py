@@ -80,7 +80,7 @@ def read_array(path: Path) -> NDArray[np.float32]:
 
 
 def reading_remarks(path: Path) -> tuple[str, ...]:
-    """What ``read_image`` does to that file beyond decoding it, in words: for a picture's foot.
+    """Describe the changes that ``read_image`` makes to the file, for a picture's foot.
 
     The file must be one that ``read_image`` reads. Only its header is read.
     """
@@ -103,7 +103,7 @@ def reading_remarks(path: Path) -> tuple[str, ...]:
 
 
 def _frames(file: Image.Image) -> int:
-    """How many pictures a file holds; 0 if those after the first are damaged."""
+    """Return the number of pictures in a file; 0 if those after the first are damaged."""
     try:
         return int(getattr(file, "n_frames", 1))
     except Exception:  # decoders raise anything at all on broken bytes
@@ -139,7 +139,7 @@ def to_tensor(image: Image.Image) -> Tensor:
 
 
 def input_picture(values: NDArray[np.float32]) -> Image.Image:
-    """What a model saw as a picture, where there is no photograph to draw on.
+    """Return the model's input as a picture, without a photograph to draw on.
 
     ``values`` is ``[C, H, W]`` or ``[H, W]`` in the model's input space. The finite values are
     stretched from the smallest (black) to the largest (white); three channels are a colour

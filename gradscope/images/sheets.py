@@ -143,7 +143,7 @@ def sheets(rows: Sequence[Row]) -> list[Image.Image]:
 
 
 def page_count(photographs: int, methods: int) -> int:
-    """How many pages ``sheets`` makes of photographs that have as many methods each."""
+    """Return the number of pages that ``sheets`` makes of photographs with as many methods each."""
     lines = max(1, -(-methods // _even(methods)))
     if lines > LINES:
         return photographs * -(-lines // LINES)

@@ -1,7 +1,7 @@
-"""Which part of a photograph each pixel of the model's input came from, for any transform.
+"""Origin in the photograph of each pixel of the model's input, for any transform.
 
-The transform itself is asked: it is run on pictures whose brightness is the x or the y coordinate,
-and what comes out is read as places in the photograph.
+The transform runs on pictures whose brightness is the x or the y coordinate. Its output is then
+read as places in the photograph.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _ENOUGH = 128
 def trace(
     transform: Callable[[Image.Image], Any], size: tuple[int, int], mode: str = "RGB"
 ) -> Geometry | None:
-    """How ``transform`` maps a photograph of that size (width, height) and mode (``L``, ``RGB``).
+    """Trace how ``transform`` maps a photograph of that size (width, height) and mode.
 
-    The transform takes a PIL picture and returns ``[C, H, W]``, ``[1, C, H, W]`` or ``[H, W]``. It
-    may resize, crop, pad, flip, rotate or shift perspective, and scale values, each as it likes;
-    it is run five times, seven where it takes a small part.
+    The transform takes a PIL picture (``L`` or ``RGB``) and returns ``[C, H, W]``, ``[1, C, H, W]``
+    or ``[H, W]``. It may resize, crop, pad, flip, rotate or shift perspective, and scale values; it
+    is run five times, seven if it takes a small part.
 
-    None where the places cannot be read back: a transform that draws at random or bends lines,
-    one that standardises each picture separately, a photograph of under five pixels a side.
+    None if the places cannot be read back: a transform that draws at random or bends lines, one
+    that standardises each picture separately, a photograph of under five pixels a side.
     """
     if min(size) < _SMALLEST:
         return None
@@ -73,7 +73,7 @@ class _Output:
     values: _Values
 
     def equals(self, other: _Output) -> bool:
-        """Whether both are of one size and one content."""
+        """Return True if both have the same size and content."""
         return self.size == other.size and np.array_equal(self.values, other.values)
 
 

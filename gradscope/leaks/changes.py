@@ -1,4 +1,4 @@
-"""How far the outputs of two batches are apart, by row and position; what of it is rounding."""
+"""Differences between the outputs of two batches, by row and position, and their rounding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Outputs = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which dimensions of the outputs are rows and positions.
+    """Dimensions of the outputs that are rows and positions.
 
     Attributes:
         rows: how many; None: the model has no batch axis.
@@ -152,7 +152,7 @@ def change(one: Outputs, other: Outputs, layout: Layout, kept: Kept) -> Change |
 def _differing(
     one: torch.Tensor, other: torch.Tensor, layout: Layout, kept: Kept
 ) -> tuple[torch.Tensor, float] | None:
-    """Where two tensors differ and must not, and by how much at the most."""
+    """Return the places where two tensors must be equal but differ, and the largest difference."""
     a, b = layout.by_position(one), layout.by_position(other)
     places = kept.places
     if a is None or b is None or places is None:
@@ -170,7 +170,7 @@ def _differing(
 
 
 def unequal(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Where two tensors differ; NaN equals NaN."""
+    """Return a bool mask of the elements that differ; NaN equals NaN."""
     if a.is_floating_point() or a.is_complex():
         return (a != b) & ~(a.isnan() & b.isnan())
     return a != b
@@ -216,7 +216,7 @@ def tried(
 
 
 def _unseen(one: Outputs, other: Outputs, layout: Layout, kept: Kept) -> str | None:
-    """Why equal outputs say nothing: they are NaN, or have other shapes; None: they do."""
+    """Return why equal outputs prove nothing (NaN, other shapes); None if they do."""
     for path in judged_outputs(one, layout, kept):
         tensor, changed = one[path], other.get(path)
         if changed is None or changed.shape != tensor.shape:
@@ -286,7 +286,7 @@ def _last_bit(forwards: Forwards) -> float:
 def with_positions(
     one: Outputs, layout: Layout, other: Outputs, other_layout: Layout
 ) -> dict[str, bool]:
-    """Which outputs have positions in two runs of different lengths: a size may fit by chance."""
+    """Find outputs with positions in two runs of different lengths; one size may fit by chance."""
     return {
         path: layout.by_position(t) is not None
         and other_layout.by_position(other[path]) is not None

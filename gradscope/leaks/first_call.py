@@ -147,7 +147,7 @@ class _Log:
         return made
 
     def _crossed(self, before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
-        """Where two results differ and must not."""
+        """Return a bool mask of the elements that must be equal but differ."""
         none = torch.zeros((), dtype=torch.bool)
         if before.layout != torch.strided or now.layout != torch.strided:
             return none
@@ -342,6 +342,6 @@ def told(crossing: Crossing | None, words: str) -> str:
 
 
 def nonzero(values: torch.Tensor) -> torch.Tensor:
-    """Where the gradients in a row are more than rounding."""
+    """Return a bool mask of the gradients in a row that exceed rounding."""
     largest = values.amax(dim=-1, keepdim=True)
     return (values > _ROUNDING_BACK * largest) & (values > 0)

@@ -164,7 +164,7 @@ class Forwards:
 
 
 def _embeds(module: nn.Module, taken: torch.Tensor, ids: torch.Tensor, output: Any) -> bool:
-    """Whether a module made its output of these tokens: one of positions takes them too."""
+    """Return True if a module embedded these tokens; a position embedding gets ids too."""
     if taken.shape != ids.shape or taken.dtype != ids.dtype or not torch.equal(taken, ids):
         return False
     if not isinstance(output, torch.Tensor) or output.shape[:-1] != ids.shape:

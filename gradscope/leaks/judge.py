@@ -140,7 +140,7 @@ def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool, masks: bool = T
 
 
 def _takes_any_mask(model: nn.Module) -> bool:
-    """Whether a model's mask may hide anything: those of transformers say so of theirs."""
+    """Return True if the model's mask may hide any position, as in transformers."""
     return any(kind.__module__.startswith("transformers.") for kind in type(model).__mro__)
 
 
@@ -194,7 +194,7 @@ def causal_by(model: nn.Module) -> str | None:
 
 
 def _triangular(buffer: torch.Tensor) -> bool:
-    """Whether a buffer masks the future: equal above the diagonal, and another value below."""
+    """Return True if a buffer masks the future: one value above the diagonal, another below."""
     if buffer.dim() < 2 or buffer.size(-1) != buffer.size(-2) or buffer.size(-1) < 3:
         return False
     if buffer.numel() != buffer.size(-1) ** 2 or buffer.device.type == "meta":

@@ -1,4 +1,4 @@
-"""What each tensor of a batch is: tokens, values, a mask, labels; and which axis is which."""
+"""Role of each tensor in a batch (tokens, values, mask, labels), and the meaning of its axes."""
 
 from __future__ import annotations
 

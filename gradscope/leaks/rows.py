@@ -128,7 +128,7 @@ def unmasked(meaning: Meaning, tensors: Tensors) -> Tensors:
 
 
 def vocabularies(model: nn.Module, meaning: Meaning) -> dict[str, int]:
-    """How many tokens there are, of each source: what the config says, or the embeddings."""
+    """Return the number of tokens of each source: from the config, or the embeddings."""
     known = getattr(getattr(model, "config", None), "vocab_size", None)
     sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
     found = {}

@@ -1,4 +1,4 @@
-"""What every axis is judged on: the model, rows of one sample, and what was found before."""
+"""Subject of every axis's judgement: the model, rows of one sample, earlier results."""
 
 from __future__ import annotations
 
@@ -258,9 +258,9 @@ def masked_rows(positions: int, kinds: Sequence[str], *, first: int) -> tuple[Ma
 
 
 def kinds_of(mask: Given, *, general: bool) -> tuple[str, ...]:
-    """What the mask may hide: what it hides in the batch; where that is nothing, the end of a row.
+    """Return the positions that the mask may hide: those in the batch; if none, a row's end.
 
-    ``general`` says that the model takes any mask, and then it is all.
+    ``general``: the model takes any mask, so all kinds apply.
     """
     if mask.role == HIDDEN:
         return ("inside",)

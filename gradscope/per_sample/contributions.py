@@ -1,9 +1,9 @@
-"""What each sample contributes to the gradient of every parameter, from one forward pass.
+"""Contribution of each sample to every parameter's gradient, from one forward pass.
 
 The gradient is a sum over samples: each sends its own part back from its row of the model's output.
-For most layers their input and the gradient of their output give that part (``layers.py``). A
-parameter that is used in another way gets one backward a sample, from that sample's row of the
-output alone. Both are exact, and are compared on the sample with the largest gradient.
+For most layers, their input and the gradient of their output give that part (``layers.py``). A
+parameter used in another way gets one backward per sample, from that sample's row of the output
+alone. Both are exact, and are compared on the sample with the largest gradient.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class SampleGradients:
 
     @cached_property
     def shares(self) -> torch.Tensor:
-        """How much of the batch's gradient each sample made, along its direction, [samples].
+        """Return each sample's share of the batch's gradient, along its direction, [samples].
 
-        They add up to 1, less what no sample sent. One is negative where a sample pulls the other
-        way.
+        They add up to 1, less the part that no sample sent. A share is negative if its sample pulls
+        the other way.
         """
         return self.products.sum(1) / self.batch.sum()
 

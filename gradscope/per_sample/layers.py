@@ -1,9 +1,9 @@
-"""What one call of a module adds to the gradient of its parameters, for each sample by itself.
+"""Contribution of one call of a module to its parameters' gradients, for each sample alone.
 
-A function takes a call and a range of samples, and gives the gradients of these as
-[samples, *shape of the parameter]. It needs the layer's input and the gradient of its output
-(Goodfellow, https://arxiv.org/abs/1510.01799). Classes without a function of their own run again,
-on one sample after another.
+A function takes a call and a range of samples, and gives their gradients as [samples, *shape of the
+parameter]. It needs the layer's input and the gradient of its output (Goodfellow,
+https://arxiv.org/abs/1510.01799). Classes without a function of their own run again, on one sample
+after another.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LayerCall:
 
     @property
     def overwritten(self) -> bool:
-        """Whether the input holds other values now."""
+        """True if the input was overwritten since the call."""
         return self.input._version != self.version
 
 
@@ -53,7 +53,7 @@ def gradients(call: LayerCall, samples: slice) -> Gradients:
 
 
 def known(module: nn.Module) -> bool:
-    """Whether the gradients of this module's own parameters can be taken apart by its calls."""
+    """Return True if the gradients of the module's own parameters can be split by its calls."""
     if type(module) in _FUNCTIONS:
         return True
     leaf = next(module.children(), None) is None

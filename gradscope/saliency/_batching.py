@@ -130,7 +130,7 @@ class _Passes:
                 return
 
     def largest(self) -> int:
-        """How many items a pass may have, by their number and by their values."""
+        """Largest number of items in a pass, by count and by values."""
         first = self.make(slice(0, 1))
         device = first.device.type
         values = LARGEST_VALUES.get(device)
@@ -138,7 +138,7 @@ class _Passes:
         return largest if values is None else min(largest, max(1, values // first.numel()))
 
     def dependence(self) -> str | None:
-        """Why the first two items, which ran alone, do not go together; None where they do."""
+        """Return why the first two items, run alone, cannot share a pass; None if they can."""
         pair = slice(0, 2)
         try:
             together = self.run(self.inputs(pair), pair).reshape(-1)
@@ -182,7 +182,7 @@ class _Passes:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether a device, or the allocator of the CPU, had no memory left."""
+    """Return True if a device or the CPU's allocator ran out of memory."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     if not isinstance(error, RuntimeError):
@@ -194,7 +194,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def shares_statistics(model: nn.Module) -> str | None:
-    """Why items must not share a pass: a batch normalisation that reads the batch.
+    """Return why items must not share a pass: a batch normalisation reads the batch.
 
     Raises:
         OptionError: a batch normalisation in training mode, which each pass would also change.
@@ -220,7 +220,7 @@ ENOUGH = 4
 
 
 class Layout:
-    """How one model's inputs are stored: channels-last where that is faster and does not fail."""
+    """Memory layout of one model's inputs: channels-last if faster and without errors."""
 
     def __init__(self) -> None:
         self._fails = False

@@ -50,10 +50,10 @@ class Contrast:
 
 
 def why_not(subject: Subject, class_id: int) -> Contrast:
-    """What speaks against class B: relu(Σ_k (1/Z Σ −∂S_B/∂A^k) A^k), and S_B without it.
+    """Map the regions against class B: relu(Σ_k (1/Z Σ −∂S_B/∂A^k) A^k), and S_B without them.
 
-    Selvaraju et al. 2017, arXiv 1610.02391, section on counterfactual explanations. Where the map
-    is right, B's logit rises once the region is removed.
+    Selvaraju et al. 2017, arXiv 1610.02391, section on counterfactual explanations. If the map is
+    right, B's logit rises once the region is removed.
     """
     against = Objective(target=_all(subject, class_id))
     against.check(subject.logits.shape[1])
@@ -63,9 +63,9 @@ def why_not(subject: Subject, class_id: int) -> Contrast:
 
 
 def versus(subject: Subject, other: int) -> Contrast:
-    """Why the target A rather than B: Grad-CAM on S_A − S_B, and that gap without the region.
+    """Map the regions for target A rather than B: Grad-CAM on S_A − S_B, and the gap without them.
 
-    Where the map is right, the gap shrinks once the region is removed.
+    If the map is right, the gap shrinks once the region is removed.
     """
     between = replace(subject.objective, versus=_all(subject, other))
     between.check(subject.logits.shape[1])
@@ -121,7 +121,7 @@ RecordedMap = tuple[Attribution, Tensor]
 
 @dataclass(slots=True)
 class AttributionPlan:
-    """What is to be made, with what was found out once for all pictures.
+    """Plan of the attributions, with facts found once for all pictures.
 
     ``methods`` are names with their options; with ``lenient`` those that cannot work on this model
     are left out, and ``notices`` say so. ``versus`` and ``why_not`` are class ids; ``background``
@@ -207,7 +207,7 @@ def explain(
 
 
 def _shares(plan: AttributionPlan) -> bool:
-    """Whether methods that read the layer are beside those that read the input's gradient."""
+    """Return True if some methods read the layer and others the input's gradient."""
     reads = {what for name in plan.methods for what in method(name).reads}
     return {"layer", "input"} <= reads
 
@@ -324,7 +324,7 @@ def _pairs(subject: Subject, plan: AttributionPlan) -> list[list[RecordedMap]]:
 
 
 def _why_blank(subject: Subject, values: Tensor, i: int, name: str, other: int) -> str | None:
-    """Why a contrast's map is blank, or None where it has a shape."""
+    """Return the reason for a blank contrast map; None if it is not blank."""
     if not bool(values.isfinite().all()):
         return "the map holds NaN or Inf: so does the score, or what it was computed from"
     if bool(values.any()):

@@ -190,7 +190,7 @@ class Forward:
         return self.segmentation.scores(maps, owners)
 
     def output(self, inputs: Tensor, owners: Tensor) -> Any:
-        """What the model gives for inputs [M, C, H, W]."""
+        """Return the model's output for inputs [M, C, H, W]."""
         return self.others.call(self.model, inputs, owners)
 
     def _segmentation(self) -> Segmentation:

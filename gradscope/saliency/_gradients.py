@@ -52,7 +52,7 @@ def gradients_at(
 
 
 class _PointBatches:
-    """How many points a pass of this subject's model takes, and in which memory layout.
+    """Number of points in a pass of the subject's model, and their memory layout.
 
     Attributes:
         size: points in one pass; 1 where they must not share any.
@@ -68,7 +68,7 @@ class _PointBatches:
 
     @property
     def room(self) -> int:
-        """How many new points the next pass has room for."""
+        """Number of new points that fit into the next pass."""
         return self.size if self.shared or self.size == 1 else self.size - 1
 
     def together(self, points: list[Tensor], first: Tensor, alone: Tensor) -> list[Tensor] | None:

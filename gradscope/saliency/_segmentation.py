@@ -18,7 +18,7 @@ WAYS = ("predicted", "all")
 
 @dataclass(frozen=True, slots=True)
 class Segmentation:
-    """Where in a segmentation the score is read.
+    """Pixels of a segmentation at which the score is read.
 
     Attributes:
         score: what is explained, in words.
@@ -47,7 +47,7 @@ def segmentation(
     target: Tensor | None,
     background: int | None = None,
 ) -> Segmentation:
-    """How the class maps [N, classes, h, w] of pictures are read from now on.
+    """Return how to read the class maps [N, classes, h, w] of pictures from now on.
 
     Args:
         size: height and width of the model's input.

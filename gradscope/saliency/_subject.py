@@ -118,13 +118,13 @@ class Subject:
 
     @property
     def segmentation(self) -> Segmentation | None:
-        """What a segmentation found in the images, and which pixels count; None of a classifier."""
+        """Segmentation of the images and the pixels that count; None for a classifier."""
         _ = self.logits
         return self._forward.segmentation
 
     @property
     def pixels(self) -> Pixels | None:
-        """Which pixels of a segmentation were asked for."""
+        """Pixels of a segmentation that the user chose."""
         return self._forward.pixels
 
     def scores_by_class(self, inputs: Tensor, owners: Tensor | None = None) -> Tensor:
@@ -132,7 +132,7 @@ class Subject:
         return self._forward(inputs, self._everyone(len(inputs)) if owners is None else owners)
 
     def output(self) -> Any:
-        """What the model gives for the images."""
+        """Return the model's output for the images."""
         return self._forward.output(self.inputs.clone(), self._everyone(len(self.inputs)))
 
     def again(self, model: nn.Module | None = None, *, seed: int | None = None) -> Subject:
@@ -297,7 +297,7 @@ class Subject:
         return resized[:, 0].float()
 
     def once(self, key: object, make: Callable[[], Result]) -> Result:
-        """What is made at the first call with this key: SmoothGrad's noise serves VarGrad."""
+        """Return the result of the first call with this key: VarGrad reuses SmoothGrad's noise."""
         if key not in self._shared:
             self._shared[key] = make()
         found: Result = self._shared[key]

@@ -55,7 +55,7 @@ def guided_rule(sent: Tensor, got: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class Coverage:
-    """How many operations followed the rule, and which activations did not."""
+    """Count of operations that followed the rule, and the activations that did not."""
 
     relus: int = 0
     relu6s: int = 0

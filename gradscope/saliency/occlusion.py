@@ -71,7 +71,7 @@ def _sizes(side: int, window: int, stride: int) -> tuple[int, int]:
 
 
 def _spans(length: int, window: int, stride: int) -> Tensor:
-    """Which positions each window covers along one side, [windows, length], bool."""
+    """Return the positions that each window covers along one side, [windows, length], bool."""
     starts = torch.arange(0, length - window + stride, stride)[:, None]
     position = torch.arange(length)
     return (position >= starts) & (position < starts + window)

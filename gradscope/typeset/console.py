@@ -116,7 +116,7 @@ def printed(lines: Iterable[Text], *, width: int | None, color: bool) -> str:
 
 
 def as_html(text: str) -> str:
-    """What ``printed`` gave with its styles, for a page: the same text, each style spelled out."""
+    """Return the text of ``printed`` as HTML: the same text, each style spelled out."""
     shown = Text.from_ansi(text)
     width = max((line.cell_len for line in shown.split()), default=1)
     console = _console(StringIO(), max(1, width), color=True)

@@ -24,7 +24,7 @@ _ESSENTIAL = KEEP - 5
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is in one place of a table; ``tone`` may colour it and never says more than it."""
+    """Content of a table's cell; ``tone`` may colour it and never adds information."""
 
     text: str
     tone: str = ""

@@ -131,7 +131,7 @@ def _range(group: Group) -> None:
 
 
 def _within(order: list[Group], flow: Flow, homes: dict[int, Group]) -> None:
-    """What first happens somewhere inside, where the group's own mark does not say it."""
+    """Note the marks inside each group, except its own."""
     inside: dict[int, set[str]] = {id(group): set() for group in order}
     for place, mark in flow.marks.items():
         inside[id(homes[flow.home.get(place, place)])].add(mark)

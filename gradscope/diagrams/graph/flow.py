@@ -19,7 +19,7 @@ Span = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Who leads to whom, by node id.
+    """Edges of the graph by node id.
 
     ``order`` has every node after all that lead to it, and the operations of equal blocks in equal
     order. ``onward`` is a multiset: as many entries as edges. ``leaves`` has, for each operation,
@@ -38,7 +38,7 @@ class Flow:
     spans: dict[int, Span | None] = field(default_factory=dict)
 
     def is_leaf(self, id: int) -> bool:
-        """Whether a node is a parameter or an input."""
+        """Return True if a node is a parameter or an input."""
         return self.nodes[id].kind != "function"
 
 
@@ -80,7 +80,7 @@ def _following(nodes: dict[int, GraphNode], node: GraphNode) -> list[int]:
 
 
 def _passes(node: GraphNode) -> bool:
-    """Whether a node is a leaf of a checkpoint's inner graph, if it leads anywhere."""
+    """Return True if the node is a leaf of a checkpoint's inner graph, if it leads anywhere."""
     return node.kind != "function" or node.op == "AccumulateGrad"
 
 
@@ -138,7 +138,7 @@ def _postorder(found: Flow, starts: list[int]) -> list[int]:
 
 
 def _dead(found: Flow) -> set[int]:
-    """Where a zero matters: ends whose full gradient is zero, and the zeros that lead there.
+    """Return leaves whose full gradient is zero, and the zero gradients that lead to them.
 
     Elsewhere a zero is one share of a gradient, as that of a recurrent weight in the first step.
     """
@@ -154,7 +154,9 @@ def _dead(found: Flow) -> set[int]:
 
 
 def _mark(found: Flow, id: int, dead: set[int]) -> str | None:
-    """What first happens to the gradient at this node: its consumers had a better one."""
+    """Return the mark of the node where a gradient is first lost; its consumers had a better
+    one.
+    """
     node = found.nodes[id]
     before = [found.nodes[consumer] for consumer in found.consumers.get(id, ())]
     if node.grad_nonfinite:
@@ -226,7 +228,7 @@ def reached(starts: Iterable[int], edges: Mapping[int, Iterable[int]]) -> set[in
 
 
 def _counted(flow: Flow, starts: set[int], between: set[int], target: int) -> tuple[int, int]:
-    """How many paths lead to the target, and the operations on the longest."""
+    """Return the number of paths to the target, and the operations on the longest."""
     counts = dict.fromkeys(starts & between, 1)
     lengths = {id: 0 if flow.is_leaf(id) else 1 for id in counts}
     for id in flow.order:

@@ -52,7 +52,7 @@ class Group:
 
     @property
     def repeats(self) -> str:
-        """How often, as it is written after the label: `` ×12``, `` ×4, side by side``."""
+        """Label's suffix for repeats: `` ×12``, `` ×4, side by side``."""
         if self.times == 1:
             return ""
         return f" ×{self.times}" + (", side by side" if self.parallel else "")

@@ -66,12 +66,12 @@ def grouped(
 def opened(
     root: Group, graph: AutogradGraph, view: GraphView, *, limit: int
 ) -> Callable[[Group], bool]:
-    """Which groups are shown open.
+    """Return a function that is True for groups to show open.
 
-    ``full`` opens all, ``expand`` what it names and all around it; ``depth`` that many levels of
-    modules. Without a depth: everything where that makes at most ``limit`` rows or the graph is
-    small, else the deepest level that does (the first at least). What ``layers`` does not name
-    stays closed, unless it holds what it names. The outermost one is always open.
+    ``full`` opens all groups, ``expand`` those that it names and all around them; ``depth`` opens
+    that many levels of modules. Without a depth all are open if they make at most ``limit`` rows or
+    the graph is small; else the deepest level that fits, and at least the first. A group outside
+    ``layers`` stays closed unless it holds a layer of them. The outermost group is always open.
     """
     allowed = selected(root, view.layers)
     if view.full or (view.depth is None and _opens_fully(root, limit)):
@@ -255,7 +255,7 @@ def _row(group: Group, parts: list[Group | int], start: int, flow: Flow) -> Grou
 
 
 def _within(parts: list[Group | int], flow: Flow) -> tuple[str, ...]:
-    """What first happens to the gradient at or in any of the parts."""
+    """Return the marks at or inside any of the parts."""
     found: set[str | None] = set()
     for part in parts:
         if isinstance(part, Group):

@@ -85,10 +85,10 @@ class Lookup:
         return list(dict.fromkeys(found))
 
     def absent(self, word: str) -> list[str]:
-        """What has that name and is not in the graph.
+        """Return names for the word that exist and are not in the graph.
 
-        These are parameters, those of modules without a place in it, and else such modules that ran
-        all the same.
+        These are parameters, and those of modules without a node in it; else such modules, if they
+        ran.
         """
         if word in self._outside:
             return [word]
@@ -144,7 +144,7 @@ def answered(graph: AutogradGraph, names: Iterable[str]) -> tuple[Answer, ...]:
 
 
 def reason(graph: AutogradGraph, name: str) -> str:
-    """Why something is not in the graph, in half a sentence."""
+    """Return the reason why a name is not in the graph, as half a sentence."""
     if not graph.complete:
         return "the run stopped before there was an answer"
     for answer in answered(graph, [name]):

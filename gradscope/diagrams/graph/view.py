@@ -1,4 +1,4 @@
-"""How a reader wants a graph shown, and the graph without operations that only reshape a tensor."""
+"""Options of a graph's display, and the graph without operations that only reshape."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def facts(graph: AutogradGraph, flow: Flow) -> str:
 
 
 def _troubles(flow: Flow) -> Iterator[tuple[str, int]]:
-    """How many operations have no, a zero, or a non-finite gradient."""
+    """Count operations without a gradient, with a zero one, and with a non-finite one."""
     own = [node for node in flow.nodes.values() if node.kind == "function"]
     counts = {
         "no gradient": sum(node.grad_norm is None for node in own),

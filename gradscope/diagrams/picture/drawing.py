@@ -205,7 +205,7 @@ _INPUTS = 40
 
 @dataclass(slots=True)
 class Assignment:
-    """What becomes of the graph: boxes and frames, each operation's box, the repeats it is in."""
+    """Assignment of the graph to a drawing: boxes, frames, each operation's box and repeats."""
 
     shown: list[tuple[Group | int, int | None]] = field(default_factory=list)
     clusters: list[tuple[Group, int | None, int]] = field(default_factory=list)
@@ -215,7 +215,7 @@ class Assignment:
 
 
 def assigned(root: Group, is_open: Callable[[Group], bool]) -> Assignment:
-    """Which groups are frames, which are boxes, and which box shows each operation."""
+    """Assign groups to frames and boxes, and each operation to its box."""
     assignment = Assignment()
     todo: list[tuple[Group | int, int | None, int]] = [(p, None, 0) for p in reversed(root.parts)]
     while todo:

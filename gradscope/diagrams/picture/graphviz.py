@@ -36,7 +36,7 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How much of a time limit in seconds is left."""
+    """Time left of a limit in seconds."""
 
     end: float
 

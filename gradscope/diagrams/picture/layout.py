@@ -316,12 +316,12 @@ def _arc(start: PlacedBox, end: PlacedBox) -> Iterator[Point]:
 
 
 def _tip(points: list[Point]) -> Point:
-    """Where the arrow head ends: a little on from the curve's last point, the way it came."""
+    """Return the end of the arrow head: slightly beyond the curve's last point."""
     (x, y), (before_x, before_y) = points[-1], points[-2]
     far = math.hypot(x - before_x, y - before_y) or 1.0
     return x + _TIP * (x - before_x) / far, y + _TIP * (y - before_y) / far
 
 
 def bulge(tall: float) -> float:
-    """How far the control points of an arc over that height stand to the right."""
+    """Return how far right an arc of that height puts its control points."""
     return 30 + min(300.0, 0.15 * abs(tall))

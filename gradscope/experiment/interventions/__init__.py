@@ -1,5 +1,5 @@
-"""What an arm changes in the script's process: a file each, whose ``install`` does it.
+"""Changes of an arm in the script's process: a file each, with a function ``install``.
 
-``install(patches, notes, factor)`` is called when the script has imported torch. Closing
-``patches`` takes everything away again; ``notes`` goes to the process that compares the arms.
+``install(patches, notes, factor)`` is called once the script has imported torch. Closing
+``patches`` undoes the change; ``notes`` go to the process that compares the arms.
 """

@@ -88,7 +88,9 @@ def on_calls(patches: ExitStack, notes: dict[str, Any], change: Change) -> None:
 
 
 def is_data(tensor: torch.Tensor) -> bool:
-    """Whether a tensor comes from the script's data: no model made it, and it is not trained."""
+    """Return True for a tensor of the script's data: no model computed it, and it is not
+    trained.
+    """
     return tensor.grad_fn is None and not tensor.requires_grad and tensor.dim() > 0
 
 

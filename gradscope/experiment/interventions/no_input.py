@@ -1,4 +1,4 @@
-"""What the model is given is always the same: the mean of the first batch, or its first token."""
+"""Gives the model constant inputs: the mean of the first batch, or its first token."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
 
 
 class _First:
-    """What the first step was given, by place and by the number of the call in its step."""
+    """Inputs of the first step, by place and by the call's number in its step."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -75,12 +75,12 @@ class _First:
         self._calls: dict[Any, int] = {}
 
     def number(self, of: Any) -> int:
-        """How many of these calls there were before in this step."""
+        """Return the number of earlier calls of this kind in the step."""
         self._calls[of] = self._calls.get(of, -1) + 1
         return self._calls[of]
 
     def of(self, place: tuple[Any, int, int], tensor: torch.Tensor) -> torch.Tensor:
-        """What was there in the first step: the tensor itself where it is equal."""
+        """Return the first step's tensor at this place; the given one if both are equal."""
         what, _, where = place
         known = self._kept.get(place)
         known = self._kept.get((what, 0, where)) if known is None and self.steps else known

@@ -48,7 +48,7 @@ def judge(subject: Subject) -> AxisResult:
 
 @dataclass(frozen=True)
 class _Places:
-    """Which labels change, as [rows, positions] or [rows], and which outputs may not."""
+    """Labels to change, as [rows, positions] or [rows], and the outputs that must not change."""
 
     where: torch.Tensor
     kept: Kept
@@ -118,9 +118,11 @@ def _beside(subject: Subject, base: Tensors, count: int) -> Tensors:
 def _paired(
     subject: Subject, labels: list[Given], changed: Tensors, layout: Layout, places: _Places
 ) -> AxisResult | None:
-    """Where the labels are the inputs: does the loss compare one with an output that has read it?
+    """Judge labels that are also inputs: the loss must not compare a label with an output that read
+    it.
 
-    The gradient of the loss at the outputs says which of them a label is compared with.
+    The gradient of the loss with respect to the outputs shows the outputs that a label is compared
+    with.
     """
     label = labels[0]
     same = [

@@ -74,7 +74,7 @@ def kept_places(subject: Subject, masked: Sequence[Masked]) -> Kept:
 
 
 def _masks_main(subject: Subject) -> bool:
-    """Whether outputs at masked positions do not count: what is hidden to be predicted does."""
+    """Return True if masked outputs do not count; tokens hidden for prediction do count."""
     if subject.mask is None or subject.mask.role == HIDDEN:
         return False
     main = subject.meaning.sequences

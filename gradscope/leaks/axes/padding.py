@@ -74,7 +74,7 @@ def judge(subject: Subject) -> AxisResult:
 
 
 def _of_amount(subject: Subject, content: str) -> AxisResult:
-    """Whether less padding on the right changes what is not padded."""
+    """Judge whether less padding on the right changes outputs that are not padded."""
     length = subject.positions
     of_main = subject.mask is None or subject.hidden.shape[1] == length
     why = "the amount of padding was not changed: "

@@ -82,7 +82,7 @@ def _kept(subject: Subject, at: list[int | None]) -> Kept:
 
 
 def _one_cut_for_all(subject: Subject) -> tuple[Change | None, int | None]:
-    """Where rows are not independent, all are cut at one position: at several, one by one."""
+    """Cut all rows at one position, at several in turn, for rows that are not independent."""
     last = subject.positions - 1
     best: tuple[Change | None, int | None] = None, None
     tries = dict.fromkeys((last // 2, last - 1, 0, last // 3))
@@ -118,7 +118,7 @@ def _in_training(subject: Subject) -> tuple[Change | None, int | None]:
 
 
 def _seen(subject: Subject) -> bool | None:
-    """Whether a gradient reaches a later input."""
+    """Return True if a gradient reaches a later input; None if unknown."""
     sent = subject.gradients.time
     if sent is None:
         return None
@@ -134,14 +134,14 @@ def _worst(subject: Subject, found: Change) -> int:
 
 
 def _at_one_cut(found: Change, cut: int) -> int:
-    """How far ahead an output sees at least, where all rows are cut at one position."""
+    """Return how far ahead an output reads at least, with all rows cut at one position."""
     if found.where is None or not bool(found.where.any()):
         return 1
     return cut + 1 - int(found.where.any(0).nonzero().min())
 
 
 def _ahead(subject: Subject, found: Change) -> int:
-    """How far ahead an output sees, at the most, by single inputs that are changed alone."""
+    """Return how far ahead an output reads at most, from single inputs changed alone."""
     positions = subject.positions
     least = 1
     if found.where is not None:

@@ -1,4 +1,4 @@
-"""How far a map can be trusted: one check per file, each giving one dict of plain values per image.
+"""Checks of a map's trustworthiness: one per file, each gives a dict of plain values per image.
 
 To add a check, add a file with a function of the subject and the maps [N, H, W].
 """

@@ -49,7 +49,7 @@ def _reason(subject: Subject, i: int, reads: Sequence[str]) -> str:
 
 
 def _in_layer(subject: Subject, i: int) -> str | None:
-    """What is wrong with the layer's activation or gradient, as the CAM kinds combine them."""
+    """Return the problem with the layer's activation or gradient, as CAM methods combine them."""
     name = f"`{subject.layer}`"
     activation, gradient = subject.activation[i].float(), subject.gradient[i].float()
     if activation[0].numel() == 1:

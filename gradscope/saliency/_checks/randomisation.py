@@ -34,7 +34,7 @@ Attribute = Callable[[Subject], Tensor]
 def randomisation(
     subject: Subject, attribute: Attribute, maps: Tensor, *, stages: int = 4
 ) -> list[CheckResults]:
-    """How alike the map stays while the weights are destroyed (Adebayo et al. 2018, 1810.03292).
+    """Measure how similar the map stays while weights are shuffled (Adebayo et al., 1810.03292).
 
     From the output towards the input, in ``stages`` equal parts of the layers, beginning with the
     last layer alone, the values of each parameter are shuffled in place of new ones being drawn:
