@@ -230,7 +230,8 @@ class Config(Strict):
     ] = Field(
         default=None,
         description="null takes no step. A name in small letters, adam or sgd, is one of torch's "
-        "with its own defaults; {_target_: adamw, lr: 0.001} has arguments too.",
+        "with its own defaults; {_target_: adamw, lr: 0.001} has arguments too. param_groups is "
+        'a list of groups by pattern: [{params: "fc.*", lr: 0.0001}].',
     )
     steps: Annotated[int, Field(ge=1), BeforeValidator(integer), Expected("an integer from 1")] = (
         Field(

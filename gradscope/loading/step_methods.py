@@ -1,19 +1,16 @@
-"""Calls of a step: the method used instead of ``forward``, and the optimizer."""
+"""Calls of a step: the method used instead of ``forward``."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from torch.optim import SGD, Optimizer
 
-from gradscope.config.targets import is_target, parse_target
 from gradscope.errors import ConfigError, Place, did_you_mean
 from gradscope.loading.batches import Batch
-from gradscope.loading.targets import Targets
 
 #: What a method calls the number of a batch, and what it takes beside it that is 0 where there is
 #: one data loader and one optimizer.
@@ -123,53 +120,3 @@ def check_given(found: StepMethod | None, inputs: Any, target: Any, place: Place
             help="name `input`, and `target` where the batch is (inputs, target); a list of "
             "sources is a batch of several parts",
         )
-
-
-Maker = Callable[[nn.Module], Optimizer]
-#: The learning rate where nobody set one.
-RATE = 0.01
-
-
-def optimizer_maker(config: Mapping[str, Any], targets: Targets, model: nn.Module) -> Maker:
-    """Return the maker of the configured optimizer; checks its arguments against ``model`` now.
-
-    Raises:
-        ConfigError: arguments that it does not take, or no parameters to step.
-        TargetError: refused, unknown, or no optimizer.
-    """
-    if not is_target(config):
-        raise ConfigError(
-            "`optimizer` names no class",
-            place=targets.place("optimizer"),
-            help="write it as in {_target_: torch.optim.SGD, lr: 0.01}",
-        )
-    target = parse_target(config, "optimizer")
-    found = targets.names.locate(target.name, "optimizer")
-    args = [targets.build(value, "optimizer._args_") for value in target.args]
-    kwargs = {k: targets.build(v, f"optimizer.{k}") for k, v in target.kwargs.items()}
-
-    def make(model: nn.Module) -> Optimizer:
-        parameters = list(model.parameters())
-        if not parameters:
-            raise ConfigError(
-                "the model has no parameters for the optimizer to step",
-                place=targets.place("optimizer"),
-                help="leave `optimizer` and `steps` out",
-            )
-        made = targets.call(found, target.name, [parameters, *args], kwargs, "optimizer")
-        if not isinstance(made, Optimizer):
-            raise ConfigError(
-                f"`{target.name}` gives a {type(made).__name__}, not a torch.optim.Optimizer",
-                place=targets.place("optimizer"),
-                help="write it as in {_target_: torch.optim.SGD, lr: 0.01}",
-            )
-        return made
-
-    # Once for the check: a wrong argument must not wait until after the backward pass.
-    make(model)
-    return make
-
-
-def default_optimizer(model: nn.Module) -> Optimizer:
-    """Return the optimizer of `--steps` without a configured one: SGD with lr 0.01."""
-    return SGD(model.parameters(), lr=RATE)

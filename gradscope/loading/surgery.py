@@ -114,22 +114,33 @@ def freeze(model: nn.Module, patterns: Sequence[str], place: Where = nowhere) ->
     """
     if not patterns:
         return []
-    names: dict[int, list[str]] = {}
-    parameters: dict[int, nn.Parameter] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(without_wrappers(name))
-        parameters[id(parameter)] = parameter
-    known = [Named(first, tuple(aliases)) for first, *aliases in names.values()]
-    found = matching(patterns, known, what="parameter", key="freeze", place=place)
-    chosen = {named.name for named in found}
-    for key, (first, *_) in names.items():
-        if first in chosen:
-            parameters[key].requires_grad = False
-    values = sum(p.numel() for key, p in parameters.items() if names[key][0] in chosen)
-    total = sum(p.numel() for p in parameters.values())
+    chosen = parameters_matching(model, patterns, "freeze", place)
+    for parameter in chosen:
+        parameter.requires_grad = False
+    every = list(model.parameters())
+    values, total = (sum(p.numel() for p in several) for several in (chosen, every))
     return [
-        f"freeze: {len(chosen)} of {len(known)} parameters frozen ({values:,} of {total:,} values)"
+        f"freeze: {len(chosen)} of {len(every)} parameters frozen ({values:,} of {total:,} values)"
     ]
+
+
+def parameters_matching(
+    model: nn.Module, patterns: Sequence[str], key: str, place: Where = nowhere
+) -> list[nn.Parameter]:
+    """The parameters that patterns name, each once, by any name of a shared one.
+
+    ``key`` is the config's that holds the patterns, and ``place`` tells where.
+
+    Raises:
+        LayerError: a pattern that matches no parameter.
+    """
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(without_wrappers(name))
+    known = {p: Named(first, tuple(aliases)) for p, (first, *aliases) in names.items()}
+    found = matching(patterns, known.values(), what="parameter", key=key, place=place)
+    chosen = {named.name for named in found}
+    return [parameter for parameter, named in known.items() if named.name in chosen]
 
 
 def cast(model: nn.Module, dtype: torch.dtype) -> None:

@@ -20,7 +20,7 @@ from gradscope.capture.names import first_names, module_names, named_parameters
 from gradscope.capture.saved_memory import counting_saved
 from gradscope.comparison.alignment import CallKey
 from gradscope.errors import GradscopeError, message_of
-from gradscope.loading.step_methods import RATE
+from gradscope.loading.optimizers import RATE
 from gradscope.loading.workload import Workload
 from gradscope.nesting import find
 from gradscope.records.run import Verification

@@ -8,7 +8,7 @@ from torch import nn
 
 from gradscope.errors import ConfigError, LayerError, ModelError, Place, TargetError
 from gradscope.loading import surgery
-from gradscope.loading.step_methods import default_optimizer, optimizer_maker
+from gradscope.loading.optimizers import default_optimizer, optimizer_maker
 from gradscope.loading.targets import Targets
 
 
@@ -127,6 +127,15 @@ BAD_OPTIMIZERS = {
     "unknown": ({"_target_": "torch.optim.Sdg"}, TargetError),
     "refused": ({"_target_": "os.system"}, TargetError),
     "no target": ({"lr": 0.1}, ConfigError),
+    "no groups": ({"_target_": "torch.optim.SGD", "param_groups": "fc"}, ConfigError),
+    "a group of no parameters": (
+        {"_target_": "torch.optim.SGD", "param_groups": [{"params": "nothing"}]},
+        LayerError,
+    ),
+    "a group of a number": (
+        {"_target_": "torch.optim.SGD", "param_groups": [{"params": 1}]},
+        ConfigError,
+    ),
 }
 
 
@@ -139,6 +148,32 @@ class TestOptimizers:
         assert isinstance(made, torch.optim.SGD)
         assert made.defaults["momentum"] == 0.9
         assert len(made.param_groups[0]["params"]) == 4
+
+    def test_groups_by_pattern_and_the_rest_before_them(self, targets):
+        model = Net()
+        groups = [{"params": ["**.weight"], "lr": 0.2}, {"params": "fc.*", "lr": 0.3}]
+        asked = {"_target_": "torch.optim.SGD", "lr": 0.1, "param_groups": groups}
+        made = optimizer_maker(asked, targets, model)(model)
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        found = {group["lr"]: [names[p] for p in group["params"]] for group in made.param_groups}
+        every = set(names.values())
+        assert set(found[0.3]) == {"fc.weight", "fc.bias"}  # of two matches the last wins
+        assert set(found[0.2]) == {n for n in every if n.endswith("weight")} - {"fc.weight"}
+        assert set(found[0.1]) == every - set(found[0.2]) - set(found[0.3])
+
+    def test_a_function_whose_first_argument_is_called_model_gets_it(self, tmp_path):
+        (tmp_path / "optimizers.py").write_text(
+            "import torch\n"
+            "def scaled(model, lr):\n"
+            "    return torch.optim.SGD([{'params': [p], 'lr': lr / p.shape[-1]}\n"
+            "                            for p in model.fc.parameters()])\n"
+        )
+        asked = {"_target_": "./optimizers.py:scaled", "lr": 1.0}
+        model = Net()
+        made = optimizer_maker(asked, Targets(tmp_path), model)(model)
+        assert [group["lr"] for group in made.param_groups] == [
+            1 / p.shape[-1] for p in model.fc.parameters()
+        ]
 
     def test_the_default(self):
         made = default_optimizer(Net())
