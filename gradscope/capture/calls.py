@@ -53,7 +53,7 @@ def sequence_number() -> int:
 
 
 def in_backward() -> bool:
-    """Whether this thread is executing a backward, so that a forward now is a recomputation."""
+    """Return True if this thread executes a backward, so that a forward now is a recomputation."""
     return torch._C._current_graph_task_id() != -1
 
 

@@ -94,7 +94,7 @@ def _library(kind: type[nn.Module]) -> str | None:
 
 
 def of_library(model: nn.Module, parameter: str) -> bool:
-    """Whether an installed library's code decides what becomes of a parameter of the model.
+    """Return True if an installed library's code decides what happens to a parameter.
 
     The nearest class around it that is not PyTorch's own decides.
     """
@@ -182,8 +182,9 @@ class Buffers:
 
 
 def _is_statistic(buffer: torch.Tensor) -> bool:
-    """Whether it has one axis; masks and tables, which can be large, are reported by their
-    version."""
+    """Return True if the buffer has one axis; masks and tables, which can be large, are reported by
+    their version.
+    """
     plain = type(buffer) is torch.Tensor and buffer.layout == torch.strided
     there = buffer.device.type != "meta" and buffer.numel() > 0
     return plain and there and buffer.dim() == 1 and buffer.is_floating_point()
@@ -285,7 +286,7 @@ def _flags(owner: nn.Module | nn.Parameter) -> list[tuple[str, bool]]:
 
 @functools.cache
 def _meant_requires_grad(name: str) -> bool:
-    """Whether a name reads like ``requires_grad``, or is it."""
+    """Return True if a name resembles ``requires_grad`` or equals it."""
     match = _FLAG.fullmatch(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
     if match is None or name.startswith("_"):
         return False

@@ -1,4 +1,4 @@
-"""Which autograd nodes carry a gradient into a call: found for all calls from one walk.
+"""Find the autograd nodes that carry a gradient into a call, for all calls from one walk.
 
 An in-place write through any view of a base rebases the full base (CopySlices). The node that a
 view had when it was returned may then lie outside the graph, although the loss depends on its
@@ -38,12 +38,12 @@ class ViewOf:
     storage_offset: int
 
     def base_changed(self) -> bool:
-        """Whether the base was written to since; unknown, and no, once nobody holds it."""
+        """True if the base was written to since; False also once the base is freed."""
         base = self.base()
         return base is not None and base._version != self.version
 
     def is_made_by(self, node: Any) -> bool:
-        """Whether a node is this view as autograd makes it anew after a write."""
+        """Return True if the node is this view as autograd recreates it after a write."""
         if type(node).__name__ != "AsStridedBackward0":
             return False
         place = (tuple(node._saved_size), tuple(node._saved_stride), node._saved_storage_offset)
@@ -64,7 +64,7 @@ class ViewOf:
 
 
 def view_of(tensor: torch.Tensor) -> ViewOf | None:
-    """What to know of a view that requires a gradient; None for any other tensor."""
+    """Return the facts on a view that requires a gradient; None for any other tensor."""
     if not tensor._is_view() or tensor._base is None or not tensor._base.requires_grad:
         return None
     base = tensor._base
@@ -83,7 +83,7 @@ def view_of(tensor: torch.Tensor) -> ViewOf | None:
 
 
 def is_write(node: Node) -> bool:
-    """Whether a node is an in-place write through a view, as its base sees it."""
+    """Return True if a node is an in-place write through a view, as its base records it."""
     return type(node).__name__ == WRITE
 
 
@@ -93,7 +93,7 @@ def writes_since(consumers: list[Consumer], sequence: int) -> list[Consumer]:
 
 
 def read_as_view_only(found: Walk, write: Node, view: ViewOf) -> bool:
-    """Whether after a write nobody reads the base itself: only ``view`` goes on, made anew.
+    """Return True if no one reads the base after a write, except ``view``, recreated.
 
     Otherwise what the write lets through belongs in part to others, and the view's gradient cannot
     be distinguished from it.
@@ -185,10 +185,10 @@ def assign_gradient_slots(
 def _untraceable(
     found: Walk, observed: ObservedTensor, edge: Edge, views: set[Edge], inner: bool
 ) -> str | None:
-    """Why an input's gradient through the call cannot be read off the graph, if it cannot.
+    """Return why the graph cannot give an input's gradient through the call; None if it can.
 
-    ``views`` are the bases of what the call returned and somebody wrote to: a view of the input
-    itself then gets its gradient past the call, by way of the base.
+    ``views`` are the bases of outputs that were written to. A view of the input then gets its
+    gradient past the call, through the base.
     """
     if edge in views or (observed.view is not None and observed.view.edge in views):
         return NOTE
@@ -197,7 +197,9 @@ def _untraceable(
 
 
 def _crowded(found: Walk, observed: ObservedTensor, call: CallSpan) -> str | None:
-    """Whether a call that writes into a base was given several views of it: whose is the write?"""
+    """Return a note if a call writes into a base and got several views of it: the write may be
+    any's.
+    """
     if observed.view is None:
         return None
     base = observed.view.edge
@@ -217,7 +219,7 @@ def _complete_at_its_hook(
     call: CallSpan,
     gradient_hooks: GradientHooks,
 ) -> bool:
-    """Whether the tensor's hook tells its full gradient; if not, observe the writes as well."""
+    """Return True if the tensor's hook gives its full gradient; else observe the writes as well."""
     if observed.view is None:
         return True
     readers = found.consumers.get(observed.view.edge, [])
@@ -236,7 +238,7 @@ def _complete_at_its_hook(
 
 
 def _written_and_read(observed: ObservedTensor, call: CallSpan, readers: list[Consumer]) -> bool:
-    """Whether the call wrote its result into a base that others then read past this view."""
+    """Return True if the call wrote its result into a base that others read past this view."""
     base, own = (
         observed.view.edge[0] if observed.view else 0,
         observed.edge[0] if observed.edge else 0,

@@ -57,7 +57,7 @@ class Walk:
     leaves: list[torch.Tensor] = field(default_factory=list)
 
     def reaches(self, edge: Edge) -> bool:
-        """Whether the roots depend on this edge."""
+        """Return True if the roots depend on this edge."""
         return edge in self.roots or bool(self.consumers.get(edge))
 
 
@@ -80,7 +80,7 @@ def _number(node: Node) -> int:
 
 
 def edge_of(tensor: torch.Tensor | GradientEdge) -> Edge:
-    """Where the gradient of a tensor that requires one enters the graph."""
+    """Return the edge at which a tensor's gradient enters the graph; it must require one."""
     if isinstance(tensor, GradientEdge):
         return tensor.node, tensor.output_nr
     node = tensor.grad_fn
@@ -143,7 +143,9 @@ def owners(nodes: Sequence[Node], spans: Sequence[Span]) -> list[int]:
 
 
 class SavedBytes:
-    """What autograd nodes keep alive for backward: per call and in all, each storage once."""
+    """Bytes that autograd nodes keep alive for backward: per call and in total, each storage
+    once.
+    """
 
     def __init__(self, excluded: Iterable[torch.Tensor]) -> None:
         self._excluded = {storage_key(part) for t in excluded for part in dense_parts(t)}
@@ -169,7 +171,7 @@ class SavedBytes:
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """What two tensors share when they share memory."""
+    """Return a key that two tensors share if they share memory."""
     if tensor.device.type == "meta":
         return int(tensor.untyped_storage()._cdata)
     return int(tensor.untyped_storage().data_ptr())
@@ -183,9 +185,9 @@ _NARROW = {
 
 
 def is_python_number(tensor: torch.Tensor) -> bool:
-    """Whether this is the 3 of ``x * 3``, which autograd keeps in a tensor of no consequence.
+    """Return True for a Python number such as the 3 in ``x * 3``, which autograd keeps as a tensor.
 
-    Such a tensor does not widen another without dimensions, as one of the user's would.
+    It does not widen another tensor without dimensions, as the user's tensor would.
     """
     narrow = _NARROW.get(tensor.dtype)
     if tensor.dim() or narrow is None:
@@ -209,11 +211,11 @@ _SAVED: dict[type, list[tuple[str, str]]] = {}
 
 
 def saved_tensors(node: Node) -> list[tuple[str, torch.Tensor]]:
-    """What a node saved for backward, by the attribute's name without ``_saved_``.
+    """Return the tensors that a node saved for backward, by the attribute without ``_saved_``.
 
     Raises:
-        RuntimeError: one of them was modified in place since, or was freed, or is upstream of
-            somebody's hooks (a checkpoint's, an offloader's), which a look would run.
+        RuntimeError: one was modified in place since, was freed, or has unpack hooks (a
+            checkpoint's, an offloader's), which reading it would run.
     """
     if isinstance(node, torch.autograd.function.BackwardCFunction):
         _refuse_hooked(node._raw_saved_tensors)

@@ -262,7 +262,7 @@ def hook_optimizers(
 
 
 def raised_by_a_handler(error: BaseException) -> bool:
-    """Whether a signal handler of the script raised this error, wherever it interrupted us."""
+    """Return True if a signal handler of the script raised this error, wherever it interrupted."""
     handlers = _handlers()
     trace = error.__traceback__
     while trace is not None:

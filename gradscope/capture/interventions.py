@@ -89,7 +89,7 @@ class Interventions:
         self._calls.clear()
 
     def changes(self) -> tuple[Change, ...]:
-        """What was changed since ``begin``, and what was not, in the order of the interventions."""
+        """Changes since ``begin``, and those that did not happen, in the interventions' order."""
         order = {
             (number, name): place
             for number, one in enumerate(self.wanted)
@@ -221,7 +221,7 @@ class Interventions:
     # ---------------------------------------------------------------- what it came to
 
     def _targets(self, one: Intervention) -> dict[str, nn.Module | nn.Parameter]:
-        """What an intervention is at, by first names."""
+        """Return the targets of an intervention, by first names."""
         known: dict[str, Any] = dict(first_names(self.model))
         if one.at != "parameter_grad":
             known = {name: m for m, name in module_names(self.model).items()}
@@ -277,7 +277,7 @@ def _factor(before: TensorStats | None, after: TensorStats | None) -> float | No
 
 
 def _fits(value: torch.Tensor, tensor: torch.Tensor) -> bool:
-    """Whether a value broadcasts to a tensor's shape."""
+    """Return True if a value broadcasts to a tensor's shape."""
     sizes = zip(reversed(value.shape), reversed(tensor.shape), strict=False)
     return value.dim() <= tensor.dim() and all(given in (1, size) for given, size in sizes)
 

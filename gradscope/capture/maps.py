@@ -97,7 +97,7 @@ def _grid(
 
 
 def _alike(grid: tuple[int, ...], size: tuple[int, int], slack: int | None = None) -> bool:
-    """Whether a grid has the input's proportions, give or take one row or column."""
+    """Return True if a grid has the input's proportions, within one row or column."""
     rows, columns = grid
     if rows > size[0] or columns > size[1]:
         return False

@@ -22,9 +22,9 @@ class _Measurement:
 
 
 class MeasurementCache:
-    """What was measured of each tensor, and the slot that waits for its gradient.
+    """Measurements of each tensor, and the slot that waits for its gradient.
 
-    A write that PyTorch does not count (through ``.data`` or NumPy) is not seen.
+    A write that PyTorch does not count (through ``.data`` or NumPy) is not noticed.
     """
 
     def __init__(self, gradient_hooks: GradientHooks) -> None:
@@ -65,7 +65,7 @@ class MeasurementCache:
 
 
 def is_floating(tensor: torch.Tensor) -> bool:
-    """Whether its numbers have a gradient: real or complex, no integers."""
+    """Return True if its numbers can have a gradient: real or complex, not integers."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 

@@ -53,7 +53,7 @@ def gradient_norms(gradients: Sequence[torch.Tensor]) -> list[float]:
 
 
 def _is_plain(gradient: torch.Tensor) -> bool:
-    """Whether it is what almost all are on a processor."""
+    """Return True for a common CPU gradient: float32, strided, contiguous."""
     return (
         gradient.dtype == torch.float32
         and gradient.layout == torch.strided

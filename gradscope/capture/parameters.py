@@ -86,13 +86,13 @@ def total_norm(norms: Collection[float | None]) -> float | None:
 
 
 def any_nonfinite(gradients: Iterable[TensorStats | None]) -> bool:
-    """Whether any of these that there are has a NaN or Inf."""
+    """Return True if any statistics show a NaN or Inf; None is skipped."""
     return any(stats.nan or stats.inf for stats in gradients if stats is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """How far a step moved a parameter, or its shard.
+    """Size of a step's change to a parameter or its shard.
 
     Attributes:
         norm: ‖Δw‖; None where it is no number.

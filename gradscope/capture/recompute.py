@@ -110,9 +110,9 @@ class Recomputation:
                 repeated.arguments.append((records[path], tensor, version(tensor)))
 
     def take_spans(self) -> list[tuple[int, Span]]:
-        """What ran again since the last time this was asked: the first call's index, and its nodes.
+        """Return recomputed calls since the last request: the first call's index, and its nodes.
 
-        To be asked while no recomputation runs.
+        Request it while no recomputation runs.
         """
         spans, self._spans = self._spans, []
         return spans

@@ -159,12 +159,12 @@ class Recorder:
 
     @property
     def counts(self) -> Mapping[nn.Module, int]:
-        """How often each module was called, selected or not."""
+        """Number of calls of each module, selected or not."""
         return self._counts
 
     @property
     def count(self) -> int:
-        """How many calls there were, selected or not."""
+        """Number of calls, selected or not."""
         return len(self._calls)
 
     def executing(self) -> list[Call]:
@@ -245,7 +245,7 @@ class Recorder:
         call.arguments.clear()
 
     def _evaluates(self, module: nn.Module, frame: FrameType) -> bool:
-        """Whether a call is part of an evaluation: of an outermost one without gradients."""
+        """Return True if a call belongs to an evaluation: an outermost call without gradients."""
         if self._evaluations.innermost(frame) is not None:
             return True
         if torch.is_grad_enabled() or self._stack.innermost(frame) is not None:
@@ -281,7 +281,9 @@ class Recorder:
         return call
 
     def _elsewhere(self) -> bool:
-        """Whether this thread numbers its nodes separately: then a call's nodes are unknown."""
+        """Return True if this thread numbers its nodes separately: then a call's nodes are
+        unknown.
+        """
         return threading.get_ident() != self._thread
 
     def _sequence(self, call: Call) -> int:

@@ -162,7 +162,7 @@ def _sums(chunk: _Chunk) -> tuple[float, float]:
 
 
 def _zeros(chunk: _Chunk) -> int:
-    """How many elements are zero.
+    """Return the number of zero elements.
 
     ``count_nonzero`` takes a branch for each element, and PyTorch's comparison is slower than its
     conversion to bool. Eight of its bytes are added as one word: the sum of up to 255 such words

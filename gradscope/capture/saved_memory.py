@@ -80,7 +80,7 @@ def counting_saved(model: nn.Module) -> Iterator[SavedBytes]:
 
 
 def keeps_scores(loss: torch.Tensor) -> bool:
-    """Whether ``scaled_dot_product_attention`` ran as single operations, as it does on meta."""
+    """Return True if ``scaled_dot_product_attention`` ran as single operations, as on meta."""
     if not loss.requires_grad:
         return False
     nodes = walk([edge_of(loss)], set()).nodes

@@ -22,9 +22,9 @@ _PLAIN = (torch.Tensor, nn.Parameter)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this process has of a tensor: of a ``DTensor`` its shard, of others the tensor itself.
+    """Return this process's part: the shard of a ``DTensor``, any other tensor itself.
 
-    What the script has sent for already is waited for.
+    Waits for a communication that the script has already started.
     """
     if type(tensor) in _PLAIN:
         return tensor
@@ -37,12 +37,14 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_spread(tensor: torch.Tensor) -> bool:
-    """Whether it is a ``DTensor``."""
+    """Return True if it is a ``DTensor``."""
     return type(tensor) not in _PLAIN and hasattr(tensor, "_local_tensor")
 
 
 def is_plain_or_spread(tensor: torch.Tensor) -> bool:
-    """Whether it is no other subclass: of a quantized one nobody knows what it can compute."""
+    """Return True unless it is another subclass: a quantized tensor may not support our
+    operations.
+    """
     return type(tensor) in _PLAIN or hasattr(tensor, "_local_tensor")
 
 
@@ -53,10 +55,10 @@ def placements_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def version_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """What changes with each write to a tensor.
+    """Return a value that changes with each write to a tensor.
 
-    Never the same twice where PyTorch does not count them all, as those of ``clip_grad_norm_``: of
-    a ``DTensor``, and where a dispatch mode is on.
+    It never repeats if PyTorch does not count all writes, such as those of ``clip_grad_norm_``: for
+    a ``DTensor``, and under a dispatch mode.
     """
     if type(tensor) in _PLAIN and not torch._C._len_torch_dispatch_stack():
         return id(tensor), tensor._version

@@ -43,16 +43,16 @@ def measure_all(tensors: Iterable[torch.Tensor]) -> list[Measured]:
 
 @torch.no_grad()
 def surely_finite(tensor: torch.Tensor) -> bool:
-    """Whether no element is NaN or infinite, which would show in the sum.
+    """Return True if the sum proves that no element is NaN or Inf.
 
-    False also where the sum leaves the dtype's range, and for what is no plain tensor here.
+    False also if the sum leaves the dtype's range, and for a tensor that is not plain.
     """
     tensor = local(tensor)
     return _is_here(tensor) and math.isfinite(tensor.sum().item())
 
 
 def _is_here(tensor: torch.Tensor) -> bool:
-    """Whether it is a plain tensor in the processor's memory, of a common floating dtype."""
+    """Return True for a plain tensor in CPU memory with a common floating dtype."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and not is_lazy(tensor)
@@ -63,7 +63,7 @@ def _is_here(tensor: torch.Tensor) -> bool:
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
-    """Whether a row of a matrix in float64 tells all of this tensor."""
+    """Return True if a float64 row of a matrix can hold the full tensor."""
     return _is_here(tensor) and SMALL < tensor.numel() <= BLOCK
 
 

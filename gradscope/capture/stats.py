@@ -143,7 +143,7 @@ def _read(items: Sequence[Deferred]) -> None:
 
 
 def on_host(tensor: torch.Tensor) -> bool:
-    """Whether a number of it can be had without waiting for a device."""
+    """Return True if reading a number needs no wait for a device."""
     return tensor.device.type == "cpu"
 
 

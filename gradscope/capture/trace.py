@@ -95,7 +95,9 @@ class Trace:
 
     @property
     def saved_bytes(self) -> int | None:
-        """What all nodes keep, each storage once; None where some could not be read."""
+        """Return the bytes that all nodes keep, each storage once; None if some could not be
+        read.
+        """
         if any(record.saved_bytes is None for record in self._records):
             return None
         return sum(self._bytes)

@@ -88,10 +88,10 @@ class Library:
 
 
 def _axes(tensor: torch.Tensor) -> tuple[int, list[tuple[int, int]]]:
-    """How often each element is repeated, and the axes of the others as (size, stride).
+    """Return how often each element repeats, and the other axes as (size, stride).
 
-    The innermost in memory comes last, and axes that lie in a row are one. None are left if all
-    elements do.
+    The innermost axis in memory is last, and contiguous axes are merged. The list is empty if all
+    merge into one.
     """
     copies = 1
     axes: list[tuple[int, int]] = []
@@ -127,7 +127,7 @@ def numbers(tensor: torch.Tensor) -> list[float] | None:
 
 
 def is_compiled() -> bool:
-    """Whether ``numbers`` answers for plain tensors."""
+    """Return True if ``numbers`` can measure plain tensors."""
     return not isinstance(_library, str)
 
 
