@@ -98,7 +98,7 @@ class Panel:
 
     @property
     def logarithmic(self) -> bool:
-        """Whether the vertical axis is."""
+        """True if the vertical axis is logarithmic."""
         heights = self.heights
         if self.bars or not heights or min(heights) <= 0:
             return False
@@ -111,7 +111,7 @@ class Panel:
 
     @property
     def has_points(self) -> bool:
-        """Whether there is anything to see."""
+        """True if there is a point to draw."""
         return bool(self.heights)
 
 

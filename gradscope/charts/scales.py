@@ -31,7 +31,7 @@ class Scale:
         return cls(max(low - room, -_LARGEST), min(high + room, _LARGEST))
 
     def share(self, value: float) -> float:
-        """How far the value is up the axis, from 0 to 1."""
+        """Return the height of the value on the axis, from 0 to 1."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log10(low), math.log10(high), math.log10(value)

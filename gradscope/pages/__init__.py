@@ -1,11 +1,11 @@
-"""What people look at rather than read: one HTML file that needs nothing else.
+"""Pages: one HTML file that needs nothing else.
 
 A reporter makes a ``Page`` of the tables and lines that its other formats show, and ``render``
-writes it. ``assets`` holds the template, the style and the script: without script a page is
-complete, with it tables sort, filter and fold.
+writes it. ``assets`` holds the template, the style and the script. A page is complete without
+script; with it, tables sort, filter and fold.
 
-Strings are raw: everything goes through the template's ``finalize``, which makes characters visible
-that do not print, and through its escaping, so that no name is taken for markup.
+Strings are raw: everything passes the template's ``finalize``, which makes unprintable characters
+visible, and its escaping, so that no name is taken for markup.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def fragment(page: Page) -> str:
 
 
 class Places:
-    """Where on the page a name has its row, and which items tell of it."""
+    """Places on the page: the row of a name, and the items that mention it."""
 
     def __init__(self, parts: Sequence[Part], prefix: str = "") -> None:
         self._prefix = prefix
@@ -152,7 +152,7 @@ class Places:
                     self._items.setdefault(row, self.id("i", i, j))
 
     def id(self, kind: str, *numbers: int) -> str:
-        """What an element of the page is called."""
+        """Return the id of an element of the page."""
         return f"{self._prefix}{kind}{'-'.join(map(str, numbers))}"
 
     def row(self, name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What ``why`` answers: each cause once, with whom it concerns."""
+"""Document of ``why``: each cause once, with the parameters that it concerns."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def answer_lines(group: Alike) -> Iterator[Line]:
 
 
 def _lead(answer: Answer) -> str:
-    """What an answer is, and in which steps."""
+    """Return the start of an answer's line: state, cause, and steps."""
     lead = f"{answer.state}, {answer.cause}:" if answer.cause else f"{answer.state}:"
     if answer.cause in ("frozen", "misspelt"):
         lead = "frozen:" if answer.state == "missing" else "not frozen:"
@@ -185,7 +185,7 @@ def conclusion(report: WhyReport) -> Iterator[Line]:
 
 
 def _over_steps(report: WhyReport) -> Iterator[Line]:
-    """What was seen of a training run, what came of it, and what could not be judged."""
+    """Yield lines on a training run: its findings, and what could not be judged."""
     whom = plural(report.checked, "parameter")
     bad = [answer for answer in report.answers if severity(answer) is not None]
     found, symptoms = len(bad), sum(one.explained_by is not None for one in bad)
@@ -203,7 +203,7 @@ def _over_steps(report: WhyReport) -> Iterator[Line]:
 
 
 def is_well(answer: Answer) -> bool:
-    """Whether nothing was found, by all rules or by those that could be judged."""
+    """Return True for an answer without a problem, by all rules or by those that could judge."""
     return answer.state in ("healthy", "not-judged")
 
 

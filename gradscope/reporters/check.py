@@ -40,7 +40,7 @@ NOT_JUDGED = "leaks not judged: "
 
 
 def title(run: RunInfo) -> str:
-    """What the user called the model; a config with its folder, for two may share a name."""
+    """Return the user's name of the model; a config with its folder, as two may share a name."""
     if run.file is not None and PurePath(run.file).name == run.model:
         return plain(run.file)
     return plain(run.model) or "model"
@@ -63,7 +63,7 @@ def verdict(model: CheckedModel) -> Line:
 
 
 def notes(model: CheckedModel) -> list[str]:
-    """What was inferred or mended on the way, where it bears on a finding."""
+    """Return the notices on inferred or adjusted settings, if there is a finding or an error."""
     return header.notes(model.run) if model.findings or model.error else []
 
 
@@ -105,7 +105,7 @@ def entry(of: BaselineEntry) -> str:
 
 
 def next_command(check: CheckReport) -> str | None:
-    """How to read more about the rule of the worst finding."""
+    """Return the command for more about the rule of the worst finding."""
     found = ordered([finding for model in check.models for finding in model.findings])
     return f"about a rule: `gradscope rules {plain(found[0].code)}`" if found else None
 

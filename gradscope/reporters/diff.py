@@ -82,7 +82,7 @@ def verdict(report: DiffReport) -> Iterator[Line]:
 
 
 def _nearer(diffs: Iterable[TensorDiff | None]) -> str:
-    """Which of the two the reference is nearer to, and in how many tensors."""
+    """Return the sentence on the run that is nearer to the reference, and in how many tensors."""
     pairs = [
         (diff.reference_a, diff.reference_b)
         for diff in diffs

@@ -105,7 +105,7 @@ def _size(diff: TensorDiff | None) -> float:
 
 
 def _columns(what: str, rank: int, diffs: Sequence[TensorDiff | None]) -> Iterator[_Column]:
-    """What is compared of a tensor; nothing where there is none."""
+    """Yield the compared columns of a tensor; an empty column is dropped later."""
     for key, keep, of in (
         ("error", 1, _error),
         ("cos", 40, _cosine),

@@ -61,7 +61,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """What was not recorded, and why."""
+    """Missing part of a record, with the reason."""
 
     text: str
     part: str = "nothing"
@@ -95,7 +95,8 @@ Block = ErrorRecord | Table | Found | Said | Entries | Nothing | Remarks | Drawn
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What is said of a record, in order. ``part`` names the part of a page that a block joins.
+    """Document of a record, in order. ``part`` names the part of a page that a block joins.
+    ``part`` names the part of a page that a block joins.
 
     Attributes:
         kind: the command that makes it.
@@ -133,7 +134,7 @@ def texts(document: Document, width: int | None) -> list[Text]:
 
 
 def header(document: Document, width: int | None) -> Iterator[Text]:
-    """What was run, how it ended, and the notes."""
+    """Yield the lines on the run, its end, and the notes."""
     first, *others = document.facts
     yield from fact_lines([first], width)
     if document.end is not None:

@@ -1,4 +1,4 @@
-"""What ``gradscope features`` found: a table for each kind of row, and overall figures."""
+"""Document of ``gradscope features``: a table for each kind of row, and overall figures."""
 
 from __future__ import annotations
 

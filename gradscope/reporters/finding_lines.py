@@ -147,7 +147,7 @@ def places(finding: Finding) -> list[str]:
 
 
 def made_at(finding: Finding) -> str:
-    """Where the layer or the parameter was made, in words."""
+    """Return the place in words where the layer or the parameter was made."""
     return f"`{finding.name}` is made at {finding.made}"
 
 
@@ -184,7 +184,7 @@ def _weight(severity: str) -> int:
 
 
 def _kind(finding: Finding) -> tuple[object, ...]:
-    """What two findings must share to be alike; the name and figures in the advice are left out."""
+    """Return the key that alike findings share; names and figures in the advice are left out."""
     advice = finding.advice.replace(f"`{finding.name}`", "")
     return (
         *(finding.severity, finding.code, finding.rule, without_figures(finding.cause)),

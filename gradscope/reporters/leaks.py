@@ -1,4 +1,4 @@
-"""What ``leaks`` found: each axis once, the worst first, and the dependency maps."""
+"""Document of ``leaks``: each axis once, the worst first, and the dependency maps."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def finding_items(findings: Sequence[Finding], known: Known = nothing) -> tuple[
 
 
 def page(document: Document) -> Page:
-    """What was run, and all its parts; blocks of one part are together."""
+    """Return the page of a document: facts and all parts; blocks of one part are together."""
     title, facts = document.untitled
     parts: list[Part] = []
     if document.end is not None:

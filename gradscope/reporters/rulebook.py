@@ -89,7 +89,7 @@ def _page(rule: Rule, width: int | None) -> Iterator[Text]:
 
 
 def _in_runs(rule: Rule) -> str:
-    """When the rule is reported there, and from when on it can be judged."""
+    """Return when the rule is reported in a run, and from when on it can be judged."""
     runs = rule.runs
     if runs is None:
         return "It does not judge training runs: it needs the full sample or the config of a check."

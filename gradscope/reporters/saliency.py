@@ -76,7 +76,7 @@ def _notes(image: ImageAttribution) -> list[str]:
 
 
 def method(record: Attribution) -> str:
-    """How a map was made, and of a contrast the other class."""
+    """Return the method of a map, with the other class for a contrast."""
     other = record.options.get("class")
     return record.method if other is None else f"{record.method} {other}"
 
@@ -104,7 +104,7 @@ def _check(value: object) -> str:
 def document(
     report: SaliencyReport, view: TextView, format: str, files: Sequence[Any] = ()
 ) -> Document:
-    """What was run, and the parts of each picture.
+    """Return the document of the attributions: the run, and the parts of each picture.
 
     ``files`` are the pictures of each image as PNG files, one for each of its maps, for a page; for
     a text the paths of those that were written.

@@ -96,7 +96,7 @@ def _follows(one: str, other: str) -> bool:
 
 
 def in_short(judgement: Judgement, what: str = "problem") -> str:
-    """Where none was found: how many rules could be judged, and the option for the others."""
+    """Return the short line for no finding: the rules judged, and the option for the others."""
     judged, lacking = len(judgement.judged), judgement.not_judged
     options = dict.fromkeys(one.help for one in lacking if one.help.startswith("--"))
     more = f"{plural(len(lacking), 'rule')} {'needs' if len(lacking) == 1 else 'need'} more samples"
@@ -182,14 +182,14 @@ class Verdict:
         yield Line(plain(f"if the loss does not fall: {text}"))
 
     def steps(self) -> Line:
-        """How many steps there were, how many were sampled, and what that cost."""
+        """Return the line on the steps, the sampled ones, and their cost."""
         cut = f" (ended by `{self.run.cut}`)" if self.run.cut else ""
         what = f"{plural(self.run.steps, 'step')}{cut}, {count(self.sampled)} sampled"
         cost = cost_in_words(self.run)
         return Line(f"{what}; cost {cost}" if cost else what)
 
     def more_about(self, path: str) -> Line:
-        """Where the run is, and the command that says more of it."""
+        """Return the line with the run's path and the command that shows more."""
         run, quoted = self.run, shlex.quote(path)
         command = f"gradscope {'why' if self.findings else 'show'} {quoted}"
         text = plain(f"recorded in {path}: `{command}`")

@@ -22,7 +22,7 @@ _LONGEST = 100_000_000
 
 
 def capsule_path(run: Path, step: int) -> Path:
-    """Where the capsule of a step lies."""
+    """Return the path of a step's capsule."""
     return run.with_name(f"{run.stem}.step-{step}.capsule.safetensors")
 
 

@@ -142,7 +142,7 @@ def _fault(
     steps: Sequence[int],
     values: Mapping[str, Sequence[_Number]],
 ) -> str | None:
-    """Why the norms of all ranks give no global norm at some step."""
+    """Return the reason why the norms of all ranks give no global norm at some step."""
     for name in ("value_norm", "clipped_norm"):
         for step, norm in zip(steps, values[name], strict=True):
             known = [

@@ -24,7 +24,7 @@ _RANK = re.compile(r"rank-(\d+)\.db")
 
 
 def is_run(path: Path) -> bool:
-    """Whether a word means a run: ``….db``, a database, or a folder of them."""
+    """Return True if a word names a run: ``….db``, a database, or a folder of them."""
     if path.suffix.lower() == ".db":
         return True
     try:
@@ -236,7 +236,9 @@ def run_named(word: Path) -> Path | None:
 
 
 def began(path: Path) -> float | None:
-    """When the run began, in seconds since 1970; None for a file that is not a readable run."""
+    """Return the start of the run, in seconds since 1970; None for a file that is no readable
+    run.
+    """
     with contextlib.suppress(ConfigError):
         file = files_of(path)[0]
         with contextlib.closing(connect(file)) as connection, reading(file):
@@ -284,7 +286,7 @@ def newest_run() -> ChosenRun | None:
 
 
 def name_one(command: str) -> str:
-    """How to name a run that lies elsewhere, or else to record one."""
+    """Return the advice to name a run that exists, or else to record one."""
     here = [path for path in recorded(Path()) if began(path) is not None]
     help = f"name one: `gradscope {command} {here[0]}`" if here else RECORD
     also = "; a saved report: `gradscope show report.json`" if command == "show" else ""

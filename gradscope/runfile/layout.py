@@ -1,7 +1,7 @@
-"""Which ranks hold which shards of each parameter, and how global norms are computed from theirs.
+"""Shards of each parameter on the ranks, and the global norm from their norms.
 
-The global L2 norm is the root of the sum of squares over the distinct shards. Replicas count
-once, and must agree: where they do not, there is no such number.
+The global L2 norm is the root of the sum of squares over the distinct shards. Replicas count once
+and must agree: if they do not, there is no such number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ALIKE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class ShardLayout:
-    """How a tensor is made of what ranks hold.
+    """Composition of a tensor from the shards on ranks.
 
     Attributes:
         copies: each replica, as its distinct shards; of each the ranks that hold it.

@@ -193,7 +193,7 @@ class _Shared:
         return found
 
     def at(self, steps: array[int], own: array[int]) -> list[int] | None:
-        """Where a rank has these steps; None where it has no others."""
+        """Return the positions of these steps in a rank's own; None if both are equal."""
         key = id(steps), id(own)
         if key not in self._places:
             places = {step: i for i, step in enumerate(own)} if steps != own else None

@@ -105,7 +105,7 @@ def _notices(reports: Sequence[Report], not_reduced: Sequence[str]) -> Iterator[
 
 
 def _why(reports: Sequence[Report]) -> str:
-    """Why the shards of the ranks give no global norm."""
+    """Return the reason why the shards of the ranks give no global norm."""
     missing = [p.name for p in reports[0].parameters if p.requires_grad and p.gradient is None]
     if _parallel(reports[0]).kind == "ddp" and missing:
         return (

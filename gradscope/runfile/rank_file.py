@@ -142,7 +142,7 @@ class RankFile:
 
     @property
     def run(self) -> TrainingRun:
-        """How the script was run. While it goes on, its ``steps`` are those that are written."""
+        """Header of the run. While it goes on, its ``steps`` are those that are written."""
         found = self._rows(f"SELECT {self._columns('run', rows.columns(TrainingRun))} FROM run")
         if not found:
             raise ConfigError(f"`{self.path}` is damaged: the header of the run is missing")
@@ -166,7 +166,7 @@ class RankFile:
 
     @property
     def placements(self) -> tuple[ParameterPlacement, ...]:
-        """Where the parameters are; none in a run of one process."""
+        """Placement of the parameters; empty in a run of one process."""
         return self._records(ParameterPlacement, "model, name")
 
     @property
@@ -207,7 +207,7 @@ class RankFile:
 
     @property
     def batch_sizes(self) -> dict[int, int]:
-        """How many steps had a batch of that size."""
+        """Number of steps with each batch size."""
         steps = f"(SELECT {self._columns('step', ('batch',))} FROM step)"
         query = f"SELECT batch, count(*) FROM {steps} WHERE batch IS NOT NULL GROUP BY batch"
         return dict(self._rows(query))

@@ -99,7 +99,7 @@ class RunFile:
 
     @property
     def run(self) -> TrainingRun:
-        """How the script was run. While it goes on, its ``steps`` are those that are written."""
+        """Header of the run. While it goes on, its ``steps`` are those that are written."""
         return self._first.run
 
     @property
@@ -113,7 +113,7 @@ class RunFile:
 
     @property
     def layout(self) -> Layout:
-        """Which ranks hold what of each parameter."""
+        """Shards of each parameter on the ranks."""
         return Layout(
             {rank: file.placements for rank, file in self._ranks.items()},
             {rank: file.meshes for rank, file in self._ranks.items()},
@@ -127,7 +127,7 @@ class RunFile:
 
     @property
     def events(self) -> tuple[TrainingEvent, ...]:
-        """What happened, in its order; ``details`` of another rank's events have its ``rank``."""
+        """Events of all ranks in order; ``details`` of another rank's events have its ``rank``."""
         found: list[TrainingEvent] = []
         for rank, file in self._ranks.items():
             for event in file.events:
@@ -140,7 +140,7 @@ class RunFile:
 
     @property
     def findings(self) -> tuple[TrainingFinding, ...]:
-        """What the rules found, first found first; of all ranks, each once."""
+        """Findings of the rules, first found first; of all ranks, each once."""
         found: dict[object, TrainingFinding] = {}
         for file in self.files:
             for finding in file.findings:

@@ -185,7 +185,7 @@ def step_records(rows: Sequence[Row], file: str) -> tuple[TrainingStep, ...]:
 def check_columns(
     rows: Sequence[Row], names: Sequence[str], allowed: Sequence[set[Any]], file: str
 ) -> None:
-    """Whether each column has valid values, without a loop over them in Python.
+    """Check that each column has valid values, without a loop over them in Python.
 
     Raises:
         ConfigError: one does not.

@@ -1,4 +1,4 @@
-"""Which samples and step metrics go where there are more than a run file keeps."""
+"""Thinning of samples and step metrics beyond the size that a run file keeps."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def stride(last: int, most: int) -> tuple[int, int]:
 
 
 class KeptNorms:
-    """What a run file holds of norms: by the names that they are of, how many rows and bytes.
+    """Norms in a run file: number of rows and bytes, by the names that they are of.
 
     Args:
         most: bytes; from more on the older rows are thinned, of all names alike.

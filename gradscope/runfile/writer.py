@@ -242,7 +242,7 @@ class RunWriter:
 
 
 def _weight(records: Iterable[object]) -> int:
-    """How much memory the records hold: the calls and parameters of their samples."""
+    """Return the number of calls and parameters in the samples, as a measure of memory."""
     return sum(
         1 + len(one.report.calls) + len(one.report.parameters)
         for one in records

@@ -93,7 +93,7 @@ def totals(report: Report) -> list[str]:
 
 
 def verified(report: Report) -> Line | None:
-    """Whether observing changed the gradients, where the run was asked to find out."""
+    """Return the result of ``--verify`` on the gradients; None without it."""
     proof = report.run.verified
     if proof is None:
         return None
@@ -117,7 +117,7 @@ def verified(report: Report) -> Line | None:
 
 
 def document(report: Report, view: View, format: str) -> Document:
-    """What was run, and all of it that the view chooses; a page has its findings first."""
+    """Return the document of a report by the view; a page has its findings first."""
     paged = format == "html"
     found = list(_found(report, view, paged))
     histograms = list(histogram_tables(report.histograms))

@@ -1,1 +1,1 @@
-"""What is said of a training run: header, findings, answers, tables of steps and layers, charts."""
+"""Documents of a training run: header, findings, answers, tables of steps and layers, charts."""

@@ -82,7 +82,7 @@ def _with_causes(
 
 
 def _concerns(found: TrainingFinding, layers: Sequence[LayerSeries], *, everywhere: bool) -> bool:
-    """Whether a finding is of one of the layers or inside it, or reached it."""
+    """Return True if a finding concerns one of the layers, lies inside it, or reached it."""
     if found.parameters is not None:
         own = {(one.model, one.name) for one in layers if one.call is None}
         if own.intersection(found.parameters):
@@ -107,7 +107,7 @@ def _reached(found: TrainingFinding) -> set[str]:
 
 
 def _tells_of(found: TrainingFinding, layer: LayerSeries) -> bool:
-    """Whether a finding is of the layer, of its module, or of a module around it."""
+    """Return True if a finding concerns the layer, its module, or a module around it."""
     if found.model not in (None, layer.model):
         return False
     return any(
@@ -192,7 +192,7 @@ def _course(values: Sequence[float | None]) -> str:
 
 
 def _run_info(history: RunHistory, sample: StepSample | None) -> RunInfo:
-    """How the run was made, as far as any of its samples says it."""
+    """Return the settings of the run, from a sample if there is one."""
     if sample is None:
         return run_info(history)
     return replace(sample.report.run, model=title(history.run), notices=history.run.notices)

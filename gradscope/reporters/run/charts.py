@@ -90,7 +90,7 @@ def maps_together(a: RunHistory, b: RunHistory) -> tuple[Map, ...]:
 
 
 def stretches(history: RunHistory) -> tuple[Stretch, ...]:
-    """Where findings held, and what happened."""
+    """Return the step ranges of findings and events, for the charts."""
     found = [
         Stretch(first, last, _what(one), TONES.get(one.finding.severity, ""))
         for one in history.findings

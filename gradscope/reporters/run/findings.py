@@ -194,9 +194,9 @@ def where(history: RunHistory) -> str:
 
 
 def news(history: RunHistory, shown: RunHistory | None, *, before: int) -> Iterator[str]:
-    """What ``shown`` did not say yet; at the beginning the last steps, and all else.
+    """Yield lines that ``shown`` did not have; at the beginning also the last steps.
 
-    At the end of the run lines say what could be judged, and the last one how it ended.
+    At the end of the run, lines state what could be judged; the last one states how it ended.
     """
     last = shown.last_step if shown else max(0, history.last_step - before)
     lines = [

@@ -268,7 +268,7 @@ def series_legend(
 
 
 def _steps(columns: Sequence[Column[SeriesRow]], shown: Sequence[SeriesRow]) -> Iterator[str]:
-    """How many steps the figures of each column are of, where that is not the same of all."""
+    """Yield the number of steps behind each column's figures, if columns differ."""
     alike: dict[tuple[int, ...], list[str]] = {}
     for column in columns:
         measure = PARAMETERS.get(column.key)

@@ -110,7 +110,7 @@ class SeriesRow:
 
     @property
     def change(self) -> float:
-        """How far the gradient's norm went, in powers of ten, from the first step to the last."""
+        """Change of the gradient's norm in powers of ten, from the first step to the last."""
         norms: Sequence[float | None]
         if self.series.norms is not None and self.series.norms.steps:
             norms = self.series.norms.gradient

@@ -22,7 +22,7 @@ _HEIGHTS = (
 
 
 def curve_legend(curves: Sequence[str], over: str, *, explained: bool = False) -> Iterator[str]:
-    """What the curves go over, their heights, and the symbols that occur.
+    """Yield the legend of curves: their x axis, their heights, and the symbols that occur.
 
     ``explained``: the legend of a table above explains the heights.
     """
@@ -33,7 +33,7 @@ def curve_legend(curves: Sequence[str], over: str, *, explained: bool = False) -
 
 
 def losses(steps: Sequence[int]) -> str:
-    """How many of the steps were NaN or Inf, and the first: ``1 at 89``, ``3 from 89``."""
+    """Return the number of NaN or Inf steps and the first: ``1 at 89``, ``3 from 89``."""
     if not steps:
         return ""
     return f"{count(len(steps))} {'at' if len(steps) == 1 else 'from'} {count(steps[0])}"
@@ -61,7 +61,7 @@ class Metric:
 
     @property
     def heading(self) -> bool:
-        """Whether it is only a heading of others."""
+        """True if the metric only heads others."""
         return not self.steps
 
     def extreme(self, which: Callable[..., Any]) -> tuple[float, int] | None:
@@ -153,7 +153,7 @@ def _both_norms(steps: Sequence[TrainingStep]) -> list[tuple[float, float]]:
 
 
 def clipping(history: RunHistory) -> str | None:
-    """How many steps were clipped, and to what; None where none was."""
+    """Return the number of clipped steps and the norm they were clipped to; None without any."""
     norms, read = clipped(history.steps), len(_both_norms(history.steps))
     if not norms:
         return None
@@ -257,7 +257,7 @@ def _table(
 
 
 def _notes(of: Sequence[Metric]) -> Iterator[str]:
-    """What the values of some metrics are: ``loss: sum of 4 backwards``."""
+    """Yield notes on the values of metrics: ``loss: sum of 4 backwards``."""
     whose = ""
     for metric in of:
         if metric.heading:

@@ -73,7 +73,7 @@ def title(run: TrainingRun) -> str:
 
 
 def end(history: RunHistory) -> Line:
-    """How the run ended, if it did."""
+    """Return the line on the run's end, or on its current state."""
     run, code = history.run, (history.run.exit or "").strip()
     if run.ended is None:
         if history.age is None:
@@ -94,7 +94,7 @@ def end(history: RunHistory) -> Line:
 
 
 def notes(history: RunHistory) -> Iterator[str]:
-    """What was not recorded, and how the other ranks ended."""
+    """Yield notes on parts that were not recorded, and on the end of the other ranks."""
     yield from (f"note: {plain(notice)}" for notice in history.run.notices)
     yield from (f"note: {line}" for line in without_calls(history))
     others = [run for run in history.ranks if run.rank != history.run.rank]
@@ -120,7 +120,7 @@ def without_calls(history: RunHistory) -> Iterator[str]:
 
 
 def _reduced(runs: Sequence[TrainingRun], world: int, staged: bool) -> Iterator[str]:
-    """Which ranks the figures are reduced over, and how the other ranks ended."""
+    """Yield the ranks over which figures are reduced, and the end of the other ranks."""
     ranks = [run.rank for run in runs]
     of = "the lowest rank of each stage" if staged else f"rank {count(ranks[0])}"
     whose = "the last stage's" if staged else "the ranks' mean"
@@ -155,7 +155,7 @@ def _not_reduced(history: RunHistory) -> Iterator[str]:
 
 
 def _end(run: TrainingRun) -> str:
-    """How many steps a rank made, and how it ended."""
+    """Return a rank's number of steps, and its end."""
     steps = plural(run.steps, "step")
     if run.ended is None:
         return f"{steps}, the file has no end"
@@ -207,7 +207,7 @@ def _optimizer(name: str) -> str:
 
 
 def _sampling(history: RunHistory) -> list[str]:
-    """Which steps were sampled, and the cost of that."""
+    """Return lines on the sampled steps and their cost."""
     run, kept = history.run, history.sampled
     sampled = sum(step.sampled for step in history.steps)
     metrics = ""

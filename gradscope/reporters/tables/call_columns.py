@@ -214,7 +214,7 @@ def _gradient_of(
 
 
 def tone(row: object, text: str) -> str:
-    """How an activation's figure is coloured."""
+    """Return the colour of an activation's figure."""
     if "nan" in text or "inf" in text or text == MISSING:
         return "bad"
     return "warn" if text == "100 %" else ""
@@ -266,7 +266,7 @@ def _facts() -> Iterator[Column[CallRow]]:
 
 
 def _costs() -> Iterator[Column[CallRow]]:
-    """What differs between processes, what a module has, and what a call takes."""
+    """Yield the columns of costs: ranges over ranks, a module's parameters, a call's resources."""
 
     def ranks(row: CallRow, key: str) -> tuple[float, float] | None:
         found: tuple[float, float] | None = getattr(_output(row), key, None)

@@ -68,7 +68,7 @@ def _scale(x: int, calls: list[ModuleCall]) -> Point:
 
 
 def _updates(parameters: Sequence[ParameterStats]) -> Panel:
-    """How far the optimizer moved each parameter; without one, how large its gradient is."""
+    """Chart the update ratio of each parameter; without an optimizer, the gradient ratio."""
     trained = [one for one in parameters if one.requires_grad]
     stepped = any(one.update_ratio is not None for one in trained)
     points = [

@@ -1,4 +1,4 @@
-"""What experiments found → a table each: micro-batches, several losses, edits, gradient checks."""
+"""Tables of experiments: micro-batches, several losses, interventions, gradient checks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def interventions(report: Report, view: View) -> Table | None:
 
 
 def _size(change: Change) -> float:
-    """How far a factor is from 1."""
+    """Return the distance of a factor from 1; -1 without a factor."""
     return -1.0 if change.factor is None else abs(change.factor - 1)
 
 
@@ -86,7 +86,7 @@ def accumulation(report: Report, view: View) -> Table | None:
 
 
 def adds_up(report: Report) -> Line | None:
-    """Whether micro-batches equal the batch, in one sentence."""
+    """Return the line on micro-batches that must equal the batch; None without the test."""
     found = report.accumulation
     if found is None:
         return None

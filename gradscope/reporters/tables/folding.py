@@ -141,7 +141,7 @@ def _blocks(items: Sequence[_Item[Row]], level: int) -> Iterator[list[_Item[Row]
 
 
 def _alike(one: Sequence[_Item[Row]], other: Sequence[_Item[Row]], level: int) -> bool:
-    """Whether two blocks are siblings, numbered otherwise and equal below."""
+    """Return True if two blocks are siblings with other numbers and equal contents."""
     if len(one) != len(other) or min(len(one[0].parts), len(other[0].parts)) <= level:
         return False
     first, second = one[0].parts, other[0].parts

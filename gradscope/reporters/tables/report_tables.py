@@ -96,7 +96,7 @@ def _exact(
 
 
 def _within(name: str, view: View) -> bool:
-    """Whether a module's name has no more parts than the view goes deep."""
+    """Return True if a module's name has at most as many parts as the view's depth."""
     return view.depth is None or (name.count(".") + 1 if name else 0) <= view.depth
 
 
@@ -231,7 +231,7 @@ def tables(report: Report, view: View) -> Iterator[Table]:
 
 
 def lacks_calls(report: Report, view: View) -> bool:
-    """Whether calls are to be shown and there are none."""
+    """Return True if calls are to be shown but there are none."""
     return view.table in (None, "calls") and not report.calls
 
 
@@ -299,7 +299,7 @@ def check(view: View) -> None:
 
 
 def measured(view: View) -> bool:
-    """Whether the view asks for what only its own run can tell."""
+    """Return True if the view needs measurements that take a run of their own."""
     words = {word.removeprefix("+") for word in view.columns or ()}
     words |= {view.bar or "", parse_sort(view.sort or "")[0]}
     return bool(words & set(call_columns.MEASURED))

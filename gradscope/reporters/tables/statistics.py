@@ -27,7 +27,7 @@ _ROUNDINGS = 4
 
 
 def nonfinite(stats: TensorStats | None) -> int:
-    """How many elements are NaN or infinite."""
+    """Return the number of NaN and Inf elements."""
     return 0 if stats is None else (stats.nan or 0) + (stats.inf or 0)
 
 
@@ -42,10 +42,10 @@ def figure(stats: TensorStats, name: str) -> str:
 
 
 def _is_noise(stats: TensorStats) -> bool:
-    """Whether a mean that is not zero has no digit that the values' own rounding leaves certain.
+    """Return True if rounding of the values leaves no certain digit of a non-zero mean.
 
-    What a layer subtracts is rounded in float32 at best, in the same direction for many values;
-    what a half float keeps of each value is rounded alone, and its mean over many by less.
+    A layer's subtraction is rounded in float32 at best, in the same direction for many values. A
+    half float rounds each value separately, so the mean over many values has less error.
     """
     eps = _EPSILON.get(stats.dtype)
     finite = stats.numel - nonfinite(stats)

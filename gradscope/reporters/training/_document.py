@@ -15,7 +15,7 @@ from gradscope.reporters.views import View
 
 
 def document(history: RunHistory, view: View, format: str) -> Document:
-    """What was run, and all of it that the view chooses; ``view.table`` is one table alone."""
+    """Return the document of a run by the view; ``view.table`` selects a single table."""
     history = qualified(history)
     return Document(
         "run",
