@@ -1,4 +1,4 @@
-"""Which findings of a run follow from which: causes, the worst first, each with its symptoms."""
+"""Causes among a run's findings, the worst first, each with the symptoms that follow from it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def explanations(findings: Iterable[TrainingFinding]) -> dict[int, TrainingFindi
 
 
 def is_exact(found: TrainingFinding) -> bool:
-    """Whether it was read at every step, so that it needs no samples."""
+    """Return True if the finding was read at every step, so that it needs no samples."""
     return found.origin is not None or found.code in _of_every_step()
 
 
@@ -77,7 +77,7 @@ def _follows(symptom: TrainingFinding, cause: TrainingFinding) -> bool:
 
 
 def _same_place(symptom: TrainingFinding, cause: TrainingFinding) -> bool:
-    """Whether all that the symptom is of is what the cause concerns."""
+    """Return True if the cause concerns every parameter or module of the symptom."""
     if None not in (symptom.model, cause.model) and symptom.model != cause.model:
         return False
     concerned = cause.parameters
@@ -91,7 +91,7 @@ def _same_place(symptom: TrainingFinding, cause: TrainingFinding) -> bool:
 
 
 def _holds(parameters: Sequence[str], name: str) -> bool:
-    """Whether a parameter or a module is one of these, or has one of them."""
+    """Return True if a parameter or a module is in the list, or contains one of it."""
     inside = f"{name}." if name else ""
     return any(one == name or one.startswith(inside) for one in parameters)
 

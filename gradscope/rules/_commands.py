@@ -29,7 +29,7 @@ def why(report: Report, name: str) -> str:
 
 
 def _model(report: Report) -> str | None:
-    """What names the model on the command line; None for a live one."""
+    """Return the model's name on the command line; None for a live one."""
     file, spec = report.run.file, report.config.get("model")
     if file is not None and not file.endswith(".py"):
         return shlex.quote(file)

@@ -47,15 +47,16 @@ class Block:
 
 
 def stands(course: Course, limits: Limits) -> bool:
-    """Whether a loss no longer falls, not far below where it began, by a rule's limits: "left",
-    "noise" and "errors"."""
+    """Return True if a loss stopped falling close to where it began, by a rule's limits: "left",
+    "noise" and "errors".
+    """
     if not is_left(course, limits["left"]) or course.spread > limits["noise"] * course.last:
         return False
     return course.middle - course.last <= limits["errors"] * course.error
 
 
 def is_left(course: Course, share: float) -> bool:
-    """Whether more than a share of a positive loss is left at the end."""
+    """Return True if more than a share of a positive loss is left at the end."""
     return course.first > 0 and course.lowest > 0 and course.last >= share * course.first
 
 

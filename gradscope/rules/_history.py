@@ -1,7 +1,7 @@
-"""What rules over time read: the course of a training run, kept short whatever its length.
+"""Histories that rules over time read: the course of a training run in constant memory.
 
-A history holds what came *before* the current step or sample, which is ``now``. The
-cost of a step does not grow with the run.
+A history holds the time *before* the current step or sample, which is ``now``. The cost of a step
+does not grow with the run.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class StepHistory:
         return self._losses.setdefault(number, Window())
 
     def _look(self, step: TrainingStep, before: TrainingStep | None) -> None:
-        """What of the step itself counts at once."""
+        """Update the facts that count at the step itself."""
         for rate in step.learning_rates:
             if self.peak < rate < math.inf:
                 self.peak = rate

@@ -1,4 +1,4 @@
-"""Which rules have seen enough of a run: what ``RULE.runs`` declares, against what there was.
+"""Rules that have seen enough of a run: needs declared by ``RULE.runs`` against its contents.
 
 A rule without a finding means something only if it had enough samples.
 """
@@ -67,12 +67,12 @@ class Seen:
         self._first = self._first or step == 1
 
     def add_model(self, model: TrainedModel) -> None:
-        """What is known of a model."""
+        """Note a model, and if its calls are not recorded."""
         self._without_calls = self._without_calls or bool(model.compiled)
 
     @property
     def steps_made(self) -> int:
-        """How many steps each optimizer made, recorded or not: the fewest."""
+        """Steps of each optimizer, recorded or not: the fewest."""
         return min(self._made.values(), default=0)
 
     @property
@@ -82,12 +82,12 @@ class Seen:
 
     @property
     def first(self) -> bool:
-        """Whether step 1 was sampled."""
+        """True if step 1 was sampled."""
         return self._first
 
     @property
     def has_calls(self) -> bool:
-        """Whether the calls of all models are recorded."""
+        """True if the calls of all models are recorded."""
         return not self._without_calls
 
     def steps(self, metrics: tuple[str, ...]) -> int | None:
@@ -129,7 +129,7 @@ def judgement(seen: Seen) -> Judgement:
 
 
 def _needs(entry: Entry, limits: Limits, seen: Seen) -> Iterator[NotJudged]:
-    """What a rule needs, and how much of it there is; nothing if the rule does not apply."""
+    """Yield a rule's needs with the amount so far; nothing if the rule does not apply."""
     runs, code = entry.rule.runs, entry.rule.code
     if runs is None:
         return

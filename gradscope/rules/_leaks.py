@@ -1,4 +1,4 @@
-"""What the rules of leaks share: they read what `gradscope leaks` found."""
+"""Shared part of the leak rules: they read the findings of `gradscope leaks`."""
 
 from __future__ import annotations
 

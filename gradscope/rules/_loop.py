@@ -1,5 +1,4 @@
-"""What the rules of the loop share: how often a fact occurred, in words, and of which
-parameters."""
+"""Shared part of the loop rules: counts of a fact in words, and the parameters it concerns."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ STEPS = 5
 
 
 def enough(loop: LoopRecord, count: int, *, least: int = STEPS) -> bool:
-    """Whether a fact with so many occurrences may be reported."""
+    """Return True if a fact with this many occurrences may be reported."""
     return count >= least or (loop.ended and count > 0)
 
 
@@ -71,7 +70,7 @@ def in_steps(count: int, of: int, what: str = "step", several: str | None = None
 
 
 def first_location(loop: LoopRecord, kind: str) -> str | None:
-    """Where an event of this kind happened first; None where there was none."""
+    """Return the place of the first event of this kind; None without one."""
     events = [*(event for one in loop.rounds for event in one.events), *loop.rest]
     return next((e.location for e in events if e.kind == kind and e.location), None)
 
@@ -84,7 +83,7 @@ def operations(loop: LoopRecord, kind: str, share: float) -> Iterator[LossOperat
 
 
 def of_loss(loop: LoopRecord, part: LossOperation | LossTargets | Reach) -> str | None:
-    """Where a part of the loss is: its own line, else that of the model's call, or of backward."""
+    """Return the place of a part of the loss: its line, else the model call's, or backward's."""
     call = first_location(loop, "call") if part.inside else None
     return part.location or call or first_location(loop, "backward")
 
@@ -154,7 +153,7 @@ def module_of(members: Sequence[LoopParameter]) -> str:
 
 
 def untraced(loop: LoopRecord) -> str:
-    """Why no step was traced, as the end of a piece of advice."""
+    """Return the reason why no step was traced, as the end of an advice."""
     return f" No step was traced: {loop.untraced}." if loop.untraced else ""
 
 

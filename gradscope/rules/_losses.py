@@ -12,7 +12,7 @@ LOG_SOFTMAX = "LogSoftmaxBackward0"
 
 
 def into_cross_entropy(report: Report) -> Iterator[Link]:
-    """What computed the scores of a cross entropy: log-softmax, with the negative likelihood."""
+    """Yield the links that compute the scores of a cross entropy: log-softmax before NLL."""
     losses = {
         (link.name, link.call)
         for link in report.links
@@ -43,5 +43,5 @@ def where(link: Link) -> str:
 
 
 def whose(link: Link) -> str:
-    """Who applies the operation: that module, or the loss where it is outside every module."""
+    """Return the owner of the operation: the module, or the loss outside every module."""
     return "its" if link.name is not None else "the loss's own"

@@ -12,13 +12,13 @@ _SCALE_FREE = (
 
 
 def divides(kind: str | None) -> bool:
-    """Whether it divides by the root of a second moment plus epsilon."""
+    """Return True if the optimizer divides by the root of a second moment plus epsilon."""
     name = (kind or "").lower()
     return "adam" in name or name == "rmsprop"
 
 
 def is_decoupled(kind: str | None, settings: Mapping[str, float]) -> bool:
-    """Whether its weight decay shrinks the weights themselves, beside the gradient's step."""
+    """Return True if weight decay shrinks the weights directly, not through the gradient."""
     name = (kind or "").lower()
     return any(one in name for one in ("adamw", "lion", "muon", "nadamw")) or bool(
         settings.get("decoupled_weight_decay")
@@ -26,6 +26,6 @@ def is_decoupled(kind: str | None, settings: Mapping[str, float]) -> bool:
 
 
 def is_scale_free(kind: str | None) -> bool:
-    """Whether its step is as long however large the gradients are, as long as all are."""
+    """Return True if the step's length does not depend on the gradients' scale."""
     name = (kind or "").lower()
     return "adam" in name or any(one in name for one in _SCALE_FREE)

@@ -14,12 +14,12 @@ def wrapper(ranks: RanksRecord, model: int) -> str | None:
 
 
 def difference(ranks: RanksRecord, model: int, kind: str) -> Difference | None:
-    """How the copies of one kind differ."""
+    """Return the difference between copies of one kind; None without one."""
     return next((d for d in ranks.differences if d.model == model and d.kind == kind), None)
 
 
 def starts_before(one: Difference, other: Difference | None) -> bool:
-    """Whether it was there before the other, which then follows from it."""
+    """Return True if it began before the other, which then follows from it."""
     return other is None or one.steps[0] < other.steps[0]
 
 

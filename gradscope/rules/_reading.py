@@ -31,7 +31,7 @@ class Layer:
 
 
 def complete(report: Report) -> bool:
-    """Whether forward and backward completed, so that what is missing is missing."""
+    """Return True if forward and backward completed, so that a missing gradient is missing."""
     return report.error is None
 
 
@@ -68,13 +68,13 @@ def largest(stats: TensorStats) -> float | None:
 
 
 def is_zero(parameter: ParameterStats) -> bool:
-    """Whether a gradient arrived and every element of it is exactly zero."""
+    """Return True if a gradient arrived and every element of it is exactly zero."""
     stats = parameter.gradient
     return stats is not None and stats.numel > 0 and stats.zeros == stats.numel
 
 
 def nonfinite(stats: TensorStats | None) -> int:
-    """How many elements are NaN or infinite."""
+    """Return the number of NaN and Inf elements."""
     return (stats.nan or 0) + (stats.inf or 0) if stats is not None else 0
 
 
@@ -92,26 +92,26 @@ def middle(values: Iterable[float]) -> float | None:
 
 
 def is_half(report: Report) -> bool:
-    """Whether the run computed in float16."""
+    """Return True if the run computed in float16."""
     return "float16" in (report.run.dtype, report.run.autocast)
 
 
 def is_inferred(report: Report) -> bool:
-    """Whether gradscope chose the loss, so that it is not the user's own."""
+    """Return True if gradscope chose the loss, not the user."""
     return report.run.loss_inferred
 
 
 def is_guessed(report: Report) -> bool:
-    """Whether the loss is a guess: there is none of the model's own, and no target was given."""
+    """Return True if the loss is a guess: neither the model nor the user gave one, nor a target."""
     run = report.run
     return run.loss_inferred and (run.target_drawn or run.loss == "sum")
 
 
 def of_library(report: Report, names: Iterable[str]) -> bool:
-    """Whether an installed library's code decides about all these modules and parameters.
+    """Return True if an installed library's code decides about all these modules and parameters.
 
-    What such a model leaves out or holds back, its makers mean. The nearest class around a name
-    that is not PyTorch's own decides.
+    The library's authors intend what such a model leaves out or freezes. The nearest class around a
+    name that is not PyTorch's own decides.
     """
     modules = {name: facts for facts in report.modules for name in (facts.name, *facts.aliases)}
     decided = []
@@ -124,7 +124,7 @@ def of_library(report: Report, names: Iterable[str]) -> bool:
 
 
 def in_library_code(report: Report, location: str | None) -> bool:
-    """Whether a line is in one of the installed libraries that the model's classes are of."""
+    """Return True if a line is in an installed library that defines one of the model's classes."""
     packages = {facts.library for facts in report.modules} - {None}
     return location is not None and location.partition("/")[0] in packages
 
@@ -158,7 +158,7 @@ class Tree:
                 yield facts
 
     def frozen(self, name: str) -> bool:
-        """Whether a module has parameters in it, and none of them may train."""
+        """Return True if a module has parameters and all are frozen."""
         parameters = self.parameters(name)
         return bool(parameters) and not any(p.requires_grad for p in parameters or ())
 
@@ -187,7 +187,7 @@ LENIENT = (None, "not-in-loss", "not-called")
 
 
 def asks_elsewhere(report: Report) -> bool:
-    """Whether other seeds and batches have still to say if something is missing there too."""
+    """Return True if other seeds and batches must still show if a gradient is missing there too."""
     lost = {p.name for p in missing(report)} if report.elsewhere is None else set()
     return any(
         a.state == "missing" and a.cause in LENIENT and lost.intersection((a.name, *a.upstream))
@@ -215,7 +215,7 @@ def never_called(report: Report) -> dict[str, tuple[str, ...]]:
 
 
 def _idle(tree: Tree, name: str, lost: set[str]) -> bool:
-    """Whether nothing in a module ran, though it has something to train."""
+    """Return True if a module has trainable parameters and nothing in it ran."""
     facts, parameters = tree.modules[name], tree.parameters(name)
     if facts.calls or not parameters or any(kind in _HOLDERS for kind in facts.kinds):
         return False

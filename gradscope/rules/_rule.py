@@ -63,13 +63,13 @@ class Limits:
         return self.limits[name]
 
     def source(self, name: str) -> str:
-        """Who says so."""
+        """Return the source of a threshold."""
         return self.limits[name].source
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How a rule on one step judges a training run, of which it gets the sampled steps.
+    """Use of a rule for one step in a training run, on the sampled steps.
 
     What a rule declares here says from when on it can be judged; see ``_judged.py``.
 
@@ -119,16 +119,16 @@ class Runs:
 
     @property
     def over_steps(self) -> bool:
-        """Whether the rule reads the metrics of every step."""
+        """True if the rule reads the metrics of every step."""
         return bool(self.metrics)
 
     @property
     def over_samples(self) -> bool:
-        """Whether it reads samples."""
+        """True if the rule reads samples."""
         return self.samples > 0 and not self.loop
 
     def steps_needed(self, limits: Limits) -> int:
-        """How many steps with its metrics there must be before it can speak."""
+        """Return the number of steps with its metrics that the rule needs."""
         return _number(self.steps_before, limits) + self.steps
 
     def samples_needed(self, limits: Limits) -> int:

@@ -1,4 +1,4 @@
-"""Which rules look, and how strictly: from the config's key ``rules`` and from options."""
+"""Settings of rules: choice and thresholds, from the config's key ``rules`` and options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ FAIL_ON = (*SEVERITIES, "never")
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
-    """Which rules run. ``thresholds`` are numbers by code and name, on top of the preset's.
+    """Choice of rules. ``thresholds`` are numbers by code and name, on top of the preset's.
+    ``thresholds`` are numbers by code and name, on top of the preset's.
 
     ``select`` and ``ignore`` hold codes, beginnings of codes, or names; an empty ``select`` is all.
     ``fail_on`` None is left to the command.

@@ -39,7 +39,7 @@ def severity(answer: Answer) -> str | None:
 
 
 def reaches(found: Iterable[Finding | Answer], threshold: str) -> bool:
-    """Whether one of them is as bad as ``threshold`` or worse; ``never`` is out of reach."""
+    """Return True if one is as severe as ``threshold`` or more; ``never`` is never reached."""
     if threshold not in SEVERITIES:
         return False
     counting = SEVERITIES[: SEVERITIES.index(threshold) + 1]

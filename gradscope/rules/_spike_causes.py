@@ -1,4 +1,4 @@
-"""Which cause a spike had, by the evidence in its capsule: one function for each."""
+"""Causes of a spike, by the evidence in its capsule: one function for each."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _samples(capsule: Capsule) -> str | None:
 
 
 def _size(sample: SpikeSample, others: Sequence[SpikeSample]) -> float:
-    """How many times as large as the others' its input is; NaN where that is not known."""
+    """Return how many times as large as the others' its input is; NaN if unknown."""
     scales = [one.input_rms for one in others if one.input_rms]
     if sample.input_rms is None or not scales:
         return math.nan
@@ -99,7 +99,7 @@ def _size(sample: SpikeSample, others: Sequence[SpikeSample]) -> float:
 
 
 def _is_aftermath(capsule: Capsule) -> bool:
-    """Whether it follows a spike that no sample made, or the steps before were unusual too."""
+    """Return True if it follows a spike without a sample as cause, or unusual steps."""
     return capsule.follows is not None or len(_unusual_before(capsule)) > _UNUSUAL_BEFORE
 
 
@@ -116,7 +116,7 @@ def _unusual_before(capsule: Capsule) -> list[int]:
 
 
 def _still_high(capsule: Capsule, held: float) -> bool:
-    """Whether the other samples' part of the gradient stands out as well."""
+    """Return True if the other samples' part of the gradient is unusually large too."""
     if capsule.usual_norm is None or capsule.norm is None or capsule.kind == "asked":
         return False
     usual = max(_USUAL * capsule.usual_norm, capsule.high_norm or 0.0)
@@ -178,7 +178,7 @@ def _weights(capsule: Capsule) -> str | None:
 
 
 def _reach(capsule: Capsule, steps: int) -> float | None:
-    """How far the last updates can have moved the weights, at most."""
+    """Return the largest distance by which the last updates can have moved the weights."""
     state = capsule.state
     assert state is not None
     between = capsule.signals[-1 - steps : -1]

@@ -1,4 +1,4 @@
-"""How far an optimizer moves a model's weights, over all of its samples."""
+"""Updates of a model's weights by an optimizer, over all of its samples."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Weights:
         self._decays.append(middle(one for one in shares if one is not None) or 0.0)
 
     def record(self, model: int, optimizer: str) -> LoopWeights | None:
-        """What is known; None before the first sample that moved a weight."""
+        """Return the record; None before the first sample that moved a weight."""
         if not self._samples:
             return None
         late = list(self._decays)[len(self._decays) // 2 :]

@@ -50,10 +50,10 @@ class Window:
             self.factor = _SIGMA * _middle(sorted([abs(log(v) - center) for v in ordered]))
 
     def deviations(self, value: float, floor: float) -> float:
-        """How many standard deviations a value lies above the median, by their logarithms.
+        """Return the distance of a value above the median, in standard deviations of the logarithm.
 
-        Noise is a share of what it is the noise of, and its tails are long: so is a loss's.
-        ``floor`` is the least deviation that is believed; without logarithms it is a plain one.
+        Noise is relative to the value, and its tails are long, for a loss too. ``floor`` is the
+        least deviation to trust; without logarithms it is a plain one.
         """
         if self.factor is not None and value > 0:
             return (math.log(value) - math.log(self.usual)) / max(self.factor, floor)

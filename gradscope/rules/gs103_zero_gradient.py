@@ -139,7 +139,7 @@ def _has_weight(members: Sequence[LoopParameter]) -> bool:
 
 
 def _traced(answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord) -> Finding:
-    """What a trace of one step showed, and in how many steps it occurred."""
+    """Return the finding of one step's trace, with the number of steps."""
     gets = "gets" if len(members) == 1 else "get"
     return RULE.finding(
         answer.starts or module_of(members),
@@ -187,7 +187,7 @@ def _zeros(report: Report, limits: Limits) -> list[ParameterStats]:
 
 
 def _often(report: Report, limits: Limits) -> Callable[[str], bool]:
-    """Whether a zero is more than a step in which no sample took this way."""
+    """Return a test for names: True if a zero gradient is more than one unlucky batch."""
     seen: dict[str, list[float]] = {}
     for record in report.history[-_WINDOW:]:
         for part in record.parameters:

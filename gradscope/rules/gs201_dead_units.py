@@ -138,13 +138,13 @@ def _each(one: UnitActivity, limits: Limits) -> tuple[float, float, str]:
 
 
 def _rows(call: ModuleCall) -> int | None:
-    """How many samples a call's output has, if it is a tensor of some."""
+    """Return the number of samples in a call's output; None without one."""
     shape = call.outputs[0].activation.shape if call.outputs else ()
     return shape[0] if shape else None
 
 
 def _independent(one: UnitActivity, rows: int | None) -> float:
-    """How many values of a unit are worth counting, of which each sample has as many."""
+    """Return the number of independent values per unit, given the samples in the batch."""
     if rows is None or not 0 < rows <= one.samples:
         return one.samples
     return math.sqrt(rows * one.samples)
@@ -204,7 +204,7 @@ def _held_against(samples: float, share: float) -> float:
 
 
 def _off(samples: int) -> str:
-    """What a dead unit is; of up to a hundred values 1 % is none."""
+    """Return the words for dead units; up to a hundred values, 1 % is none."""
     if samples <= 100:
         return f"were off in all {plural(samples, 'value')} each"
     return f"were on in under 1 % of {plural(samples, 'value')} each"
@@ -236,7 +236,7 @@ def _shares(report: Report, limits: Limits) -> Iterator[tuple[ParameterStats, fl
 
 
 def _explained(report: Report) -> set[str]:
-    """What has a gradient of zeros for another reason than dead units."""
+    """Return parameters whose zero gradients have another cause than dead units."""
     zero = [answer for answer in report.answers if answer.state == "zero"]
     dead = [answer for answer in zero if answer.cause in ("dead-activation", None)]
     names = {name for answer in zero for name in answer.upstream}
@@ -244,9 +244,9 @@ def _explained(report: Report) -> set[str]:
 
 
 def _suspicious(parameter: ParameterStats, samples: float, limits: Limits) -> bool:
-    """Whether more units are without a gradient than if so many were dead as may be.
+    """Return True if more units lack a gradient than the allowed dead share explains.
 
-    Of the others, as many are off for the full batch as of units that are on every other time.
+    Units that are active half of the time may also be off in the full batch by chance.
     """
     stats = parameter.gradient
     if stats is None or not stats.zeros or not parameter.requires_grad:

@@ -102,7 +102,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _enough(one: UnitActivity, limits: Limits) -> bool:
-    """Whether there is something to judge by: of a softmax the units are its distributions."""
+    """Return True if there is enough to judge; a softmax's units are its distributions."""
     if one.op == "softmax":
         return one.units > 0 and one.units >= limits["distributions"]
     return one.units > 0 and one.units * one.samples >= limits["values"]
@@ -158,7 +158,7 @@ def _values(one: UnitActivity, limits: Limits) -> Finding | None:
 
 
 def _large_inputs(report: Report, limits: Limits) -> bool:
-    """Whether large values go into an activation, or may: a function has no call to read."""
+    """Return True if large values enter an activation, or may: a function has no call to read."""
     limit = limits["input"]
     normed = {link.name for link in report.links if "BatchNorm" in link.into}
     if any(
@@ -177,8 +177,9 @@ def _large_inputs(report: Report, limits: Limits) -> bool:
 
 
 def _flat_values(report: Report) -> bool:
-    """Whether a layer takes in what lies at -1 and 1, or at 0 and 1, and nowhere between, or a
-    recurrent layer, whose states are such, gives many that are near to it."""
+    """Return True if a layer's inputs lie at -1 and 1, or at 0 and 1, and nowhere between, or if a
+    recurrent layer returns many values near to these, as its states are.
+    """
     recurrent = {facts.name for facts in report.modules if {"RNN", "RNNCell"} & {*facts.kinds}}
     if any(
         _RECURRENT < (rms(call.outputs[0].activation) or 0) <= 1

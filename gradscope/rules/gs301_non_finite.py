@@ -86,7 +86,7 @@ def _finding(origin: NonFiniteOrigin, severity: str) -> Finding:
 
 
 def _damaged(report: Report) -> tuple[str, str, int] | None:
-    """Where a NaN or Inf did harm: the name, a sentence, how many elements."""
+    """Return the place of a NaN or Inf that did harm: name, sentence, number of elements."""
     for p in report.parameters:
         if count := nonfinite(p.value):
             return p.name, f"the parameter has {plural(count, 'NaN or Inf element')}", count

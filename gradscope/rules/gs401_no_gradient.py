@@ -138,7 +138,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 def _traced(
     answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord, where: str | None
 ) -> Finding:
-    """What a trace of one step showed, and in how many steps it occurred."""
+    """Return the finding of one step's trace, with the number of steps."""
     steps = max(one.steps for one in members)
     gets = "gets" if len(members) == 1 else "get"
     meant = all("library" in one.facts for one in members) and answer.cause in LENIENT
@@ -155,7 +155,7 @@ def _traced(
 
 
 def _clearing(members: Sequence[LoopParameter], loop: LoopRecord) -> str | None:
-    """Where the gradients of these are cleared between a backward and the step after it."""
+    """Return the place that clears these gradients between a backward and its step."""
     optimizers = {name for one in members for name in one.optimizers}
     owners = optimizers | {one.model for one in members}
     for one in loop.rounds:

@@ -143,6 +143,6 @@ def _is_list(facts: ModuleFacts) -> bool:
 
 
 def _ran(tree: Tree, name: str) -> bool:
-    """Whether a module was called, or at least used."""
+    """Return True if a module was called, or one of its parameters got a gradient."""
     below = [tree.known.get(one) for one in tree.below(name)]
     return bool(tree.modules[name].calls) or any(p and p.gradient is not None for p in below)

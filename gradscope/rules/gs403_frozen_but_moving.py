@@ -82,7 +82,7 @@ class _Moving:
 
 
 class _Training:
-    """Where in forward a module trains, as far as its calls are recorded."""
+    """Order of modules that train in forward, from the recorded calls."""
 
     def __init__(self, report: Report) -> None:
         owners = {p.name.rpartition(".")[0] for p in report.parameters if p.requires_grad}
@@ -92,20 +92,23 @@ class _Training:
         self._calls = [facts.calls for facts in report.modules if facts.name in owners]
 
     def upstream_trains(self, name: str) -> bool:
-        """Whether a trainable module runs upstream of a module: gradients go through it."""
+        """Return True if a trainable module runs upstream of a module: gradients pass through
+        it.
+        """
         return name in self._through and min(self._trains, default=math.inf) < self._order[name]
 
     def more_often(self, facts: ModuleFacts) -> bool:
-        """Whether no gradient goes through a module, and all that trains runs more often than it.
+        """Return True if no gradient passes a module, and every trainable one runs more often.
 
-        So it is with a generator in its discriminator's step, which sees real samples too.
+        An example is a generator in its discriminator's step, which gets real samples too.
         """
         known = facts.name in self._order and facts.name not in self._through
         return known and min(self._calls, default=0) > facts.calls
 
     def only_upstream_trains(self, name: str) -> bool:
-        """Whether all trainable modules run upstream, as of a discriminator in a generator's
-        step."""
+        """Return True if all trainable modules run upstream, as for a discriminator in a
+        generator's step.
+        """
         return self.upstream_trains(name) and max(self._trains) < self._order[name]
 
 
@@ -144,9 +147,9 @@ _AVERAGE = (
 
 
 def _has_trained_twin(report: Report, part: str) -> bool:
-    """Whether another module has parameters of the same names and shapes, all of which train.
+    """Return True if another module has parameters of equal names and shapes, and all train.
 
-    One block of a stack has such twins by construction: names that differ in numbers do not count.
+    Blocks of a stack are alike by construction: names that differ only in numbers do not count.
     """
     shapes: dict[str, dict[str, tuple[int, ...]]] = {}
     frozen: set[str] = set()

@@ -105,7 +105,7 @@ def _plain_tensor(kept: PlainTensor, model: LoopModel) -> Finding:
 
 
 def _place(members: Sequence[LoopParameter], loop: LoopRecord) -> str | None:
-    """Where the optimizer was made; of what was made after it, that line."""
+    """Return the line of the optimizer, or of a parameter made after it."""
     late = (one.made for one in members if one.late)
     return next(late, loop.optimizers[0].location)
 
@@ -127,14 +127,14 @@ def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord, step
 
 
 def _made_at(names: Sequence[str], loop: LoopRecord) -> str | None:
-    """Where they were made, if another model runs them; else where the last optimizer was."""
+    """Return the line of the models if others run them, else that of the last optimizer."""
     inside = _is_run_by_others(names, loop)
     made = (one.made for one in loop.models if inside and one.name in names and one.made)
     return next(made, loop.optimizers[-1].location)
 
 
 def _is_run_by_others(names: Sequence[str], loop: LoopRecord) -> bool:
-    """Whether they are in a plain container, or there is a model that trains beside them."""
+    """Return True if they are in a plain container, or another model trains beside them."""
     if any(one.kept_in for one in loop.models if one.name in names):
         return True
     return any(one.calls and one.held for one in loop.models if one.name not in names)

@@ -49,7 +49,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _asked(parameter: ParameterStats, patterns: Sequence[Pattern]) -> bool:
-    """Whether the patterns freeze a parameter: the last that matches wins."""
+    """Return True if the patterns freeze a parameter: the last that matches wins."""
     named, frozen = Named(parameter.name, parameter.aliases), False
     for pattern in patterns:
         if pattern.matches(named):

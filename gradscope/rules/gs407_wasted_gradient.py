@@ -77,7 +77,7 @@ def _first_training(report: Report, tree: Tree) -> int | None:
 
 
 def _own(tree: Tree, call: ModuleCall) -> set[bool]:
-    """Whether the module's own parameters train: {False} where it has some and none does."""
+    """Return whether the module's own parameters train: {False} if it has some and none does."""
     facts = tree.modules.get(call.name)
     names = facts.parameters if facts else ()
     return {tree.known[name].requires_grad for name in names if name in tree.known}

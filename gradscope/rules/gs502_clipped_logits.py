@@ -63,7 +63,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _at_zero(report: Report, link: Link) -> bool:
-    """Whether a clamp cuts at zero, and not at some far bound."""
+    """Return True if a clamp cuts at zero, not at a far bound."""
     stats = output_of(report, link.name, link.call)
     return stats is not None and stats.min == 0 and bool(stats.zeros)
 

@@ -56,6 +56,6 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _all_train(tree: Tree, names: set[str | None]) -> bool:
-    """Whether every norm takes the batch's own mean; one outside every module is not known."""
+    """Return True if every norm uses batch statistics; one outside every module counts as so."""
     facts = [tree.modules.get(name) if name is not None else None for name in names]
     return all(one is None or one.training for one in facts)

@@ -89,7 +89,7 @@ def _is_trained(report: Report) -> bool:
 
 
 def _scores(report: Report) -> TensorStats | None:
-    """What the model gave. Classes are the second axis or, of tokens, the last."""
+    """Return the model's scores. Classes are the second axis or, for tokens, the last."""
     root = next((call for call in report.calls if call.name == ""), None)
     given = [output.activation for output in root.outputs] if root else []
     return next((stats for stats in given if len(stats.shape) > 1), None)

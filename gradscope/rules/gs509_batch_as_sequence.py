@@ -62,6 +62,6 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _takes(call: ModuleCall, given: tuple[int, ...]) -> bool:
-    """Whether the first two axes of what a layer gets are those of the model's input."""
+    """Return True if a layer's input has the first two axes of the model's input."""
     shapes = [one.activation.shape for one in call.inputs[:1]]
     return any(len(shape) == 3 and tuple(shape[:2]) == tuple(given[:2]) for shape in shapes)

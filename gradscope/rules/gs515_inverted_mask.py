@@ -69,7 +69,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _true(call: ModuleCall, shape: tuple[int, ...]) -> int | None:
-    """How many entries of a call's padding mask are True; None without one."""
+    """Return the number of True entries in a call's padding mask; None without one."""
     for one in call.inputs:
         mask = one.activation
         if one.path in _MASKS and mask.dtype == "bool" and mask.shape == shape:

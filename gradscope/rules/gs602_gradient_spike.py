@@ -147,7 +147,7 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
 
 
 def _is_far(history: SampleHistory) -> bool:
-    """Whether the sample is farther from the last than samples were from each other."""
+    """Return True if the sample is farther from the last than samples usually are."""
     if history.now is None or len(history.steps) < 2:
         return False
     distances = [after - before for before, after in pairwise(history.steps)]

@@ -75,7 +75,7 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
 
 
 def _falls(course: Course, errors: float) -> bool:
-    """Whether it falls, or may: what the noise would hide is no plateau."""
+    """Return True if the loss falls, or may fall within the noise: then there is no plateau."""
     noise = errors * course.error
     fallen = course.first - course.last
     if fallen <= errors * course.spread / course.began**0.5 + noise:

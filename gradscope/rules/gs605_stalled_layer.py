@@ -84,7 +84,7 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
 
 
 def _pace(weight: ParameterHistory) -> float | None:
-    """How far the step moved it; None where that is GS103's to say, or is not known."""
+    """Return the update ratio; None if unknown, or for a zero gradient, which GS103 reports."""
     now = weight.now
     if now.moved is False:
         zero = now.gradient is not None and now.gradient.zeros == now.gradient.numel

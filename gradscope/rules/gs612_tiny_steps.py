@@ -73,7 +73,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _reason(loop: LoopRecord, optimizer: LoopOptimizer, rate: float) -> tuple[str, str | None]:
-    """What has set the rate, if that is known, and where."""
+    """Return the cause of the rate and its place, if known."""
     for one in loop.schedulers:
         if one.optimizer == optimizer.name and one.target and rate < _FAR * one.target:
             return (

@@ -68,7 +68,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _cleared(rounds: list[Round], optimizer: str) -> str:
-    """What clears gradients, if anything does."""
+    """Return the sentence on what clears gradients."""
     others = {
         event.of
         for one in rounds
@@ -84,7 +84,7 @@ def _cleared(rounds: list[Round], optimizer: str) -> str:
 
 
 def _elsewhere(rounds: list[Round], optimizer: str) -> str | None:
-    """Where other gradients than the optimizer's are cleared in its place."""
+    """Return the place that clears other gradients instead of the optimizer's."""
     events = [event for one in rounds for event in one.events if event.kind == "zero"]
     if any(event.of == optimizer for event in events):
         return None

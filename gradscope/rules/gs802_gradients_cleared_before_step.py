@@ -58,7 +58,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _zero(rounds: list[Round]) -> tuple[str, str | None]:
-    """What cleared them, and where."""
+    """Return the call that cleared them, and its place."""
     for one in rounds:
         if "cleared" in one.step.facts:
             for event in reversed(one.events):

@@ -77,7 +77,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _held(optimizer: LoopOptimizer, stale: Sequence[LoopParameter], loop: LoopRecord) -> str:
-    """What it holds, whose that is, and since when."""
+    """Return the sentence on the stale parameters: their owner, and since when."""
     count = plural(len(stale), "parameter")
     owners = {one.model for one in stale if one.model}
     every = len(stale) == optimizer.parameters and len(owners) == 1
@@ -95,7 +95,7 @@ def _held(optimizer: LoopOptimizer, stale: Sequence[LoopParameter], loop: LoopRe
 
 
 def _instead(unheld: Sequence[LoopParameter], loop: LoopRecord) -> str:
-    """What it should hold."""
+    """Return the sentence on the parameters that the optimizer should hold."""
     if not unheld:
         return ""
     names = these(full_names(unheld, loop))

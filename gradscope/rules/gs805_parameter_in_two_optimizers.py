@@ -55,7 +55,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _take_turns(loop: LoopRecord, optimizers: tuple[str, ...]) -> bool:
-    """Whether each makes a step before another has made its last."""
+    """Return True if each optimizer steps before another has made its last step."""
     if len(set(optimizers)) < 2:
         return False
     firsts, lasts, counts = [], [], []

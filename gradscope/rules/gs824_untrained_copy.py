@@ -87,7 +87,7 @@ def _named(copy: LoopModel, model: LoopModel) -> str:
 
 
 def _is_left(model: LoopModel) -> bool:
-    """Whether nobody trains it, updates it, or has frozen it."""
+    """Return True if the copy is trainable, and is neither trained, updated nor frozen."""
     full = model.trainable == model.parameters > 0
     return model.unchanged and not model.calls and not model.held and full
 
