@@ -278,3 +278,16 @@ def test_verification_sees_one_flipped_bit():
 )
 def test_differences(one, other, difference):
     assert _difference(one, other) == difference
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.complex128])
+@pytest.mark.parametrize("first", [0, 1, 4])
+@pytest.mark.parametrize("count", [0, 1, 7, 8])
+def test_bits_are_compared_wherever_a_tensor_begins(dtype, first, count):
+    one = torch.arange(16).to(dtype)[first : first + count]
+    other = torch.cat([torch.zeros(3), torch.arange(16)]).to(dtype)[3 + first : 3 + first + count]
+    assert same_bits(one, other)
+    for i in range(count):
+        changed = other.clone()
+        changed[i] += 1
+        assert not same_bits(one, changed)
