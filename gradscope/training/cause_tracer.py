@@ -99,7 +99,7 @@ class CauseTracer:
 
     @property
     def wanted(self) -> bool:
-        """Whether the next step is to be traced."""
+        """True if the next step is to be traced."""
         return bool(self._wanted)
 
     def begin(self, models: Iterable[tuple[str, Model]]) -> None:
@@ -177,7 +177,7 @@ class CauseTracer:
 
     @property
     def needs_stacks(self) -> bool:
-        """Whether the nodes of the graph are to remember the Python stacks that make them."""
+        """True if the nodes of the graph must keep the Python stacks of their creation."""
         return self.active and not all(one.found for one in self._zero)
 
     def step_ended(self, optimizer: int, optimizers: Sequence[int]) -> bool:
@@ -239,7 +239,7 @@ class CauseTracer:
 
     @property
     def lingers(self) -> bool:
-        """Whether something is still to be taken away."""
+        """True if a mode is still to be removed."""
         return not self.active and self._modes_with_zero > 0
 
     def _fail(self, error: Exception) -> None:
@@ -260,7 +260,7 @@ def _cleared(names: tuple[str, ...]) -> tuple[Answer, ...]:
 
 
 def foreign_modes() -> bool:
-    """Whether a mode is on that the script may take away from below ours: they are a stack."""
+    """Return True if a mode of the script lies below ours on the stack and may be removed there."""
     modes = [
         torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())
     ]

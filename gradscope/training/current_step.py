@@ -161,12 +161,12 @@ class CurrentStep:
 
     @property
     def until_ready(self) -> int:
-        """How many backwards there were before gradients were ready for the first time."""
+        """Number of backwards until gradients were ready for the first time."""
         return max(1, self.backwards if self.end is None else self.end)
 
     @property
     def is_read(self) -> bool:
-        """Whether the gradients were read after the last backward."""
+        """True if the gradients were read after the last backward."""
         return self._read_after == self.backwards
 
     def measure(self, parameters: Sequence[nn.Parameter], optimizer: str) -> None:

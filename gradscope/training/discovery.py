@@ -68,7 +68,7 @@ def live_optimizers() -> list[Optimizer]:
 
 
 def steps_made(optimizer: Optimizer) -> int | None:
-    """How many steps it has made, by what it keeps of its parameters; None where it keeps none."""
+    """Return the optimizer's number of steps from its state; None without any."""
     counts = [one["step"] for one in optimizer.state.values() if "step" in one]
     return int(max(counts)) if counts else None
 
@@ -78,8 +78,9 @@ def _trains(module: nn.Module) -> bool:
 
 
 def variable_name(found: object) -> str | None:
-    """What the script calls it: a variable of the main module or of a function that runs, else an
-    attribute of an object that such a variable holds."""
+    """Return the script's name for an object: a variable of the main module or of a running
+    function, else an attribute of an object in such a variable.
+    """
     same = _same(found)
     scopes = [dict(vars(sys.modules["__main__"])), *_scopes()]
     for scope in scopes:
@@ -154,7 +155,8 @@ def _plain_attributes(owner: object) -> dict[str, Any]:
 
 
 def compiled_inside(outer: nn.Module, model: nn.Module) -> str | None:
-    """What is compiled: the "model", "parts" of it, or None. A hook there would be traced.
+    """Return the compiled part: the "model", "parts" of it, or None. A hook there would be traced.
+    A hook there would be traced.
 
     Args:
         outer: the model with its wrappers.

@@ -1,4 +1,4 @@
-"""Whether a script's model can run beside its training without the script noticing."""
+"""Decide if a script's model can run beside its training without the script noticing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradscope.training.models import Model
 
 
 def refusal(model: Model) -> str:
-    """Why extra passes could be seen by the script, or could not be believed; "": neither."""
+    """Return why the script could notice extra passes, or spoil them; "" if neither."""
     module = model.module
     if model.compiled:
         return "the model is compiled"

@@ -105,7 +105,7 @@ def read(parameters: Sequence[nn.Parameter]) -> Gradients:
 
 
 def are_finite(parameters: Sequence[nn.Parameter]) -> bool:
-    """Whether their gradients are."""
+    """Return True if all gradients of the parameters are finite."""
     gradients, total = [], 0.0
     for parameter in parameters:  # in every step: no frame of Python's for each
         gradient = parameter.grad

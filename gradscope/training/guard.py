@@ -102,8 +102,9 @@ class TrainingThread:
         self.ident: int | None = None
 
     def is_another(self, *, trains: bool = True) -> bool:
-        """Whether the thread that asks is another one; where there is none yet and it ``trains``,
-        it is the one from now on."""
+        """Return True if this thread is another one than the training thread; without a training
+        thread, a caller that ``trains`` becomes it.
+        """
         here = get_ident()
         if here == self.ident or not (trains or self.ident):
             return False

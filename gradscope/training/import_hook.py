@@ -40,7 +40,7 @@ class ImportHook(MetaPathFinder):
 
     @property
     def done(self) -> bool:
-        """Whether the action was called."""
+        """True if the action was called already."""
         return self._done
 
     def install(self) -> None:
@@ -73,7 +73,9 @@ class ImportHook(MetaPathFinder):
         self._action(late)
 
     def _wait_for(self, module: ModuleType) -> bool:
-        """Whether the module is being imported; Python reports its spec when it is complete."""
+        """Return True if the module is being imported; Python reports its spec when it is
+        complete.
+        """
         spec = vars(module).get("__spec__")
         if getattr(spec, "_initializing", False):
             if type(spec) is ModuleSpec:
@@ -183,7 +185,7 @@ def _notifying(imported: Callable[[ModuleSpec], None]) -> type[ModuleSpec]:
 
 
 def _is_being_imported(name: str, frame: FrameType | None) -> bool:
-    """Whether the body of a module of the package runs on a thread's stack."""
+    """Return True if the body of a module of the package runs on a thread's stack."""
     while frame is not None:
         if frame.f_code.co_name == "<module>":
             running = str(frame.f_globals.get("__name__", ""))

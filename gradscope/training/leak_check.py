@@ -67,7 +67,7 @@ class LeakCheck:
             self._inputs[model.id] = _kept(args, kwargs)
 
     def due(self, step: int) -> bool:
-        """Whether the models are judged after this step."""
+        """Return True if the models are judged after this step."""
         return step >= STEP and not self._done
 
     def judge(self, step: int) -> None:
@@ -156,7 +156,7 @@ def _advised(one: AxisResult) -> AxisResult:
 
 
 def _predicts_next(batch: Batch) -> bool:
-    """Whether one input is another that begins one position later: a target, as of a GPT."""
+    """Return True if one input is another shifted by one position: a target, as for a GPT."""
     rows = [
         t
         for _, t in find((batch.args, batch.kwargs), torch.Tensor)
@@ -174,7 +174,7 @@ def _predicts_next(batch: Batch) -> bool:
 
 
 def _is_graph(batch: Batch) -> bool:
-    """Whether an input says which entries of another are connected: these are no samples."""
+    """Return True if an input holds the edges of a graph between the entries of another."""
     tensors = [t for _, t in find((batch.args, batch.kwargs), torch.Tensor) if t.dim() == 2]
     for one in tensors:
         edges = one.size(0) == 2 and one.dtype in (torch.int64, torch.int32)
@@ -215,7 +215,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 @contextmanager
 def _unnoticed() -> Iterator[None]:
-    """What the block prints, logs and warns of is dropped, and comes again where it comes again."""
+    """Drop all prints, logs and warnings of the block; a later repetition appears as usual."""
     disabled, shown = logging.root.manager.disable, warnings.showwarning
     handlers = list(logging.root.handlers)  # `logging.warning` makes one where there is none
     registries = [

@@ -43,7 +43,7 @@ class Frequency:
         self._seconds: deque[float] = deque(maxlen=MEASURED)
 
     def includes(self, step: int) -> bool:
-        """Whether it is done in the step that comes after so many."""
+        """Return True if the work is done in the step after this many."""
         return self.every == 1 or step * _GOLDEN % 1.0 < 1 / self.every
 
     def took(self, seconds: float) -> None:
@@ -89,7 +89,9 @@ class MetricsSchedule:
         self._own = 0.0  # gradscope's seconds in the last step without readings
 
     def is_recorded(self, known: ObservedOptimizer | None) -> bool:
-        """Whether the step that ends now is: all that stand out are, as by half another loss."""
+        """Return True if the ending step is recorded, as any whose loss changed by half or is
+        NaN.
+        """
         if self._records or self._current.nonfinite is not None:
             return True
         before = None if known is None else known.loss

@@ -104,7 +104,7 @@ class Models:
 
     @property
     def are_given(self) -> bool:
-        """Whether the caller named them."""
+        """True if the caller named the models."""
         return self._given is not None
 
     def search(self) -> bool:

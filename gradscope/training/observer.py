@@ -242,7 +242,7 @@ class Observer:
 
     @property
     def step(self) -> int:
-        """How many steps have ended."""
+        """Number of steps that have ended."""
         return self._steps.number
 
     def loop(self) -> LoopRecord:
@@ -267,17 +267,17 @@ class Observer:
 
     @property
     def cut(self) -> bool:
-        """Whether the script was made to end before its end."""
+        """True if gradscope ended the script early."""
         return self._steps.cut
 
     @property
     def backwards(self) -> int:
-        """How many backwards have begun."""
+        """Number of backwards that have begun."""
         return self._loop.backwards
 
     @property
     def schedule(self) -> Schedule:
-        """Which steps are sampled, and what that costs."""
+        """Schedule of the sampled steps, and their cost."""
         return self._parts.schedule
 
     @property
@@ -287,12 +287,12 @@ class Observer:
 
     @property
     def device(self) -> str | None:
-        """Where the first model was that was sampled."""
+        """Device of the first model that was sampled."""
         return self._parts.sampling.device
 
     @property
     def one_of_several(self) -> bool:
-        """Whether other processes train the same."""
+        """True if other processes train the same model."""
         return self._calls.several
 
     # ---------------------------------------------------------------- what PyTorch calls
@@ -361,7 +361,7 @@ class Observer:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What is called in the block is no part of the training."""
+        """Exclude the calls in the block from the training."""
         sampler = self._parts.sampling.sampler
         with nullcontext() if sampler is None else sampler.paused():
             self._calls.aside = True

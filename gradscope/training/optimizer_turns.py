@@ -1,4 +1,4 @@
-"""Which steps are sampled together: until every optimizer that takes its turn had a step."""
+"""Turns of optimizers: steps are sampled together until every optimizer has stepped."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class OptimizerTurns:
         optimizer: ObservedOptimizer | None,
         held: Collection[nn.Parameter],
     ) -> list[TrainingRecord]:
-        """What was seen in a step that has ended: models that were not recorded yet, and samples.
+        """Return the records of an ended step: new models, and samples.
 
         Args:
             step: its step metrics.

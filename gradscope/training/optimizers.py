@@ -28,7 +28,7 @@ class ObservedOptimizer:
     groups: Sequence[int] = ()
 
     def is_as_seen(self, optimizer: Optimizer) -> bool:
-        """Whether it holds as many parameters in each group as when it was read."""
+        """Return True if each group holds as many parameters as when it was read."""
         seen, groups = self.groups, optimizer.param_groups
         same = len(seen) == len(groups) and bool(self.held)
         for count, group in zip(seen, groups, strict=False):
@@ -79,7 +79,7 @@ class Optimizers:
         return seen
 
     def known(self, optimizer: Optimizer) -> ObservedOptimizer:
-        """What is known of one whose parameters count now. It is called in every step."""
+        """Return the record of an optimizer with its current parameters. Called in every step."""
         latest = self._latest
         known = latest[1]() if latest is not None and latest[0]() is optimizer else None
         if known is not None and known.is_as_seen(optimizer):
@@ -112,11 +112,11 @@ class Optimizers:
 
     @property
     def backwards(self) -> int:
-        """How many backwards the last steps had until gradients were ready: the fewest."""
+        """Fewest backwards that the last steps had until gradients were ready."""
         return min([known.backwards for known in self], default=1)
 
     def any_gradient(self) -> bool:
-        """Whether a parameter of one has a gradient."""
+        """Return True if a parameter of an optimizer has a gradient."""
         for optimizer in self._seen:
             for group in getattr(optimizer, "param_groups", ()):
                 if any(p.grad is not None for p in group["params"]):

@@ -30,13 +30,13 @@ class _Names:
 
     @property
     def with_values(self) -> bool:
-        """Whether the next row has the norms of the parameters themselves."""
+        """True if the next row has the norms of the parameters themselves."""
         return (self.rows + 1) % VALUES_EVERY == 0 or not self.rows
 
 
 @dataclass(slots=True)
 class _Held:
-    """What of an optimizer is in which model, as long as it holds the same parameters."""
+    """Parameters of an optimizer by model, valid while it holds the same ones."""
 
     held: frozenset[nn.Parameter]
     models: list[int]

@@ -1,7 +1,7 @@
-"""Where PyTorch has no hook: functions of it that say when they are called.
+"""Patches for events without a PyTorch hook: functions that report their calls.
 
-Each replaces a function that cannot fail, or calls it last, so that the traceback of an error
-in the script has no frame of gradscope's in it, except where noted.
+Each replaces a function that cannot fail, or calls it last. So the traceback of an error in the
+script has no frame of gradscope's, except where noted.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _when_ended(root: Root, observer: TrainingObserver) -> None:
 
 
 def _optimizer_made(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
-    """What ``Optimizer.__init__`` calls before it reads its arguments; it does not fail."""
+    """Patch the function that ``Optimizer.__init__`` calls before it reads its arguments."""
 
     @functools.wraps(original)
     def patch_step_function(self: Optimizer) -> None:

@@ -68,7 +68,7 @@ class Placements:
         return group
 
     def records(self, models: Iterable[Model]) -> list[DeviceMesh | ParameterPlacement]:
-        """Where all parameters are, where that is not known yet, or is another place now."""
+        """Return the placement of all parameters if it is new or has changed."""
         if not self._changed:
             return []
         self._changed = False

@@ -1,7 +1,7 @@
-"""What a process holds that others hold too: parameters, gradients, buffers, and the data it gets.
+"""State that processes share: parameters, gradients, buffers, and the data that each gets.
 
-Nothing is communicated. Each rank writes fingerprints, and the shard that they are of;
-the reader of the files knows which must be equal on which ranks.
+Nothing is communicated. Each rank writes fingerprints, and the shard that they are of; the reader
+of the files knows which must be equal on which ranks.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ DDP, FSDP = "DistributedDataParallel", "FSDP"
 
 
 def several_processes() -> bool:
-    """Whether this process belongs to a group of torch's with others in it."""
+    """Return True if this process belongs to a torch process group with others in it."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return False
     return distributed.get_world_size() > 1
 
 
 def wrapper_of(outer: nn.Module) -> str | None:
-    """What spreads a model over processes; None where nothing of torch's does."""
+    """Return the wrapper that spreads a model over processes; None without one of torch's."""
     if ddp_around(outer) is not None:
         return DDP
     return FSDP if any(map(_is_sharded, outer.modules())) else None
 
 
 def batch_comes_first(module: nn.Module) -> bool:
-    """Whether the first axis is that of the batch, as far as layers of PyTorch say."""
+    """Return True if the first axis is the batch's, as far as PyTorch's layers say."""
     return all(getattr(one, "batch_first", True) for one in module.modules())
 
 
@@ -122,7 +122,7 @@ def _copied(outer: nn.Module, module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def is_flat(outer: nn.Module) -> bool:
-    """Whether FSDP1 flattens its shards, which hides their placement."""
+    """Return True if FSDP1 flattens its shards, which hides their placement."""
     return any(type(module).__name__ == "FullyShardedDataParallel" for module in outer.modules())
 
 
@@ -165,7 +165,7 @@ def ddp_around(outer: nn.Module) -> Any:
 
 
 def _is_sharded(module: nn.Module) -> bool:
-    """Whether ``fully_shard`` was called on it, or it is the wrapper before that."""
+    """Return True if ``fully_shard`` was called on the module, or FSDP1 wraps it."""
     kinds = {kind.__name__ for kind in type(module).__mro__}
     return bool(kinds & {"FSDPModule", "FullyShardedDataParallel"})
 
@@ -180,5 +180,5 @@ def _place_in_mesh(module: Any) -> str | None:
 
 
 def _in_stages() -> bool:
-    """Whether the script has pipeline stages, which may have the same names and are not copies."""
+    """Return True if the script has pipeline stages: equal names there are no copies."""
     return "torch.distributed.pipelining" in sys.modules

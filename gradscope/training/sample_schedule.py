@@ -1,4 +1,4 @@
-"""Which steps are sampled, and what that costs."""
+"""Schedule of the sampled steps, and their cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FREE_SECONDS = 3.0
 
 
 def is_fixed(step: int) -> bool:
-    """Whether the step is one of 1, 2, 3, 5, 8, 13, …: a Fibonacci number.
+    """Return True for steps 1, 2, 3, 5, 8, 13, …: the Fibonacci numbers.
 
     There are about ``5 log10(steps)`` of them, most where training changes most.
     """
@@ -69,7 +69,7 @@ class Schedule:
     _stride: int = 1  # of several processes
 
     def samples_next(self) -> bool:
-        """Whether the step that comes next is sampled."""
+        """True if the next step is sampled."""
         upcoming = self.number + 1
         if upcoming <= self.first:
             return True
@@ -132,7 +132,7 @@ class Schedule:
             self._stride = 1 << max(0, math.ceil(math.log2(steps))) if steps > 1 else 1
 
     def _cost_of_one(self) -> float:
-        """What one sample is expected to cost: what such a step takes more than a plain one."""
+        """Expected cost of one sample in seconds: the time of such a step beyond a plain one."""
         own = statistics.median(self._own) if self._own else 0.0
         if not self._plain or not self._sampled:
             return own

@@ -156,7 +156,7 @@ class SampledStep:
         return samples
 
     def calls(self) -> list[ModuleCall]:
-        """What was seen so far, under the model's name too where there are several."""
+        """Return the calls recorded so far; with several models, prefixed with the model's name."""
         several = len(self._entries) > 1
         return [
             replace(call, name=".".join(filter(None, (entry.model.name, call.name))))
@@ -167,7 +167,7 @@ class SampledStep:
         ]
 
     def fingerprints(self, step: int) -> list[Fingerprints]:
-        """What other processes are to hold too, as a step that has ended found it."""
+        """Return fingerprints of the state that other processes must share, from an ended step."""
         found = [replace(one, step=step) for entry in self._entries for one in entry.alike]
         for entry in self._entries:
             entry.alike, entry.inputs = [], []
@@ -194,7 +194,7 @@ class SampledStep:
 
 
 def _turn(model: Model, step: int) -> int:
-    """Whose weights are copied, where not all are: of several processes, one may look oftener."""
+    """Return the turn of the weights to copy; by the step if several processes must agree."""
     model.samples += 1
     return random.Random(step).getrandbits(32) if several_processes() else model.samples
 
@@ -226,7 +226,7 @@ def _entry(model: Model, layers: Sequence[str], guard: Guard) -> _SampledModel:
 
 
 def _versions(module: nn.Module) -> dict[int, int]:
-    """What changes with each write to a gradient, by parameter."""
+    """Return a value for each parameter that changes with each write to its gradient."""
     return {id(p): hash(version_of(p.grad)) for p in module.parameters() if p.grad is not None}
 
 

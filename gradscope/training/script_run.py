@@ -18,7 +18,7 @@ _CHECK_SECONDS = 60.0
 
 
 class Change(Protocol):
-    """What is changed in a script's process, as an arm of an experiment does."""
+    """Change in a script's process, as by an arm of an experiment."""
 
     def begin(self) -> None:
         """Before the script: no torch yet."""

@@ -85,12 +85,12 @@ class RunSettings:
 
     @property
     def records_here(self) -> bool:
-        """Whether this process is one of those that record."""
+        """True if this process records."""
         return self.ranks is None or _rank()[0] in self.ranks
 
     @property
     def is_limited(self) -> bool:
-        """Whether the script may be made to end before its end."""
+        """True if gradscope may end the script early."""
         return (self.steps, self.seconds) != (None, None)
 
     def plain(self) -> dict[str, Any]:
@@ -277,7 +277,7 @@ class Session:
             self._writer.add(*found)
 
     def add_leaks(self, step: int, model: int, axes: Sequence[AxisResult]) -> None:
-        """What the outputs of a model depend on and must not."""
+        """Record the forbidden dependencies of a model's outputs."""
         found = self._findings.leaks(step, model, axes)
         if self._writer is not None:
             self._writer.add(*found)
@@ -287,7 +287,7 @@ class Session:
 
     @property
     def _keeps_steps(self) -> bool:
-        """Whether steps that stand out are kept, or some were asked for."""
+        """True if steps that stand out are kept, or the user chose some."""
         return self.recorded and (self.settings.spikes or bool(self.settings.capsules))
 
     def _spikes(self, detector: NanDetector, models: Models, schedule: Schedule) -> Spikes:
@@ -358,17 +358,17 @@ class Session:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a copy in another process, which has nothing to say."""
+        """True in a forked copy of the process, which must not report."""
         return os.getpid() != self._process
 
     @property
     def steps(self) -> int:
-        """How many steps were made so far, recorded or not."""
+        """Number of steps so far, recorded or not."""
         return 0 if self.observer is None else self.observer.step
 
     @property
     def recorded(self) -> bool:
-        """Whether there is a file."""
+        """True if there is a run file."""
         return self._writer is not None
 
     @property
@@ -378,7 +378,7 @@ class Session:
 
     @property
     def judgement(self) -> Judgement:
-        """Which rules have seen enough so far."""
+        """Return the rules that have seen enough so far."""
         return judgement(self._seen)
 
     def _failed(self, error: BaseException) -> None:
@@ -526,7 +526,7 @@ _observing: list[Session] = []
 
 
 def _skipped(event: TrainingEvent) -> TrainingStep:
-    """What is known of a step that its gradient scaler left out."""
+    """Return the record of a step that its gradient scaler skipped."""
     return TrainingStep(
         step=event.step,
         optimizer=event.details["optimizer"],
@@ -546,7 +546,7 @@ def _rank() -> tuple[int, int]:
 
 
 def _paths(out: Path | None, script: str, run: TrainingRun) -> Iterator[Path]:
-    """Where the run may be written; it takes the first that is not there yet."""
+    """Yield paths for the run file; the first free one is used."""
     if run.world_size > 1:
         # All processes of a launcher have one parent, and one folder.
         folder = out or FOLDER / f"{_stem(script)}-{os.getppid()}"

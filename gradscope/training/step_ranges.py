@@ -33,7 +33,7 @@ class StepRanges:
 
     @property
     def count(self) -> int:
-        """How many steps there are in them."""
+        """Number of steps in the ranges."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     def all(self) -> tuple[tuple[int, int], ...]:

@@ -47,7 +47,7 @@ _FIRST_JUDGED = 5
 
 @dataclass(slots=True)
 class Parts:
-    """What a step needs; the observer makes it, and some of it serves the models' calls too.
+    """Parts that a step needs; the observer creates them, and some serve the models' calls too.
 
     ``nan_detector`` is None where it is off, ``placements`` in a run of one process,
     ``leaks`` without ``--leaks``, ``spikes`` where no step is kept.
@@ -178,15 +178,15 @@ class Steps:
         return sampler is not None or deep is not None or not parts.optimizers.any or self._reads()
 
     def _reads(self) -> bool:
-        """Whether all gradients are read after this backward.
+        """True if all gradients are read after this backward.
 
-        Before the last of several the gradients are not read: as many as the steps before had.
+        They are not read before the last of several backwards: as many as the steps before had.
         """
         parts = self._parts
         return parts.metrics.reads and parts.current.backwards >= parts.optimizers.backwards
 
     def _any_gradient(self) -> bool:
-        """Whether a parameter has one; an optimizer may hold copies that never do."""
+        """Return True if a parameter has a gradient; an optimizer may hold copies that never do."""
         models = self._parts.models
         return self._parts.optimizers.any_gradient() or any(
             p.grad is not None for one in models for p in one.module.parameters()
@@ -378,7 +378,7 @@ class Steps:
             self._parts.tracer.consider(loop)
 
     def _judge_leaks(self) -> None:
-        """What the models' outputs depend on; the time for it is no step's."""
+        """Judge the dependencies of the models' outputs; the time for it counts for no step."""
         parts, began = self._parts, time.perf_counter()
         if parts.leaks is not None:
             parts.leaks.judge(self.number)

@@ -30,7 +30,7 @@ _ASKED = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How a script is tried.
+    """Settings of a script's trial.
 
     Attributes:
         script: the script.
@@ -78,7 +78,7 @@ class Trial:
 
 @dataclass(slots=True)
 class Tried:
-    """What became of it.
+    """Result of a script's trial.
 
     Attributes:
         run: the file, if there is one; it is gone when the trial ends.
@@ -96,7 +96,7 @@ class Tried:
 
     @property
     def ending(self) -> str:
-        """How the process ended, in words: "exit code 2", "SIGKILL"."""
+        """Describe the end of the process: "exit code 2", "SIGKILL"."""
         with contextlib.suppress(ValueError):
             if self.code < 0:
                 return signal.Signals(-self.code).name

@@ -1,4 +1,4 @@
-"""Which parameters DDP missed when it raised, and the line of their module in the script."""
+"""Parameters that DDP missed when it raised, with the script's line of their module."""
 
 from __future__ import annotations
 

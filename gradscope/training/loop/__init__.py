@@ -1,5 +1,5 @@
-"""What a training loop does, in order, at every step: pointers are compared, no number is read.
+"""Observation of a training loop's order at every step: compares pointers, reads no number.
 
-Each file observes one thing and names what it saw as an event; the rules of the loop (GS8xx) read
-them. To observe another thing: a file with a class here, and an object of it in ``loop.py``.
+Each file observes one aspect and reports it as an event; the rules of the loop (GS8xx) read them.
+To observe another aspect, add a file with a class here, and an object of it in ``loop.py``.
 """

@@ -1,4 +1,4 @@
-"""What models are given and give in sampled steps: samples that are alike."""
+"""Inputs and outputs of models in sampled steps: samples that are equal."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class BatchFacts:
         facts.constant = facts.constant + 1 if _same_rows(given) else 0
 
     def records(self) -> Iterator[LoopBatches]:
-        """What is known of each model."""
+        """Yield the record of each model."""
         for model, one in self._of.items():
             if one.batches:
                 yield LoopBatches(
@@ -75,7 +75,7 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def _same_rows(tensor: torch.Tensor) -> bool:
-    """Whether all samples are equal; the first two alone tell nearly always."""
+    """Return True if all samples are equal; the first two nearly always decide."""
     rows = tensor.detach()
     if not tensor.numel() or not torch.equal(rows[0], rows[1]):
         return False

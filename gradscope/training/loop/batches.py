@@ -1,4 +1,4 @@
-"""Whether every call of the models is given the same batch."""
+"""Detection of a loop that gives the models the same batch at every call."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class _Part:
         self._place = _place(tensor)
 
     def is_same(self, tensor: torch.Tensor) -> bool:
-        """Whether another one is the same part of the same tensor."""
+        """Return True if another tensor is the same part of the same base."""
         base = tensor if tensor._base is None else tensor._base
         return self._base() is base and _place(tensor) == self._place
 
     def is_most(self) -> bool:
-        """Whether it is half of what it is a part of, or more."""
+        """Return True if the part is at least half of its base."""
         base = self._base()
         return base is not None and base.numel() <= 2 * self._elements
 

@@ -1,4 +1,4 @@
-"""Whether an operation of a loss compares each prediction with all targets: [N, 1] with [N]."""
+"""Detection of losses that compare each prediction with all targets: [N, 1] with [N]."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Broadcast:
 
 
 def broadcast(node: Node) -> Broadcast | None:
-    """What an operation broadcast so; None where it did not, or where that may be meant.
+    """Return the unintended broadcast of an operation; None without one.
 
     A script that wants all pairs gives both sides as many axes. Here one side has an axis less.
     """

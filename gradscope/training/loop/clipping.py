@@ -23,7 +23,7 @@ _CLIPPED, _MOST = 1 + 1e-3, 1e30
 
 
 class _Of:
-    """How the gradients of one optimizer are clipped."""
+    """Clipping of one optimizer's gradients."""
 
     def __init__(self) -> None:
         self.clips = 0

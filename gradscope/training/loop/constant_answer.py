@@ -46,7 +46,7 @@ class ConstantAnswer:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How often each class came."""
+        """Number of targets of each class."""
         return () if self._counts is None else tuple(self._counts.tolist())
 
     @property

@@ -1,4 +1,4 @@
-"""Where in the script each module and each parameter was made."""
+"""Place in the script that created each module and each parameter."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Construction:
         return known if known is not None and known.of() is module else None
 
     def places(self, model: nn.Module) -> Callable[[str], Made | None]:
-        """What tells the line of a module or a parameter of a model by its name."""
+        """Return a function from the name of a module or parameter to its place of creation."""
         modules = modules_by_name(model)
 
         def place(name: str) -> Made | None:

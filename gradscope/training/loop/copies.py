@@ -117,7 +117,7 @@ class Copies:
         self._hooks.clear()
 
     def records(self, *, compare: bool) -> Iterable[LoopCopy]:
-        """What is known of them; with ``compare`` their weights are read."""
+        """Yield the records of the copies; ``compare`` reads their weights."""
         for one in self._copies:
             if compare:
                 one.compare()
@@ -149,4 +149,4 @@ def _buffers(module: nn.Module) -> str:
 
 
 def _nothing(*_: object) -> None:
-    """What a copy returns is of no interest."""
+    """Ignore a copy's result."""

@@ -136,8 +136,9 @@ def _is_own(method: FunctionType) -> bool:
 
 
 def _is_pure(kind: type) -> bool:
-    """Whether no line of its methods, or of the script's functions that they call, writes to
-    something that outlives the call, or has a variable of the script that could be written to."""
+    """Return True if neither the methods nor the script's functions that they call write to state
+    that outlives the call, or read a variable of the script that may change.
+    """
     found = [m for name in (*_METHODS, "setup_context") if (m := _method(kind, name)) is not None]
     for method in found:  # grows on the way
         codes = [method.__code__]
@@ -154,12 +155,14 @@ def _is_pure(kind: type) -> bool:
 
 
 def _is_plain_module(found: object) -> bool:
-    """Whether it is a module that keeps no state that is not restored, as NumPy's random one."""
+    """Return True for a module without state to restore, unlike NumPy's random module."""
     return isinstance(found, ModuleType) and found.__name__.partition(".")[0] in ("torch", "math")
 
 
 def _writes(code: CodeType) -> bool:
-    """Whether it sets a global variable, one around it, or an attribute of anything but ``ctx``."""
+    """Return True if the code sets a global, an outer variable, or another's attribute than
+    ``ctx``'s.
+    """
     loaded = None
     for step in dis.get_instructions(code):
         if step.opname in _WRITES or (step.opname == "STORE_ATTR" and loaded != "ctx"):
@@ -169,7 +172,7 @@ def _writes(code: CodeType) -> bool:
 
 
 def _line(kind: type) -> str | None:
-    """Where backward returns."""
+    """Return the place of the ``return`` in backward; None if unknown."""
     method = _method(kind, "backward")
     if method is None:
         return None
@@ -262,7 +265,7 @@ def _slopes(
 
 
 def _ignores(kind: Any, args: Sequence[Any], number: int) -> bool:
-    """Whether backward gives the same for two gradients that come in."""
+    """Return True if backward returns the same for two different output gradients."""
     given = [_doubled(one) for one in args]
     first = _values(kind, given)
     if first is None:
@@ -274,7 +277,7 @@ def _ignores(kind: Any, args: Sequence[Any], number: int) -> bool:
 def _change(
     kind: Any, args: Sequence[Any], number: int, distance: torch.Tensor
 ) -> torch.Tensor | None:
-    """What moving one argument to both sides changes in the result."""
+    """Return the change of the result when one argument moves to both sides."""
     sides = []
     for sign in (1, -1):
         moved = list(args)

@@ -85,7 +85,7 @@ class Draws:
 
     @property
     def waits(self) -> bool:
-        """Whether there is a sample that a model may be given."""
+        """True if there is a sample that a model may get."""
         return self._latest is not None
 
     def scored(self, distribution: Any, value: object) -> None:

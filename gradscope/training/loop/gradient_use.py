@@ -1,4 +1,4 @@
-"""Whether an optimizer's step gets the gradients that it should, by identity and version."""
+"""Check, by identity and version, that an optimizer's step gets the right gradients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class GradientUse:
 
     @property
     def is_cleared(self) -> bool:
-        """Whether gradients were cleared since the last backward."""
+        """True if gradients were cleared since the last backward."""
         return self._cleared or (self.backwards == 0 and self._state() is None)
 
     def backward_begins(self, line: str | None) -> None:

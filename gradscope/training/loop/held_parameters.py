@@ -1,4 +1,4 @@
-"""What holds of the parameters of an optimizer in every step so far: sets that only shrink."""
+"""Facts that held for an optimizer's parameters in every step so far: sets that only shrink."""
 
 from __future__ import annotations
 
@@ -132,7 +132,8 @@ class HeldParameters:
         return self.readings - self.zero[parameter][0] + 1
 
     def are_scaled(self, before: float | None, after: float | None, scale: float | None) -> bool:
-        """Whether a gradient scaler's factor is in what the optimizer gets.
+        """Return True if the gradients that the optimizer gets contain a gradient scaler's
+        factor.
 
         Args:
             before: the norm of the loss's gradients, without the factor.

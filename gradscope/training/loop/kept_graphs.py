@@ -1,4 +1,4 @@
-"""Whether the graphs of old steps stay alive, as ``total += loss`` keeps them."""
+"""Detection of old steps' graphs that stay alive, as ``total += loss`` keeps them."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _steps_behind(value: Any) -> Iterator[int]:
 
 
 def _line(name: str, file: str) -> str | None:
-    """Where the script adds to the variable."""
+    """Return the place where the script adds to the variable."""
     source = "".join(linecache.getlines(file))
     try:
         tree = ast.parse(source)
@@ -148,7 +148,9 @@ def _line(name: str, file: str) -> str | None:
 
 
 def _added_to(node: ast.AST) -> ast.expr | None:
-    """What a statement adds to: ``total += loss``, ``losses.append(loss)``, ``a = a + b``."""
+    """Return the target of an addition: ``total += loss``, ``losses.append(loss)``, ``a = a +
+    b``.
+    """
     if isinstance(node, ast.AugAssign):
         return node.target
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

@@ -67,7 +67,7 @@ class Loads:
                     before.location = None if line is None else str(line)
 
     def matched(self, module: nn.Module, result: object) -> None:
-        """What ``load_state_dict`` has returned: the keys that did not fit."""
+        """Note the result of ``load_state_dict``: the keys that did not match."""
         missing, unexpected = (
             tuple(getattr(result, name, ())) for name in ("missing_keys", "unexpected_keys")
         )
@@ -82,6 +82,6 @@ class Loads:
             )  # fmt: skip
 
     def undone(self, number: int) -> tuple[int, str | None]:
-        """How often training of a model was undone, and where."""
+        """Return how often a model's training was undone, and where."""
         found = self._of.get(number)
         return (found.count, found.location) if found is not None else (0, None)

@@ -110,13 +110,14 @@ class Loop:
         return None
 
     def steps_ended(self) -> int:
-        """How many steps of all optimizers have ended."""
+        """Number of steps that have ended, of all optimizers."""
         return self._steps
 
     @property
     def wants_models(self) -> bool:
-        """Whether models are to be looked for again: a module was set, or the first backward
-        begins and none of those that are known has run."""
+        """True if models must be searched again: a module was set, or the first backward begins and
+        no known model has run.
+        """
         return self.changed or not (self.backwards or self.model_uses.called)
 
     def scheduler_made(self, scheduler: LRScheduler) -> None:
@@ -208,7 +209,7 @@ class Loop:
 
     @property
     def wants_stacks(self) -> bool:
-        """Whether the lines of operations in a model are wanted at the next step."""
+        """True if the lines of operations in a model are needed at the next step."""
         return self._loss_graphs.wants_stacks
 
     def backward_begins(
@@ -368,7 +369,7 @@ class Loop:
         return tuple(found)
 
     def _clipped(self, parameters: Sequence[torch.Tensor]) -> tuple[str, frozenset[str]]:
-        """Whose gradients are clipped."""
+        """Return the optimizer whose gradients are clipped, with facts on the call."""
         given = {id(parameter) for parameter in parameters}
         if not given:
             return "", frozenset({"empty"})

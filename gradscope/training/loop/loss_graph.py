@@ -57,7 +57,7 @@ class _Operation:
 
 
 class _Placed(Protocol):
-    """What is to have a place."""
+    """Record that needs a place."""
 
     inside: bool
     location: str | None
@@ -97,12 +97,12 @@ class LossGraphs:
 
     @property
     def inside(self) -> bool:
-        """Whether a model runs, with gradients."""
+        """True if a model runs, with gradients."""
         return bool(self._open)
 
     @property
     def wants_stacks(self) -> bool:
-        """Whether the lines within a model are wanted, which takes stacks of all of its nodes."""
+        """True if lines within a model are needed, which takes stacks of all its nodes."""
         if not self._seen or self._with_stacks >= _STEPS:
             return False
         return any(one.inside and one.location is None for one in self._seen.values())
@@ -187,7 +187,7 @@ class LossGraphs:
         return self._targets.records()
 
     def reaches(self) -> tuple[Reach, ...]:
-        """Where targets lay out of bounds."""
+        """Losses whose targets were out of bounds."""
         return self._reaches.records()
 
 
@@ -197,7 +197,7 @@ def _stack(node: Node) -> list[str] | None:
 
 
 def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
-    """What is wrong with an operation of a loss, with the shapes, and which operation it is."""
+    """Return the fault of a loss's operation, the shapes, and the operation; None without one."""
     name = kind(node)
     if name in CLASSES:
         return _wrong_axis(node)
@@ -244,7 +244,7 @@ def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
 
 
 def _ends_in_features(softmax: Node) -> bool:
-    """Whether a linear layer made what a softmax is of, so that its classes are the last axis."""
+    """Return True if a linear layer gave the softmax's input: the last axis holds its classes."""
     node = softmax.next_functions[0][0]
     while node is not None and kind(node) in _SAME_AXES:
         node = node.next_functions[0][0]

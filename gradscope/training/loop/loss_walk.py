@@ -115,7 +115,7 @@ def negated_loss(root: Node) -> Node | None:
 
 
 def has_logsumexp(root: Node) -> bool:
-    """Whether a loss has the logarithm of a sum of exponentials: a softmax by hand."""
+    """Return True if a loss has the logarithm of a sum of exponentials: a softmax by hand."""
     return any(
         following is not None and kind(following) == "LogsumexpBackward"
         for node in operations(root)
@@ -124,7 +124,7 @@ def has_logsumexp(root: Node) -> bool:
 
 
 def is_linked_beside(root: Node, cut: Collection[Node]) -> bool:
-    """Whether the loss depends on a model, or a parameter, by another way than through these."""
+    """Return True if the loss reaches a model or a parameter past these nodes."""
     stack, seen = [root], {root, *cut}
     while stack and len(seen) < _MOST:
         node = stack.pop()

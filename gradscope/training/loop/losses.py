@@ -1,6 +1,6 @@
-"""What backward begins with: the same loss again, a loss that no parameter made, a constant.
+"""Roots of backward: the same loss again, a loss without parameters, a constant.
 
-The course of all losses is kept, too.
+Keeps the course of all losses, too.
 """
 
 from __future__ import annotations

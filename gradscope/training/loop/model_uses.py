@@ -1,4 +1,4 @@
-"""What a loop does with its models: which are called and how, alive or gone."""
+"""Use of models by a loop: those that are called and how, alive or gone."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ModelUse:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether it was evaluated alone, with the weights that it had when it was found."""
+        """True if the model was only evaluated, with the weights that it had at first."""
         return bool(self.evaluations) and not self.calls and self._same
 
 
@@ -129,7 +129,7 @@ class ModelUses:
         }
 
     def use(self, model: Model, module: nn.Module) -> ModelUse:
-        """What is known of one."""
+        """Return the record of a model's use; creates it at first."""
         known = self._use.get(model.id)
         if known is None:
             known = self._use[model.id] = ModelUse(module)

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 
 def number_term(file: str, line: int) -> tuple[str, int] | None:
-    """What made a number of a tensor in a sum on this line, and its line; None without one.
+    """Return the call that makes a number of a tensor in a sum on this line, and its line; None
+    without one.
 
-    Only the terms of what the line computes count: a factor, a target in a square or a quotient by
-    a number is often meant. A variable is followed to where the same function last set it.
+    Only terms of the sum count: a factor, a target in a square or a quotient by a number is often
+    intended. A variable is followed to its last assignment in the same function.
     """
     tree = _tree(file)
     if tree is None:
@@ -54,7 +55,9 @@ def _innermost(tree: ast.Module, line: int) -> ast.AST:
 
 
 def _terms(value: ast.expr) -> Iterator[ast.expr]:
-    """What is added up; of several results those of the first, of ``(…).backward()`` the sum."""
+    """Yield the terms of a sum: those of the first result, of ``(…).backward()`` those before
+    it.
+    """
     match value:
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
             yield from _terms(left)

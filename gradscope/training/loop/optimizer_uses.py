@@ -1,4 +1,4 @@
-"""What a loop does with its optimizers: one after the other, alive or gone."""
+"""Use of optimizers by a loop: one after the other, alive or gone."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class OptimizerUses:
         return self._of[optimizer]
 
     def get(self, optimizer: Optimizer) -> OptimizerUse | None:
-        """What is known of one; None of one that was not seen."""
+        """Return the record of an optimizer's use; None if it is unknown."""
         return self._of.get(optimizer)
 
     def add(self, optimizer: Optimizer, made: ScriptLine | None, number: int) -> OptimizerUse:
@@ -169,7 +169,7 @@ def _written_step(name: str, made: ScriptLine | None) -> str | None:
 
 
 def _unused(optimizer: Optimizer, known: OptimizerUse) -> bool:
-    """Whether the last backward gave gradients to an optimizer that has made no step."""
+    """Return True if the last backward gave gradients to an optimizer that has made no step."""
     if known.parameters.steps or not known.fresh:
         return False
     return any(p.grad is not None for g in optimizer.param_groups for p in g["params"])

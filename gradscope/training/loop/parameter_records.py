@@ -137,7 +137,7 @@ class ParameterRecords:
 
 
 def _still(one: LoopParameter, number: int, of: HeldParameters) -> LoopParameter | None:
-    """What still held of a parameter when its optimizer made its last step."""
+    """Return the facts of a parameter that still held at its optimizer's last step."""
     facts, steps = set(one.facts), one.steps
     if "no-gradient" in facts:
         steps = of.steps

@@ -41,7 +41,7 @@ def plain_tensors(
 
 
 def _leaves(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """What a tensor was made of; nothing where that is far."""
+    """Yield the leaves that a tensor was computed from; none if the graph is large."""
     if tensor.grad_fn is None:
         yield tensor
         return

@@ -1,4 +1,4 @@
-"""Whether the last activation of a model can take the values that its loss asks for."""
+"""Detection of a last activation whose range does not include the loss's targets."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Reaches:
         return known
 
     def records(self) -> tuple[Reach, ...]:
-        """What is known of those whose targets lay out of bounds."""
+        """Return the records of those whose targets were out of bounds."""
         return tuple(
             Reach(
                 by=by, low=one.low, high=one.high, least=one.least, greatest=one.greatest,

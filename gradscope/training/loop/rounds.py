@@ -57,7 +57,7 @@ class Rounds:
 
     @property
     def rest(self) -> tuple[LoopEvent, ...]:
-        """What happened since the last step."""
+        """Return the events since the last step."""
         return tuple(self._events)
 
     def all(self) -> tuple[Round, ...]:

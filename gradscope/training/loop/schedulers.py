@@ -57,7 +57,7 @@ class Schedulers:
         return found
 
     def records(self, name_of: Callable[[Optimizer], str]) -> tuple[LoopScheduler, ...]:
-        """What is known of each."""
+        """Return the records of all schedulers."""
         for seen in self._seen:
             scheduler = seen.ref()
             if scheduler is None:

@@ -1,4 +1,4 @@
-"""Whether the targets of a loss say anything: all ignored, or all alike."""
+"""Detection of a loss's targets without information: all ignored, or all equal."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class TargetsOfLayer:
         self._kept, self._low, self._high = 0, math.inf, -math.inf
 
     def record(self) -> LossTargets:
-        """What is known of them."""
+        """Return the record of the targets."""
         return LossTargets(
             loss=self.loss,
             classes=self.classes,
@@ -137,7 +137,7 @@ class Targets:
 
     @property
     def suspect(self) -> bool:
-        """Whether those of the next backward are to be read, sampled or not."""
+        """True if the targets of the next backward are to be read, sampled or not."""
         return self._more > 0 and any(
             one.batches - one.empty >= _SUSPECT and one.least >= _FEWEST and not one.differ
             for one in self._of.values()
@@ -180,7 +180,7 @@ class Targets:
             one.step_ended()
 
     def records(self) -> tuple[LossTargets, ...]:
-        """What is known of the targets of each layer's scores."""
+        """Return the records of the targets for each layer's scores."""
         return tuple(one.record() for one in self._of.values())
 
     def followed(self) -> None:
@@ -189,7 +189,7 @@ class Targets:
 
 
 def _classes(loss: Node) -> int:
-    """How many the scores are of: the size of the softmax's axis."""
+    """Return the number of classes: the size of the softmax's axis; 0 without one."""
     for node in operations(loss):
         dim, shape = (dim_of(node), shape_of(node)) if kind(node) in SOFTMAX else (None, None)
         if dim is not None and shape is not None:

@@ -207,7 +207,7 @@ class NanDetector:
         return explain_singular_derivatives(self._plans.nodes(self._lines))
 
     def _known(self) -> Iterator[tuple[Edge, torch.Tensor]]:
-        """What the calls returned, by the edges at which the loss took it."""
+        """Yield the outputs of calls, by the edges at which the loss used them."""
         for call in self._calls:
             results = (call.alive() or rerun_results(call)) if call.returned else None
             if results is None or len(results) != len(call.results):
@@ -223,7 +223,7 @@ class NanDetector:
         return found
 
     def _made(self, roots: Sequence[torch.Tensor]) -> int:
-        """How many nodes were made since the last call returned."""
+        """Return the number of nodes created since the last call returned."""
         node = roots[0].grad_fn if roots else None
         return node._sequence_nr() - self._calls[-1].end if node and self._calls else -1
 

@@ -36,7 +36,7 @@ def first_non_finite_module(
 
 
 def returned_finite(calls: Sequence[ModuleCall]) -> bool:
-    """Whether what the outermost modules gave back was finite, as far as it was seen."""
+    """Return True if the outputs of the outermost modules were finite, as far as recorded."""
     names = {call.name for call in calls}
     outer = [one for one in calls if not any(_is_inside(one.name, name) for name in names)]
     return bool(outer) and not any(_bad(_given_back(one), INF) for one in outer)
@@ -130,7 +130,7 @@ def _bad(several: Iterable[TensorStats], worst: int) -> bool:
 
 
 def _broken(stats: TensorStats, worst: int) -> int:
-    """How many elements are NaN, or NaN and Inf. The infinities of a mask do not make a NaN."""
+    """Return the number of NaN elements, or of NaN and Inf. A mask's infinities make no NaN."""
     nan = stats.nan or 0
     return nan if worst == NAN else nan + (stats.inf or 0)
 

@@ -139,43 +139,43 @@ class RecordedCall:
 
     @property
     def returned(self) -> bool:
-        """Whether it ran to its end."""
+        """True if the call ran to its end."""
         return self.end >= 0
 
     @property
     def arrived(self) -> bool:
-        """Whether a gradient arrived at its results."""
+        """True if a gradient arrived at its results."""
         return any(self.nodes.values())
 
     @property
     def overwritten(self) -> bool:
-        """Whether an argument was written to since."""
+        """True if an argument was written to since."""
         return self._versions != list(map(version, self._given))
 
     @property
     def moved(self) -> bool:
-        """Whether the weights are others by now."""
+        """True if the weights changed since."""
         trained = self.side_effects.trained()
         return trained is not None and self._weights != trained._version
 
     @property
     def repeatable(self) -> bool:
-        """Whether it can run in this process alone."""
+        """True if the call can run in this process alone."""
         return not (self.refused or any(map(_needs_others, self.module.modules())))
 
     @property
     def repeats(self) -> bool:
-        """Whether, as far as was seen, it does the same when it is run again."""
+        """True if a repeated call gives the same, as far as observed."""
         return self.repeatable and not self.drew
 
     @property
     def is_held(self) -> bool:
-        """Whether the script holds a result of it, so that a backward may still come to it."""
+        """True if the script holds a result of the call, so that a backward may still reach it."""
         return any(result() is not None for result, _ in self.results)
 
     @property
     def given_finite(self) -> bool:
-        """Whether the gradients that arrived are finite; False where none did."""
+        """True if the gradients that arrived are finite; False if none arrived."""
         arrived = [
             gradient
             for several in self.nodes.values()
@@ -185,7 +185,7 @@ class RecordedCall:
         return bool(arrived) and not any(level(g) for g in arrived if g is not None)
 
     def gradient_of(self, result: torch.Tensor, node: Node, backward: int) -> torch.Tensor | None:
-        """What arrived for a result of another run at the node of this one; None if nothing did."""
+        """Return the gradient of a replayed result at this call's node; None without one."""
         arrived = self.nodes.get(node, [])
         if backward >= len(arrived):
             return None
@@ -259,7 +259,7 @@ def _line() -> tuple[str, int] | None:
 
 
 def _needs_others(module: nn.Module) -> bool:
-    """Whether its forward waits for other processes, as far as that is known beforehand."""
+    """Return True if its forward is known to wait for other processes."""
     kinds = {kind.__name__ for kind in type(module).__mro__}
     sharded = any(is_spread(p) for p in module.parameters(recurse=False))
     return sharded or bool(kinds & {"SyncBatchNorm", "FullyShardedDataParallel", "FSDPModule"})

@@ -23,7 +23,7 @@ LEARNED = 3
 
 
 class SideEffects:
-    """What is kept at the entry of a call of a model in one of its modes.
+    """State saved at the entry of a model's call, in one of the model's modes.
 
     A model may do something for the first time after these calls: what it did is then not put back
     for another run of the call, whose numbers may be others. It does no harm to the script.
@@ -63,7 +63,9 @@ class SideEffects:
         self.line: tuple[str, int] | None = None
 
     def snapshot(self) -> list[PutBack]:
-        """What puts the surroundings of the call that begins now back, part by part."""
+        """Return functions that restore the surroundings of the call that begins now, part by
+        part.
+        """
         if self.learning:
             self._entry = _Entry(self._stateful, self._buffers, self._parameters)
         kept = []
@@ -129,7 +131,7 @@ class _Entry:
         self._parameters = [(p, _version(p())) for p in parameters]
 
     def changed(self) -> set[object]:
-        """What is not as it was."""
+        """Return the parts of the state that changed."""
         found: set[object] = set()
         if random.getstate() != self._python:
             found.add("python")

@@ -150,7 +150,7 @@ class SingularPlans:
         return plan
 
     def nodes(self, lines: LossLines) -> list[SavedNode]:
-        """What is kept, the latest backward's first."""
+        """Return the saved nodes, the latest backward's first."""
         return [
             SavedNode(name, saved, edges, lines.among(plan.names, number))
             for plan, held in reversed(self.held)
@@ -159,7 +159,7 @@ class SingularPlans:
 
 
 def _singular(node: Node) -> bool:
-    """Whether a gradient of the node can be infinite though all that went in was finite."""
+    """Return True if finite inputs can give the node an infinite gradient."""
     operation = by_node(node)
     if not operation.has(Trait.STEEP):
         return False

@@ -53,14 +53,14 @@ def unlocated(where: str, worst: int, calls: Sequence[RecordedCall]) -> NonFinit
 
 
 def _seen(calls: Sequence[RecordedCall], what: str) -> str:
-    """What the replay of the calls showed; "" if no call could be replayed."""
+    """Return the result of the calls' replay in words; "" if no call could be replayed."""
     if calls and not any(call.repeats for call in calls):
         return ""
     return f"{what}, replayed, made no NaN or Inf from finite inputs"
 
 
 def _doubts(calls: Sequence[RecordedCall]) -> list[str]:
-    """What differed between the call and its replay."""
+    """Return the differences between the calls and their replay."""
     found = []
     for name in dict.fromkeys(call.name for call in calls if call.overwritten):
         found.append(f"the inputs of `{name}` were overwritten before its replay")

@@ -1,4 +1,4 @@
-"""What came before a step: its signals, and the state of its optimizer."""
+"""History before a step: its signals, and the state of its optimizer."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class StepsBefore:
         return self._losses.setdefault(backwards, Window())
 
     def loss_spike(self, backwards: int, loss: float | None, limits: Limits | None) -> float:
-        """How far a loss stands out, by GS601, in deviations; 0: it does not."""
+        """Return how far a loss stands out by GS601, in deviations; 0 if it does not."""
         before = self.losses(backwards)
         found = None if limits is None else loss_stands_out(before, loss, limits)
         return 0.0 if found is None else found[0]
 
     def gradient_spike(self, norm: float | None, limits: Limits | None) -> float:
-        """How far a gradient's norm stands out, by GS602, in deviations; 0: it does not."""
+        """Return how far a gradient's norm stands out by GS602, in deviations; 0 if it does not."""
         if (
             limits is None
             or norm is None

@@ -32,7 +32,7 @@ class CallSamples:
 
 
 def samples_of_call(call: RecordedCall, indices: Sequence[int] | None) -> int | None:
-    """How many samples a call was given: the first axis; None where that may be another.
+    """Return the number of samples of a call: the first axis; None if that may be another.
 
     Args:
         indices: of its batch in the dataset, where known.
@@ -122,7 +122,7 @@ def arrived(call: RecordedCall) -> Iterator[torch.Tensor]:
 
 
 def seen_by_hooks(module: nn.Module) -> bool:
-    """Whether the script has hooks that an extra backward would call."""
+    """Return True if the script has hooks that an extra backward would call."""
     return any(m._backward_hooks or m._backward_pre_hooks for m in module.modules()) or any(
         p._backward_hooks for p in module.parameters()
     )

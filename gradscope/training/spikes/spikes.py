@@ -56,7 +56,7 @@ _SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SpikeSettings:
-    """What the options of ``gradscope run`` say.
+    """Settings of spikes, from the options of ``gradscope run``.
 
     Attributes:
         explain: keep the steps that stand out.
@@ -73,7 +73,7 @@ class SpikeSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Spike:
-    """Why a step is kept; ``size`` is in deviations, infinite for NaN and Inf."""
+    """Reason to keep a step; ``size`` is in deviations, infinite for NaN and Inf."""
 
     kind: str
     reason: str
@@ -134,7 +134,7 @@ class Spikes:
         self._losses.append(row_losses(roots) if wanted else None)
 
     def is_unusual(self, step: int, known: ObservedOptimizer, current: CurrentStep) -> bool:
-        """Whether a step may be kept, as far as its loss tells."""
+        """Return True if a step may be kept, as far as its loss shows."""
         if step in self._settings.asked:
             return True
         before = self._before.get(known.name)
@@ -173,14 +173,14 @@ class Spikes:
             self._keep(*self._filled(capsule, mine, spike, current.scale or 1.0))
 
     def step_ended(self) -> None:
-        """What was read of its losses goes."""
+        """Release the losses of the step."""
         if self._losses:
             self._losses = []
 
     # ---------------------------------------------------------------- which steps
 
     def _spike(self, step: int, before: StepsBefore, current: CurrentStep) -> _Spike | None:
-        """Why the step stands out; None where it does not."""
+        """Return the reason why the step stands out; None if it does not."""
         asked = step in self._settings.asked
         found = None
         if current.nonfinite is not None:
@@ -205,7 +205,7 @@ class Spikes:
         return found or (_Spike("asked", "asked for with `--capsule`", 0.0) if asked else None)
 
     def _makes_room(self, step: int, spike: _Spike) -> bool:
-        """Whether the step is kept; a smaller spike goes if there are enough."""
+        """Return True if the step is kept; the smallest spike is dropped if the space is full."""
         if step in self._settings.asked:
             return True
         if len(self._kept) == MOST:
@@ -283,7 +283,7 @@ class Spikes:
         return table(call, place, count, found)
 
     def _refusal(self, call: RecordedCall, count: int) -> str:
-        """Why a call is not taken apart; "" where it is."""
+        """Return why a call is not split into samples; "" if it is."""
         if self.forbidden:
             return self.forbidden
         model = next((one for one in self._models if one.module_ref() is call.module), None)
