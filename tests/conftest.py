@@ -1,4 +1,4 @@
-"""What holds in every test: a plain terminal, few threads, no hook of gradscope's left behind."""
+"""Setting of every test: a plain terminal, few threads, no hook of gradscope's left."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is there before the first test stays: nobody need search it for garbage or tensors."""
+    """Freeze the objects before the first test: no search for garbage or tensors needs them."""
     gc.disable()
     try:
         return (yield)
@@ -71,14 +71,14 @@ def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_reference_is_left() -> Iterator[None]:
-    """What one test's config took from the environment is an ordinary word in the next."""
+    """Forget the values that a test's config took from the environment."""
     yield
     references.forget()
 
 
 @pytest.fixture(autouse=True)
 def no_code_is_left() -> Iterator[None]:
-    """Where one test's configs found code is not searched in the next, nor is the code known."""
+    """Undo a test's search paths and imports of configs' code."""
     imports = sys.modules.get("gradscope.loading.imports")
     if imports is None:
         yield
@@ -93,7 +93,7 @@ def no_code_is_left() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a user would not wait for is done all the same, however busy the machine."""
+    """Remove the time limits, however busy the machine is."""
     if "torch" not in sys.modules:
         return
     for room in ("gradscope.api.failing", "gradscope.diagrams.html"):

@@ -1,4 +1,4 @@
-"""Whether a command prints what a page shows: the text exactly, numbers to their last digit."""
+"""Comparison of a command's output with a page: the text exactly, numbers to the last digit."""
 
 from __future__ import annotations
 

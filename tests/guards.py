@@ -1,4 +1,4 @@
-"""How a test notices that gradscope left something behind; conftest.py makes fixtures of it."""
+"""Guards against state that gradscope leaves behind; conftest.py makes fixtures of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def unchanged(model: torch.nn.Module) -> Iterator[None]:
 
 
 def set_by_gradscope() -> bool:
-    """Whether gradscope's code, directly or through one of torch's wrappers, made the handle."""
+    """Return True if gradscope's code, or torch's wrapper for it, made the handle."""
     frame = sys._getframe(2)
     for _ in range(3):
         if frame is None:
@@ -54,7 +54,7 @@ def set_by_gradscope() -> bool:
 
 
 def still_set(handle: RemovableHandle) -> bool:
-    """Whether the hook is there: neither removed nor gone with the tensor that carried it."""
+    """Return True if the hook is there: neither removed nor gone with its tensor."""
     hooks = handle.hooks_dict_ref()
     return hooks is not None and handle.id in hooks
 

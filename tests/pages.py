@@ -60,7 +60,7 @@ def write_files(text: str, folder: Path) -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """What a link may name behind ``#``: the headings as GitHub writes them."""
+    """Return the anchors that a link may name after ``#``: the headings as GitHub writes them."""
     found: list[str] = []
     for heading in re.findall(r"^#+ (.+)$", _BLOCK.sub("", text), re.MULTILINE):
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)

@@ -38,7 +38,7 @@ _IMPORTED = [
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What a process left: its exit code and what it wrote."""
+    """Exit code and output of a process."""
 
     returncode: int
     out: bytes
@@ -130,7 +130,7 @@ class _Started:
 
 @cache
 def context() -> BaseContext:
-    """Where the processes come from: from the server, where the system has one."""
+    """Return the context that starts processes: a fork server, if the system has one."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -223,7 +223,7 @@ def _end_after(
 
 
 def _flushed(stream: TextIO | None) -> bool:
-    """Whether what was written could be."""
+    """Flush the stream; return True if that worked."""
     try:
         if stream is not None and not stream.closed:
             stream.flush()

@@ -1,4 +1,4 @@
-"""Who may import whom, and who may do what. The second half shows that the first can fail."""
+"""Allowed imports and actions of each room. The second half shows that the first can fail."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a call of the command line imports: no torch where no model runs, no command but the one
-that was asked for. The last tests show that these can fail.
+"""Imports of the command line: no torch where no model runs, no command but the requested one. The
+last tests show that these can fail.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
 def modules(
     arguments: list[str], folder: Path, *, first: str = "", variables: dict[str, str] | None = None
 ) -> tuple[int, str, set[str]]:
-    """What a command in its own process ended with and printed, and all that it imported."""
+    """Run a command in its own process; return its exit code, its output and its imports."""
     code = RUN.format(first=first, arguments=arguments)
     # The package that this test imported, wherever it is, and nothing that lies in the folder.
     home = str(Path(gradscope.__file__).parents[1])

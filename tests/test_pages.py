@@ -86,7 +86,7 @@ def broken(line: str) -> str:
 
 
 def replace(page: str, before: str, old: list[str], new: list[str]) -> None:
-    """Where pages are written: the lines that follow some text become others."""
+    """Replace the lines after some text in a page, if pages are written."""
     if WRITES:
         new = list(map(broken, new))
         path = ROOT / page

@@ -1,4 +1,4 @@
-"""What the environment put into a config is printed as its reference."""
+"""Values from the environment in a config are printed as their reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well each method's map finds what the bundled networks look at, on held-out digits.
+"""Measures how well each method's map finds what the bundled networks use, on held-out digits.
 
 ``python -m tests.benchmarks.faithfulness`` prints a Markdown table for each network, best first:
 the deletion and insertion areas of every method that works on it and of random maps. Networks bear

@@ -1,4 +1,4 @@
-"""What ``gradscope features`` says of the 1,797 digits, beside scikit-learn, and what many cost.
+"""Compares ``gradscope features`` on 1,797 digits with scikit-learn, and measures its cost.
 
 ``python -m tests.benchmarks.features`` computes the bundled network's features by a plain loop, one
 digit at a time, and has scikit-learn search them: the neighbours and distances must be the
@@ -35,7 +35,7 @@ MODEL, TRANSFORM = "torchvision:resnet18", "input.transform={resize: 64, crop: 6
 
 
 def by_loop(pixels: np.ndarray) -> np.ndarray:
-    """What the network's last layer reads, one digit after the other, by a hook of our own."""
+    """Return the inputs of the network's last layer, digit by digit, by a hook of our own."""
     model, found = view("demo").model, []
     handle = model.out.register_forward_pre_hook(lambda _, args: found.append(args[0].clone()))
     with torch.no_grad():

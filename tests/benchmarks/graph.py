@@ -1,4 +1,4 @@
-"""What ``gradscope graph`` costs for each node, from a thousand nodes to a million.
+"""Measures the cost of ``gradscope graph`` per node, from a thousand nodes to a million.
 
 ``python -m tests.benchmarks.graph`` records the graph of a chain of additions and renders it for
 the terminal, sizes in turn so that a machine whose speed drifts slows all of them alike, and prints

@@ -1,4 +1,4 @@
-"""What a plain step costs under observation, where it is neither looked at nor recorded.
+"""Measures a plain step under observation that is neither sampled nor recorded.
 
 Run: ``python -m tests.benchmarks.nan_detector``. The step of a small MLP with its optimizer is the
 hardest case, for there the models compute next to nothing. Beside the plain step and the observed

@@ -1,4 +1,4 @@
-"""What looking at a step costs, beside the plain step and beside other tools, in one run.
+"""Measures the cost of a sampled step beside the plain step and other tools, in one run.
 
 ``python -m tests.benchmarks.overhead`` takes four models with random weights: ResNet-50 (8 pictures
 of 224²), ViT-B/16 (2), GPT-2 small (256 tokens), MobileNetV2 (8). its own process times each

@@ -1,4 +1,4 @@
-"""Where the time of looking at a step goes, part by part.
+"""Measures where the time of a sampled step goes, part by part.
 
 ``python -m tests.benchmarks.parts`` runs ResNet-50 on 8 pictures of 224², observed with all layers
 and with three, and prints the milliseconds of each part of the looking: medians of nine steps, with

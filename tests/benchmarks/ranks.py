@@ -1,4 +1,4 @@
-"""What the files of many ranks take, and how long ``show`` takes to put them together.
+"""Measures the size of many ranks' files, and the time of ``show`` to combine them.
 
 ``python -m tests.benchmarks.ranks`` writes a run of 512 ranks (``--ranks N``) through the real
 writer: a sharded model of 48 parameters, 200 steps, 6 of them looked at, with a rank whose
@@ -54,7 +54,7 @@ def stats(draw: random.Random) -> TensorStats:
 def records(
     rank: int, ranks: int, size: tuple[int, int, int], looks: list[int]
 ) -> Iterator[TrainingRecord]:
-    """What one rank writes of its model and of each look."""
+    """Yield one rank's records of its model and of each sample."""
     layers, weights, calls = size
     names = [f"layers.{i}.part{k}.weight" for i in range(layers) for k in range(weights)]
     yield TrainedModel(1, "model", "Llama", 1 << 30, 1 << 30, layers * calls, wrapper="FSDP")

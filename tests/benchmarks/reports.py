@@ -1,4 +1,4 @@
-"""How long ``gradscope diff`` takes over two saved reports.
+"""Measures ``gradscope diff`` on two saved reports.
 
 ``python -m tests.benchmarks.reports`` makes reports of 10,000 rows, half calls and half parameters,
 with sketches of every tensor and without, each of them twice with other numbers, and prints the

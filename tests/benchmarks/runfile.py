@@ -1,4 +1,4 @@
-"""What a run file takes: of the script's time, of the thread's, of the disk, and of ``show``'s.
+"""Measures a run file's cost: the script's time, the thread's, the disk, and ``show``'s time.
 
 ``python -m tests.benchmarks.runfile`` prints the microseconds of ``add``, the bytes and the
 thread's milliseconds of a sample of ResNet-50 and of GPT-2, the bytes of step metrics and of the

@@ -1,4 +1,4 @@
-"""What saliency methods cost beside captum and pytorch-grad-cam, in one run.
+"""Measures saliency methods beside captum and pytorch-grad-cam, in one run.
 
 ``python -m tests.benchmarks.saliency`` times each method on ResNet-50 (Score-CAM: ResNet-18) with
 random weights at 224², for one image and for eight. Each contestant lives in its own process,

@@ -1,4 +1,4 @@
-"""What a full process of ``gradscope`` costs, against imports that it cannot do without.
+"""Measures a full process of ``gradscope`` against the imports that it needs.
 
 ``python -m tests.benchmarks.startup`` runs the commands in turn, so that a machine whose speed
 drifts slows all of them alike, and prints each command's median and its ratio to its base. The

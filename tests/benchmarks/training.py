@@ -1,4 +1,4 @@
-"""What ``gradscope run`` costs a training script: whole processes, plain and observed in turn.
+"""Measures the cost of ``gradscope run``: complete processes, plain and observed in turn.
 
 ``python -m tests.benchmarks.training`` trains ResNet-18, a GPT-2 of 12 layers, a GPT of 6, plain
 and with clipping, and a small MLP, each as ``python SCRIPT`` and as ``gradscope run SCRIPT``, in

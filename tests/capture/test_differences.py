@@ -1,4 +1,4 @@
-"""How far two tensors are apart, against the definition in float64 and at the ends of its range."""
+"""The difference of two tensors, against its float64 definition and at the ends of the range."""
 
 from __future__ import annotations
 

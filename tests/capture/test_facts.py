@@ -1,4 +1,4 @@
-"""What rules ask of modules and of the graph, against what the modules themselves say."""
+"""Facts on modules and the graph for rules, against the modules themselves."""
 
 from __future__ import annotations
 

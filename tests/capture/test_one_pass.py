@@ -25,7 +25,7 @@ LENGTHS = [*range(130), 2047, 2048, 2049, 4095, 4096, 5000, (1 << 18) - 1, (1 <<
 
 
 def wrong(library: one_pass.Library, tensor: torch.Tensor) -> list[str]:
-    """What the library says of a tensor and is not true."""
+    """Return the library's wrong statistics of a tensor."""
     numbers = library.numbers(tensor)
     assert numbers is not None
     found = finish(tuple(tensor.shape), "", tensor.numel(), numbers)
@@ -262,7 +262,7 @@ def test_both_ways_say_the_same(way):
 
 
 def in_use(**variables: str) -> str:
-    """What a new process says of itself."""
+    """Return a new process's report on the library in use."""
     code = "from gradscope.capture import one_pass; print(one_pass.in_use())"
     environment = {**os.environ, **variables}
     words = [sys.executable, "-c", code]

@@ -1,4 +1,4 @@
-"""What the shell is offered: values of options, models, classes, keys; nothing is imported."""
+"""Shell completion: values of options, models, classes, keys; nothing is imported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradscope.records.run import RunInfo
 
 @pytest.fixture
 def offered(monkeypatch, tmp_path: Path):
-    """What bash is answered, given its words: it takes `:` and `=` for ends of words."""
+    """Complete words as bash does: it takes `:` and `=` for ends of words."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"

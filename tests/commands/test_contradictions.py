@@ -1,4 +1,4 @@
-"""What is reported twice with two values is refused, on the command line as in the config."""
+"""Two values for one setting are refused, on the command line as in the config."""
 
 from __future__ import annotations
 

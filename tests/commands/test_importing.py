@@ -1,4 +1,4 @@
-"""What keeps torch from being imported, and what only looks like it."""
+"""Causes that keep torch from being imported, and errors that only look like it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the process ends: exit codes, closed streams, Ctrl-C. Each test is its own process."""
+"""Ends of the process: exit codes, closed streams, Ctrl-C. Each test is its own process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("words", ["inspect demo", "check demo -f json", "doctor"])
 @pytest.mark.parametrize("kilobytes", [40_000, 200_000, 1_000_000, 2_000_000, 3_000_000])
 def test_too_little_address_space(kilobytes: int, words: str, tmp_path: Path) -> None:
-    """Where torch does not fit; of what it is that is full, there is one message."""
+    """If torch does not fit into memory, there is one message, whatever is full."""
     done = shell(f"ulimit -v {kilobytes}; gradscope {words}", tmp_path)
     if done.returncode == 0:  # a small build of torch
         return

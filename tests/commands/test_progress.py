@@ -1,4 +1,4 @@
-"""What is being done, on a terminal and only there; and only once it takes a while."""
+"""Progress is shown on a terminal only, and only for work that takes a while."""
 
 from __future__ import annotations
 

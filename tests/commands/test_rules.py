@@ -17,7 +17,7 @@ ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def rules(*words: str) -> str:
-    """What the command prints."""
+    """Run the command and return its output."""
     result = CliRunner().invoke(cli.app(), ["rules", *words])
     assert result.exit_code == 0, result.output
     return result.output

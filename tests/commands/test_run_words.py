@@ -1,4 +1,4 @@
-"""What `gradscope run` is reported to run: a script, a module, either of them behind `python`."""
+"""Words of `gradscope run`: a script, a module, either of them behind `python`."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ COMMANDS = {
 
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
-    """How a command ends whose model does not."""
+    """Run a command whose model does not end; check that it stops."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(NET)
 

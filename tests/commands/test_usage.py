@@ -1,4 +1,4 @@
-"""What the command line says about mistakes on it, and about itself."""
+"""Messages of the command line on mistakes, and its help."""
 
 from __future__ import annotations
 

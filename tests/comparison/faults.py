@@ -1,4 +1,4 @@
-"""How well ``gradscope diff`` finds faults, and leaves alone what is right.
+"""Measures how well ``gradscope diff`` finds faults, and leaves correct changes alone.
 
 ``python -m tests.comparison.faults`` plants a fault at random into one of two copies of a network,
 or has one compute the same otherwise, and compares the two: live, and by their saved sketches. It
@@ -114,7 +114,7 @@ def in_order(net: Net, order: list[int]) -> DiffReport:
 
 
 def counted(title: str, tries: Iterator[Try]) -> tuple[int, int]:
-    """How many are right, of how many; each is printed."""
+    """Print each try; return how many are right, and how many there are."""
     right, every, began = 0, 0, time.perf_counter()
     for one in tries:
         every += 1

@@ -50,7 +50,7 @@ def test_a_scale_is_exact_up_to_the_estimate_of_the_norm():
 
 
 def test_the_projection_is_the_same_everywhere():
-    """Where an element goes is part of the format: saved sketches would mean nothing otherwise."""
+    """The place of an element is part of the format: saved sketches depend on it."""
 
     def place(index: int) -> tuple[int, int]:
         x = index & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""What is wrong with a config: exact sentences, all at once, at the right line and column."""
+"""Mistakes in a config: exact sentences, all at once, at the right line and column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What read() returns: layers in their order, places, what was given, targets in one form."""
+"""Results of read(): layers in their order, places, given values, targets in one form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are scripts that train: by what runs in them, not by what they only define."""
+"""Scripts that train are recognised by the code that runs, not by definitions alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a report holds what is expected: every fact named, numbers within a tolerance."""
+"""Comparison of a report with expected facts: each fact named, numbers within a tolerance."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Deviation:
 
 
 def differences(report: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """What the expected facts say otherwise than the report, each with its place.
+    """Return the differences between the expected facts and the report, each with its place.
 
     Args:
         report: as ``gradscope inspect -f json`` writes it.
@@ -75,7 +75,7 @@ def _by_path(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compared(found: Any, expected: Any, where: str = "") -> Iterator[str | Deviation]:
-    """What is missing or of another kind as a sentence, each number as its deviation."""
+    """Yield a sentence for a missing or other fact, and the deviation of each number."""
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         rms = _rms(expected)
         for key, value in expected.items():

@@ -1,4 +1,4 @@
-"""What each config must show, computed without gradscope: by hand or with plain PyTorch.
+"""Facts that each config must show, computed without gradscope: by hand or in plain PyTorch.
 
 Tests compare gradscope's report with these facts as plain PyTorch gives them in the same process.
 ``python tests/configs/expected.py [NAME…]`` writes them beside the configs too, for people to read:
@@ -772,7 +772,7 @@ def _cleaned(facts: Any) -> Any:
 
 
 def bounds(name: str, facts: Facts) -> Facts:
-    """How far float32 may lie from float64, by how far it does.
+    """Bound the distance of float32 from float64, from the measured one.
 
     Args:
         name: the config.
@@ -809,7 +809,7 @@ def _rounded_up(number: float) -> float:
 
 
 def file_of(name: str) -> Facts:
-    """What stands beside a config."""
+    """Return the content of the facts' file beside a config."""
     facts = exactly(name)
     found = bounds(name, facts)
     said = (

@@ -18,7 +18,7 @@ Facts = dict[str, Any]
 
 
 def seed(number: int = 0) -> None:
-    """What a run does before construction, before inputs and before each forward."""
+    """Seed as a run does before construction, before inputs and before each forward."""
     torch.manual_seed(number)
     random.seed(number)
     np.random.seed(number)

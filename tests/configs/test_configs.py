@@ -111,7 +111,7 @@ def test_float64_is_told_from_float32():
 
 
 def _facts(stored: dict) -> dict:
-    """What a file says of the config, without what it says of itself."""
+    """Return the facts on a config, without the file's own settings."""
     return {k: v for k, v in stored.items() if k not in ("computed", "tolerance", "residue")}
 
 

@@ -1,4 +1,4 @@
-"""What the lecture's cases show beyond single numbers."""
+"""Results of the lecture's cases beyond single numbers."""
 
 from __future__ import annotations
 

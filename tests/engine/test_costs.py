@@ -1,4 +1,4 @@
-"""What each call costs, on demand: operations against a count by hand; nothing is left changed."""
+"""Costs of each call, on demand: operations against a count by hand; state is restored."""
 
 from __future__ import annotations
 

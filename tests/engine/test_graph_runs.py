@@ -160,7 +160,7 @@ class Nested(nn.Module):
 
 
 def reached(graph: AutogradGraph) -> set[int]:
-    """What the root leads to; within a checkpoint, by the graph inside it alone."""
+    """Return the nodes upstream of the root; within a checkpoint, by the graph inside it alone."""
     nodes = {node.id: node for node in graph.nodes}
     seen: set[int] = set()
     stack = [0]

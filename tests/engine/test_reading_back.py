@@ -1,4 +1,4 @@
-"""What an accelerator holds is waited for once a step: the processor here stands in for one."""
+"""An accelerator is waited for once a step: the processor here stands in for one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What a full sample clears up: modules that other seeds reach, the line of a softmax, parameters
-that the model does not know."""
+"""Questions that a full sample answers: modules that other seeds reach, the line of a softmax,
+parameters that the model does not know.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each arm changes in a training, against the same training changed by hand."""
+"""Changes of each arm to a training, against the same training changed by hand."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_every_seed_is_another() -> None:
 
 
 def trained(batches: Callable[[], Iterator[tuple[torch.Tensor, torch.Tensor]]]) -> Any:
-    """What a model was given, and the targets of its losses."""
+    """Train a model; return its inputs, and the targets of its losses."""
     model = Seen()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     targets = []

@@ -1,1 +1,1 @@
-"""Why gradients are missing: broken programs with the answers that they should get."""
+"""Missing gradients: broken programs with the answers that they should get."""

@@ -1,4 +1,4 @@
-"""What channels respond to, beside a plain loop over the pictures one by one."""
+"""Responses of channels, against a plain loop over the pictures."""
 
 from __future__ import annotations
 

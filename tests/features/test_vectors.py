@@ -16,7 +16,7 @@ from tests.features.feature_nets import Convs, Patches, Rows, images
 
 
 def by_loop(net: nn.Module, inputs: Tensor, name: str, pool) -> np.ndarray:
-    """What ``pool`` makes of the layer's output for each picture alone."""
+    """Return ``pool`` of the layer's output for each picture alone."""
     found = []
     handle = net.get_submodule(name).register_forward_hook(
         lambda _, __, output: found.append(

@@ -35,7 +35,7 @@ class Attempt:
 
 
 def faults(attempt: Attempt) -> list[str]:
-    """What the contract forbids and the attempt led to."""
+    """Return the attempt's violations of the contract."""
     with tempfile.TemporaryDirectory() as name, _inside(Path(name)) as folder:
         for file, content in attempt.files.items():
             path = folder / file
@@ -55,7 +55,7 @@ def faults(attempt: Attempt) -> list[str]:
 
 
 def _left(path: Path, given: Mapping[str, str | bytes]) -> list[str]:
-    """What is wrong with a file that lies there at the end."""
+    """Return the faults of a file that lies there at the end."""
     if path.is_dir() or path.as_posix() in given or "__pycache__" in path.parts:
         return []
     if not path.name.startswith(OUTPUT):

@@ -1,4 +1,4 @@
-"""What gradscope itself saved, damaged: reports, graphs, answers, comparisons, runs, caches."""
+"""Damaged files of gradscope's own: reports, graphs, answers, comparisons, runs, caches."""
 
 from __future__ import annotations
 

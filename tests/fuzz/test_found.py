@@ -1,4 +1,4 @@
-"""What broke the contract once, as small as it gets: found by the fuzzer, or by somebody."""
+"""Inputs that once broke the contract, minimised: found by the fuzzer or by a user."""
 
 from __future__ import annotations
 

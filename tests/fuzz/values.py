@@ -35,7 +35,7 @@ ARGUMENTS = st.one_of(WORDS, NUMBERS.map(str)).map(
 
 
 def paths(tree: Any) -> list[tuple[Any, ...]]:
-    """Where everything in a tree of mappings and lists lies, itself first."""
+    """Return the paths of all items in a tree of mappings and lists, the root first."""
     found, waiting = [], [((), tree)]
     while waiting:
         path, part = waiting.pop()

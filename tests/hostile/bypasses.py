@@ -80,7 +80,7 @@ def dotted(node: ast.expr) -> str | None:
 
 
 def read(file: Path, name: str) -> Module:
-    """What a file defines and imports; ``name`` is the module's."""
+    """Return the definitions and imports of a file; ``name`` is the module's."""
     found = Module()
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
 
@@ -131,7 +131,7 @@ class Sources:
                     yield name, function
 
     def called(self, name: str, function: Function) -> Iterator[tuple[str, Function]]:
-        """What a function of a module calls, of the same package."""
+        """Yield the functions of the same package that a function of a module calls."""
         for call, _ in function.calls:
             head, _, rest = call.partition(".")
             if head in ("self", "cls", "super") and function.home and "." not in rest:
@@ -220,7 +220,7 @@ def bypasses(package: str, folder: Path | None = None) -> list[Bypass]:
 
 
 def _ends(call: str, ends: tuple[str, ...]) -> bool:
-    """Whether a dotted name ends in one of others, part by part."""
+    """Return True if a dotted name ends in one of others, part by part."""
     return any(call == end or (end not in _BARE and call.endswith(f".{end}")) for end in ends)
 
 

@@ -20,14 +20,14 @@ CONTRACT = (0, 1, 2, 3, 129, 130, 143)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a command ended, and what it wrote."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
     err: str
 
     def faults(self) -> list[str]:
-        """What the contract forbids, whatever the input was."""
+        """Return the violations of the contract, whatever the input was."""
         found = [] if self.code in CONTRACT else [f"exit code {self.code}"]
         if "Traceback (most recent call last)" in self.err:
             found.append("a traceback")

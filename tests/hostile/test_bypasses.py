@@ -1,4 +1,4 @@
-"""What the installed libraries' sources offer a constructor, and that each kind is refused."""
+"""Installed libraries' ways to run code from a constructor, and that each kind is refused."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ ERRORS = {
 
 @pytest.fixture
 def ends(tmp_path, monkeypatch):
-    """How ``inspect`` ends for a file that defines ``Net``."""
+    """Run ``inspect`` on a file that defines ``Net``."""
     monkeypatch.chdir(tmp_path)
 
     def of(source: str, *words: str):

@@ -1,4 +1,4 @@
-"""What a model writes where it should not: its input, and where the process stands."""
+"""Models that write where they should not: into their input, or the working folder."""
 
 from __future__ import annotations
 

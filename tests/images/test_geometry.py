@@ -1,4 +1,4 @@
-"""Where the model's input lies in the photograph, for transforms of every kind."""
+"""Place of the model's input in the photograph, for transforms of every kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a map is drawn when somebody wants it otherwise: fainter, in other colours, cropped."""
+"""Drawing of a map in other styles: fainter, in other colours, cropped."""
 
 from __future__ import annotations
 

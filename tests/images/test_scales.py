@@ -52,7 +52,7 @@ def test_lightness_alone_tells_the_order():
 
 
 def seen_by(matrix, colors):
-    """What is left of colours for an eye that lacks a cone (Viénot et al. 1999), in OKLab."""
+    """Return colours as an eye without one cone sees them (Viénot et al. 1999), in OKLab."""
     linear = ((colors / 255 + 0.055) / 1.055) ** 2.4
     kept = (linear @ np.array(matrix).T).clip(0, 1)
     return oklab(np.rint(255 * (1.055 * kept ** (1 / 2.4) - 0.055)).clip(0, 255))

@@ -1,4 +1,4 @@
-"""Which axes of a model leak, by changing what must not matter: plain PyTorch, no gradscope.
+"""Finds the axes of a model that leak, by brute force: plain PyTorch, no gradscope.
 
 ``effects(model, inputs, options)`` has each axis that can be judged, and the largest change of an
 output that must not have changed. Nothing here is clever: every place is changed, one at a time.
@@ -191,7 +191,7 @@ def _label(model: nn.Module, inputs: Inputs) -> Iterator[float]:
 
 
 def _paired(model: nn.Module, inputs: Inputs, name: str, same: list[str]) -> Iterator[float]:
-    """Where the labels are the inputs: no label is compared with an output that has read it."""
+    """Labels that are also inputs: no label is compared with an output that read it."""
     before = output(model, inputs)
     for at in range(inputs[name].shape[1]):
         where = torch.zeros(inputs[name].shape, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""What the audit found in transformers, each in a few lines of plain PyTorch.
+"""Findings of the audit in transformers, each in a few lines of plain PyTorch.
 
 A finding that is mended in a later version fails here: then docs/leaks.md has to say so.
 """

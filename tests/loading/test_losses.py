@@ -1,4 +1,4 @@
-"""Which loss is taken, what it is computed of, and what is reported when none can be."""
+"""The choice of the loss, its inputs, and the message if none can be chosen."""
 
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass

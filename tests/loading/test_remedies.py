@@ -1,4 +1,4 @@
-"""What is reported of the usual mistakes in a file or a constructor of the user's."""
+"""Messages on common mistakes in the user's file or constructor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a config may import, what it may not, and what is reported of it."""
+"""Imports that a config may make, those it may not, and the messages."""
 
 from __future__ import annotations
 

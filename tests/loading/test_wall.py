@@ -1,4 +1,4 @@
-"""What a library may not do while it builds what a config names, with the first wall switched off.
+"""Actions forbidden to a library during construction, with the first wall switched off.
 
 Each way past the argument lists that the sources of transformers, timm and torchvision offer to a
 constructor is a case here: docs/security.md has the list.
@@ -72,7 +72,7 @@ def second_wall_only(monkeypatch):
 
 
 def left_behind(folder: Path) -> list[Path]:
-    """What is there that neither test nor fixture put there."""
+    """Return the files that neither test nor fixture put there."""
     planted = {"evil", *(f"evil/{name}" for name in ("net.py", "pytorch_model.bin", *CONFIGS))}
     found = (path.relative_to(folder) for path in folder.rglob("*"))
     return [path for path in found if str(path) not in planted]
@@ -82,7 +82,7 @@ CONFIGS = ("config.json", "preprocessor_config.json")
 
 
 def config_files(folder: Path, **content: object) -> str:
-    """What transformers reads of a model, in the attacker's folder."""
+    """Write transformers' files of a model into the attacker's folder."""
     for name in CONFIGS:
         (folder / "evil" / name).write_text(json.dumps(content))
     return str(folder / "evil")
@@ -217,7 +217,7 @@ def test_what_a_constructor_would_do(asked, deed, targets, tmp_path):
 
 
 def test_timm_reads_again_without_the_safe_reader(targets, second_wall_only, tmp_path, monkeypatch):
-    """Where ``weights_only=True`` raises a TypeError, as in a torch that lacks it."""
+    """``weights_only=True`` raises a TypeError, as in a torch that lacks it."""
     builder = pytest.importorskip("timm.models._builder")
     if "cache_dir" not in inspect.signature(builder.build_model_with_cfg).parameters:
         pytest.skip("this timm has no folder of its own for what it fetched")

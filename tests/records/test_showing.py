@@ -1,4 +1,4 @@
-"""What records do in a program and a notebook: print, save, become a frame; a tensor's graph."""
+"""Records in a program and a notebook: print, save, become a frame; a tensor's graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SARIF 2.1.0 asks of the objects that gradscope writes, as JSON Schema.
+"""Requirements of SARIF 2.1.0 for the objects that gradscope writes, as JSON Schema.
 
 Written from sections 3.13 to 3.50 of the specification,
 https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html. Objects are closed: a property

@@ -1,4 +1,4 @@
-"""What the rules say of healthy and of broken models: the figures in each rule's documentation.
+"""Calibrates the rules on healthy and broken models: the figures in each rule's documentation.
 
 ``python -m tests.rules.calibrate`` runs both; ``--sweep`` also tries other thresholds, and
 ``--batches`` runs both with other numbers of samples instead.
@@ -107,7 +107,7 @@ def sweep(well: dict[str, Report], broken: dict[str, Report]) -> None:
 
 
 def batches() -> None:
-    """What is caught, and where nothing should be said, with each number of samples.
+    """Print hits and false alarms of each rule, for each number of samples.
 
     A case whose mended twin cannot run with so few is left out of the count, and GS504's are, for
     there the number of samples is what is wrong.

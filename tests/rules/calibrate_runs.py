@@ -1,4 +1,4 @@
-"""What the rules say of healthy and of broken trainings: the figures of the rules over time.
+"""Calibrates the rules over time on healthy and broken trainings.
 
 ``python -m tests.rules.calibrate_runs`` runs both; ``--sweep`` also tries other thresholds, and
 ``--seeds 3`` the healthy ones three times; ``--select GS601`` is about that rule alone.

@@ -115,7 +115,7 @@ def t5() -> Program:
 
 
 def mlp() -> Program:
-    """What a tutorial begins with, and its optimizer."""
+    """A tutorial's first network, with its optimizer."""
     layers: list[nn.Module] = [nn.Flatten()]
     for width_in, width_out in ((64, 128), (128, 128), (128, 128)):
         layers += [nn.Linear(width_in, width_out), nn.ReLU()]

@@ -23,7 +23,7 @@ from gradscope.rules import SEVERITIES
 
 @dataclass(frozen=True)
 class Program:
-    """What ``gradscope.inspect`` and ``gradscope.check`` are called with."""
+    """Arguments of ``gradscope.inspect`` and ``gradscope.check``."""
 
     model: nn.Module | str
     inputs: Any = None
@@ -64,7 +64,7 @@ class Case:
         )
 
     def as_bad(self, findings: tuple[Finding, ...]) -> list[Finding]:
-        """What the rule says that is as bad as of the broken program, or worse."""
+        """Return the rule's findings of at least the broken program's severity."""
         bar = SEVERITIES.index(self.severity)
         return [f for f in findings if f.code == self.code and SEVERITIES.index(f.severity) <= bar]
 
@@ -95,5 +95,5 @@ def program(
 
 
 def sgd(lr: float) -> Callable[[Any], torch.optim.Optimizer]:
-    """What makes a plain SGD of the parameters."""
+    """Return a maker of plain SGD."""
     return lambda parameters: torch.optim.SGD(parameters, lr=lr)

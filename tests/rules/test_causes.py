@@ -1,4 +1,4 @@
-"""Which findings of a run follow from which, and in what order the causes are reported."""
+"""Findings of a run that follow from others, and the order of the causes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_of_a_live_model_it_is_the_python_entry(code: str) -> None:
 
 
 def in_run(code: str) -> Finding:
-    """What is found of a weight in a run, where nobody could trace its cause."""
+    """Return the finding on a weight in a run whose cause was not traced."""
     fact = {"GS401": "no-gradient", "GS103": "zero-gradient"}[code]
     lost = LoopParameter("stem.weight", "net", (2, 2), frozenset({fact}), ("o",), 12)
     (entry,) = (one for one in entries() if one.rule.code == code)

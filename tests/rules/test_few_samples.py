@@ -1,4 +1,4 @@
-"""What a batch of a few samples shows, of the rules that count values."""
+"""Results of the rules that count values, for a batch of a few samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is healthy gets no error; what is reported of it at all is counted."""
+"""Healthy models get no error; their other findings are counted."""
 
 from __future__ import annotations
 

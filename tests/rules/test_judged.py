@@ -1,4 +1,4 @@
-"""Which rules a run has shown enough for: what they declare is when they first can speak."""
+"""Rules with enough samples in a run: they declare when they can first report."""
 
 from __future__ import annotations
 

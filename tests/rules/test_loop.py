@@ -31,7 +31,7 @@ def raised(error: BaseException) -> None:
 def findings(
     source: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[TrainingFinding, ...]:
-    """What the rules of the loop find in a program that runs to its end under observation."""
+    """Return the loop rules' findings in a program that runs to its end under observation."""
     file = folder / "train.py"
     file.write_text(source)
     main = ModuleType("__main__")
@@ -97,7 +97,7 @@ def test_every_rule_of_the_loop_has_a_broken_program() -> None:
 
 
 def test_a_scheduler_of_a_script_that_was_cut_short_has_two_epochs_time() -> None:
-    """What steps once an epoch makes no step in the first."""
+    """A scheduler that steps once an epoch makes no step in the first."""
 
     def found(steps: int, loader: int, *, cut: bool = True) -> list[TrainingFinding]:
         optimizer = LoopOptimizer("opt", "SGD", None, steps, 2)

@@ -1,4 +1,4 @@
-"""What is read off the graph of a loss, and when."""
+"""Facts read off a loss's graph, and the steps in which it is read."""
 
 from __future__ import annotations
 

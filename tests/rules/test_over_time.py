@@ -33,7 +33,7 @@ def over(code: str, steps: Iterable[TrainingStep], *, alone: bool = True) -> lis
 
 
 def looked(code: str, samples: Iterable[StepSample]) -> list[tuple[int, Finding]]:
-    """What a rule finds in the samples of one model."""
+    """Return a rule's findings in the samples of one model."""
     entry, history, found = ENTRIES[code], SampleHistory(), []
     for one in samples:
         history.add(one)

@@ -28,7 +28,7 @@ def checked(program: Program) -> Report:
 
 
 def as_bad(case: Case, report: Report) -> list[str]:
-    """What the rule says, as bad as of the broken program or worse; and every error of others."""
+    """Return the rule's findings as severe as the broken program's, and every other error."""
     worse = case.as_bad(report.findings)
     return [
         f"{f.code} {f.name}: {f.message}"
@@ -41,7 +41,7 @@ ENTRIES = {entry.rule.code: entry for entry in entries()}
 
 
 def reads_calls(code: str, report: Report) -> bool:
-    """Whether the rule, as it judges a run's step, finds nothing without the calls."""
+    """Return True if the rule finds something in a run's step only with its calls."""
     find, limits = ENTRIES[code].in_runs, ENTRIES[code].rule.limits()
     if find is None or not list(find(report, limits)):
         return False

@@ -59,7 +59,7 @@ CODES = [
 
 
 def faults(rule: Rule) -> list[str]:
-    """What a rule's documentation lacks."""
+    """Return the gaps in a rule's documentation."""
     found = []
     if not re.fullmatch(r"GS[1-9]\d\d", rule.code):
         found.append("code")

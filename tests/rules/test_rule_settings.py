@@ -1,4 +1,4 @@
-"""Which rules look: options, the config's key `rules`, and every mistake in it with its line."""
+"""Choice of rules: options, the config's key `rules`, and every mistake in it with its line."""
 
 from __future__ import annotations
 

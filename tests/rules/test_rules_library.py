@@ -1,4 +1,4 @@
-"""What an installed library's own code leaves out is meant; what the user's leaves out is not."""
+"""A library's own unused layers are intended; the user's are not."""
 
 from __future__ import annotations
 

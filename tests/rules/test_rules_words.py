@@ -1,4 +1,4 @@
-"""How findings say it: whose module, which one to put into eval mode, how many did not move."""
+"""Words of findings: the owner of a module, the one to put into eval mode, counts."""
 
 from __future__ import annotations
 

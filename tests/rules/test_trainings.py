@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def said(found: Iterable[TrainingFinding], severity: str = "info") -> list[str]:
-    """What is found, as bad as that or worse."""
+    """Return the findings of at least that severity, as text."""
     bar = SEVERITIES.index(severity)
     return [
         f"{one.finding.code} {one.finding.name} in {one.steps}: {one.finding.message}"

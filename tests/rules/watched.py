@@ -136,7 +136,7 @@ class Watched:
     def findings(
         self, settings: RuleSettings | None = None, *, every: int = 10
     ) -> tuple[TrainingFinding, ...]:
-        """What is wrong with the run, if only so many of its steps had been looked at."""
+        """Return the findings of the run, if only every Nth step were sampled."""
         found = RunFindings(settings or RuleSettings())
         for record in self.records:
             if isinstance(record, TrainingStep):

@@ -1,4 +1,4 @@
-"""What the processes do that the tests start, kill and fork."""
+"""Work of the processes that the tests start, kill and fork."""
 
 from __future__ import annotations
 

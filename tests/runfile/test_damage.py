@@ -1,4 +1,4 @@
-"""What is no run, or one no more: a sentence that says so, whatever the bytes."""
+"""Files that are no run, or a damaged one: a clear sentence, whatever the bytes."""
 
 from __future__ import annotations
 

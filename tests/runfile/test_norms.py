@@ -189,7 +189,7 @@ def test_the_file_is_bounded(tmp_path, monkeypatch):
 
 
 def test_optimizers_that_take_turns_are_thinned_alike():
-    """What is counted are the rows of each list of names, not steps: each keeps its share."""
+    """The rows of each list of names are counted, not steps: each keeps its share."""
     kept = KeptNorms(8 * 2000)
     rows: dict[int, list[int]] = {1: [], 2: []}
     for number in range(1, 20_001):

@@ -65,7 +65,7 @@ SEEDS = [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ra
 @needs_sigkill
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_run_opens(seed, tmp_path):
-    """How old the oldest step is that is not in it, ``tests.benchmarks.runfile`` measures."""
+    """A killed run opens; ``tests.benchmarks.runfile`` measures the age of what it lacks."""
     check(killed(tmp_path, random.Random(seed).uniform(0, 0.6)))
 
 

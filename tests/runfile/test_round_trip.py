@@ -1,4 +1,4 @@
-"""What is written is what is read, of every record; also while the run goes on."""
+"""Each record is read as it was written; also while the run goes on."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ def test_a_model_of_one_rank_alone_does_not_shift_the_others(tmp_path, alone):
 
 
 def test_a_model_that_has_another_name_is_known_by_its_make():
-    """Where the copy on rank 0 took the name that the model has on the others."""
+    """The copy on rank 0 took the name that the model has on the others."""
     copy = TrainedModel(1, "Net", "Net", 8, 8, 1)
     model = TrainedModel(2, "Net#2", "Net", 8, 8, 1, wrapper="DDP")
     other = TrainedModel(3, "Other", "Other", 5, 5, 1, wrapper="DDP")

@@ -1,4 +1,4 @@
-"""Which samples and step metrics stay: over random sequences, what must hold of every one."""
+"""Samples and step metrics that stay: invariants over random sequences."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_events_are_bounded(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_long_run_takes_no_more_room(tmp_path):
-    """What is dropped makes room for what comes: the file stops growing."""
+    """Dropped rows make room for new ones: the file stops growing."""
     one = RunWriter(tmp_path / "run.db", RUN, keep=16)
     sizes = []
     for number in range(1, 401):

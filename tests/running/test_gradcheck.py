@@ -59,7 +59,7 @@ class Unseeded(nn.Module):
 
 
 def checked(layer: nn.Module, x: torch.Tensor | None = None) -> tuple[GradientCheck, ...]:
-    """What is reported of a layer in the middle of a model."""
+    """Return the report on a layer in the middle of a model."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), layer, nn.Linear(8, 3))
     x = torch.randn(3, 4) if x is None else x

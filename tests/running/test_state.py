@@ -1,4 +1,4 @@
-"""What a run leaves behind: nothing; and a verification that can say no."""
+"""A run restores all state; a verification can fail."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ LAYERS = {
 
 
 def folded(tensor):
-    """What pytorch-grad-cam's users write for a transformer."""
+    """Fold tokens as pytorch-grad-cam's users do for a transformer."""
     return tensor[:, 1:].reshape(len(tensor), 4, 4, -1).permute(0, 3, 1, 2)
 
 

@@ -1,4 +1,4 @@
-"""What every method file keeps to; a file that is added is tested without being named here."""
+"""Contract of every method file; a new file is tested without being named here."""
 
 from __future__ import annotations
 

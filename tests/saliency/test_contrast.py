@@ -1,4 +1,4 @@
-"""Why not B, and why A rather than B: the map and the measured change."""
+"""Contrasts, against B and for A rather than B: the map and the measured change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold between methods, whatever the network."""
+"""Identities between methods, whatever the network."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_options_that_make_no_map():
 
 
 def test_points_share_passes_and_halve_where_memory_runs_out(monkeypatch):
-    """What another device does: several points at once, fewer after a failure, the same map."""
+    """Another device takes several points at once, fewer after a failure; the map is the same."""
     from gradscope.saliency import _gradients
 
     with Subject(trained(), digits(3, 7)) as subject:
@@ -194,7 +194,7 @@ class Alone(Flattened):
 
 
 class Sociable(Flattened):
-    """What it says of a picture depends on the others."""
+    """Model whose output for a picture depends on the others."""
 
     def forward(self, x):
         return super().forward(x - 0.5 * x.mean(0))

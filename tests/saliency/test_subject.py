@@ -1,4 +1,4 @@
-"""What the methods share: the forward passes, what they keep, and that the model is left alone."""
+"""Shared part of the methods: forward passes, kept tensors, and a restored model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run file says of a training, compared with what the tracer saw of another run of it."""
+"""Comparison of a training's run file with the tracer's record of another run of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOLERANCE = 1e-5
 
 
 def disagreements(run: RunFile, traced: dict[str, Any]) -> list[str]:
-    """How the two differ, in steps 1, 2, 5 and the last."""
+    """Return the differences in steps 1, 2, 5 and the last."""
     expected = traced["steps"]
     steps = run.steps()
     found = [] if len(steps) == len(expected) else [f"{len(steps)} steps, not {len(expected)}"]

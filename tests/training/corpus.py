@@ -113,7 +113,7 @@ ALL = [
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a run left: its exit code, what it wrote, its final weights, the file beside them."""
+    """Result of a run: exit code, output, final weights, the file beside them."""
 
     code: int
     stdout: bytes
@@ -134,7 +134,7 @@ def observed(script: Script, folder: Path, *options: str, fresh: bool = False) -
 
 
 def traced(script: Script, folder: Path) -> dict[str, Any]:
-    """What the tracer saw."""
+    """Return the tracer's record."""
     ran = _once(script, folder, "traced", [str(HERE / "tracer.py"), "OUT"])
     traced: dict[str, Any] = json.loads(ran.out.read_text(encoding="utf-8"))
     return traced
@@ -182,7 +182,7 @@ def run(words: Sequence[str], weights: Path, out: Path, *, fresh: bool = False) 
 
 
 def during(stderr: bytes) -> bytes:
-    """What was written to stderr before gradscope's own lines, which come at the end."""
+    """Return the stderr before gradscope's own lines, which come at the end."""
     lines = stderr.splitlines(keepends=True)
     own = next((i for i, line in enumerate(lines) if line.startswith(b"gradscope:")), len(lines))
     return b"".join(lines[:own])

@@ -1,4 +1,4 @@
-"""Where each of ``nan_scripts/`` goes wrong: the right answer, found and checked without gradscope.
+"""Origins of the NaN and Inf in ``nan_scripts/``, found and checked without gradscope.
 
 ``line`` is a part of the line that makes it; of a backward that somebody wrote ``written`` is, and
 either is right. A script is healthy with ``--healthy``.

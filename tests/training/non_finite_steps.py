@@ -1,4 +1,4 @@
-"""Where the first NaN or Inf of a script comes from, found without anything of gradscope.
+"""Finds the first NaN or Inf of a script without gradscope.
 
 A dispatch mode sees every operation, of backward too; autograd's anomaly mode keeps the line of
 forward that each node of the graph comes from; hooks on optimizers count the steps.
@@ -42,7 +42,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class NonFiniteStep:
-    """What was seen in a script: the first step that was NaN or Inf, if any, and its origins."""
+    """First step of a script with NaN or Inf, if any, and its origins."""
 
     step: int | None
     loss: bool

@@ -1,4 +1,4 @@
-"""Whether every call is given the same batch, and whether that is all of the data."""
+"""Detection of a batch that never changes, and of one that is all of the data."""
 
 from __future__ import annotations
 

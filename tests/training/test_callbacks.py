@@ -36,7 +36,7 @@ def test_lightning(tmp_path, capsys, monkeypatch):
     data = torch.utils.data.TensorDataset(torch.randn(64, 8))
 
     def fit(callback: GradscopeCallback) -> tuple[list[str], str]:
-        """What the logger and standard error get of gradscope's."""
+        """Train; return gradscope's lines in the logger and on standard error."""
         lines.flush()
         lightning.Trainer(
             max_epochs=2,
@@ -81,7 +81,7 @@ def test_transformers(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(logging.getLogger("transformers"), "handlers", [lines])
 
     def train(callback: GradscopeCallback, *, unused: bool) -> tuple[list[str], str]:
-        """What the logger and standard error get of gradscope's."""
+        """Train; return gradscope's lines in the logger and on standard error."""
         lines.flush()
         model = transformers.GPT2LMHeadModel(config)
         if unused:

@@ -402,7 +402,7 @@ def test_the_worst_comes_first():
 
 
 def test_looking_less_often_finds_no_other_steps():
-    """What is found in every tenth sample was so when each was looked at."""
+    """A finding in every tenth sample also held when each was sampled."""
     often, seldom = only("GS101"), only("GS101")
     for number in range(1, 400):
         kind = VANISHING if 100 <= number < 300 else HEALTHY

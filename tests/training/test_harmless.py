@@ -62,7 +62,7 @@ _CALLS = re.compile(
 
 
 def comparable(stderr: bytes) -> str:
-    """What a run wrote to stderr, without what is PyTorch's own and never the same."""
+    """Return the stderr of a run, without PyTorch's lines that never repeat."""
     return _CALLS.sub("", _LOGGED.sub(r"\1 ", stderr.decode()))
 
 
@@ -71,7 +71,7 @@ def weights(ran: Ran) -> Any:
 
 
 def differences(one: Any, other: Any, place: str = "") -> list[str]:
-    """Where two saved objects differ, in any bit of a tensor."""
+    """Return the places where two saved objects differ, in any bit of a tensor."""
     if type(one) is not type(other):
         return [f"{place}: {type(one).__name__} and {type(other).__name__}"]
     if isinstance(one, torch.Tensor):

@@ -22,7 +22,7 @@ NAME = "imported_late"
 
 
 class Log:
-    """What was done, and how much of the module there was then."""
+    """Log of the actions, and whether the module was complete."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[bool, bool]] = []

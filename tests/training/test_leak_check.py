@@ -106,7 +106,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GRADSCOPE_DEBUG": "1"}
 
 
 def both(folder: Path, script: str, *words: str) -> tuple[str, str, RunFile]:
-    """What the script writes, which must be the same without gradscope; gradscope's own lines."""
+    """Return the script's output, equal without gradscope, and gradscope's own lines."""
     (folder / "train.py").write_text(script, encoding="utf-8")
     alone = python(["train.py", *words], cwd=folder, env=ENVIRONMENT)
     run = ["run", "--leaks", "-o", "run.db", "train.py", *words]

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Deprecat
 
 
 def answers(script: Path, folder: Path, *arguments: str) -> list[TrainingFinding]:
-    """What the run's findings say of NaN and Inf, first found first."""
+    """Return the run's findings on NaN and Inf, first found first."""
     out = folder / f"{script.stem}{''.join(arguments)}.db"
     words = ["run", "-o", str(out), str(script), *arguments]
     done = gradscope(words, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"})

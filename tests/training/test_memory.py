@@ -1,4 +1,4 @@
-"""When the heap's free memory is returned to the system."""
+"""The return of the heap's free memory to the system."""
 
 from __future__ import annotations
 

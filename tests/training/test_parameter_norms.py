@@ -23,7 +23,7 @@ Norms = dict[str, float]
 
 @dataclass
 class Truth:
-    """What a loop read of itself in float64, step by step: before clipping, after, and weights."""
+    """Float64 norms that a loop reads itself, step by step: before clipping, after, and weights."""
 
     gradient: list[Norms] = field(default_factory=list)
     clipped: list[Norms] = field(default_factory=list)

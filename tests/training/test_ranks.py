@@ -1,4 +1,4 @@
-"""What only many ranks can show: faults planted in real processes, each beside a mended twin."""
+"""Findings that need several ranks: faults in real processes, each beside a mended twin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps are sampled, by a clock of the test's own."""
+"""Choice of sampled steps, by a clock of the test's own."""
 
 from __future__ import annotations
 

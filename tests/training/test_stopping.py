@@ -1,4 +1,4 @@
-"""What ends a script before its end, and the exit code that findings make."""
+"""Ends of a script before its end, and the exit code of findings."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def batch(step):
 
 @dataclass(frozen=True)
 class TracedProgram:
-    """What must be found: a rule's code, the cause, words of the message, the line ``# here``."""
+    """Finding to expect: a rule's code, the cause, words of the message, the line ``# here``."""
 
     code: str
     cause: str | None

@@ -187,7 +187,7 @@ class Tracer:
     # -- names
 
     def _learn_names(self) -> None:
-        """Which variables hold the outermost modules, and what these call their parameters."""
+        """Note the variables that hold the outermost modules, and their parameters' names."""
         for name, module in variables(self.torch, sys._getframe(1)):
             for parameter, p in module.named_parameters(remove_duplicate=False):
                 clean = parameter.replace("_orig_mod.", "").removeprefix("module.")
@@ -243,7 +243,7 @@ def number(value: float | None) -> float | str | None:
 
 
 def run(script: list[str]) -> Callable[[], object]:
-    """What runs the script as ``python`` would, with its arguments in place."""
+    """Return a function that runs the script as ``python`` would, with its arguments."""
     if script[0] == "-m":
         sys.argv = script[1:]
         sys.path[0] = str(Path.cwd())

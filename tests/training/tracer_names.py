@@ -38,7 +38,7 @@ def scopes_of(frame: FrameType | None) -> Iterable[dict[str, Any]]:
 
 
 def held_in(scope: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    """What the variables hold, by name, and what objects, lists and dicts in them hold."""
+    """Yield the variables' values by name, and the contents of objects, lists and dicts in them."""
     for name, value in list(scope.items()):
         if name not in ("self", "args"):
             yield name, value

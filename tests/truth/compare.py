@@ -18,8 +18,7 @@ from truth.reference import Call, Slot, Truth
 
 @dataclass
 class Comparison:
-    """What differs, how many tensors were compared with each other, and how many were null with a
-    note that allows it."""
+    """Differences, number of tensors compared, and number of nulls with a note that allows it."""
 
     differences: list[str] = field(default_factory=list)
     compared: int = 0
@@ -143,7 +142,9 @@ def stats_differences(
 def number_differences(
     stats: dict[str, Any], true: dict[str, Any], at: str, noise: float = 0.0, nothing: int = 0
 ) -> Iterator[str]:
-    """Where ``stats`` differ from true ones; up to ``nothing`` zeros may be rounding errors."""
+    """Yield the places where ``stats`` are wrong; up to ``nothing`` zeros may be rounding
+    errors.
+    """
     for key in ("shape", "dtype", "numel", "zeros", "nan", "inf"):
         if stats[key] != true[key] and not (key == "zeros" and stats[key] <= nothing):
             yield f"{at}.{key}: {stats[key]}, truly {true[key]}"

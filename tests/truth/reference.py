@@ -58,11 +58,11 @@ class Call:
     training: bool
 
     def passed_through(self, slot: Slot) -> bool:
-        """Whether the call returned this input untouched."""
+        """Return True if the call returned this input untouched."""
         return any(out.token is slot.token for out in self.outputs)
 
     def shared(self, slot: Slot) -> bool:
-        """Whether the same tensor stands at several of the call's inputs."""
+        """Return True if several of the call's inputs are the same tensor."""
         return sum(other.token is slot.token for other in self.inputs) > 1
 
 
@@ -193,7 +193,7 @@ class _Recorder:
         return self.tokens[key]
 
     def write_back(self, name: str, given: Any, result: Any) -> None:
-        """What the call did to its argument in place is done to the caller's tensor."""
+        """Apply the call's in-place writes to its argument to the caller's tensor."""
         for tensor, passed, version in given.values():
             written = passed if _version(passed) != version else None
             if name in self.in_place and isinstance(result, Tensor) and result is not passed:

@@ -51,7 +51,7 @@ def plain_step(case: Case, dtype: torch.dtype = torch.float32) -> dict[str, Tens
 
 
 def identical(one: Tensor | None, other: Tensor | None) -> bool:
-    """Whether two gradients have the same bits (and the same layout)."""
+    """Return True if two gradients have the same bits (and the same layout)."""
     if one is None or other is None:
         return one is other
     if one.is_sparse or other.is_sparse:

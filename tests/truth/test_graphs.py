@@ -81,7 +81,7 @@ MODELS: dict[str, Callable[[], Net]] = {
 
 @functools.cache
 def graph_of(name: str) -> AutogradGraph:
-    """What gradscope records of a model, once for all tests."""
+    """Return gradscope's graph of a model, once for all tests."""
     torch.manual_seed(0)
     model, x = MODELS[name]()
     return gradscope.graph(model, x, loss="sum")

@@ -52,7 +52,7 @@ def _sound(row: dict[str, Any]) -> bool:
 
 
 def _own(results: dict[str, Any]) -> dict[str, str]:
-    """What the reproductions of this run's own failures say, in plain PyTorch."""
+    """Return the results of reproducing this run's failures in plain PyTorch."""
     failed = [label for label, row in results.items() if row.get("outcome", "ok") != "ok"]
     return {label: OWN[label]() for label in failed if label in OWN}
 
@@ -75,7 +75,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _done(row: dict[str, Any], part: str, retry: bool) -> bool:
-    """Whether the file has this part of the model's results, and it need not be taken again."""
+    """Return True if the file has this part of the model's results, and it need not run again."""
     if part not in row:
         return False
     outcome = row["diagnosis"]["outcome"] if part == "diagnosis" else row["outcome"]

@@ -39,7 +39,7 @@ def attempt(group: str, label: str) -> dict[str, Any]:
 
 
 def diagnosis(group: str, label: str) -> dict[str, Any]:
-    """What the rules say of the entry."""
+    """Return the rules' findings in the entry."""
 
     def run(entry: Entry) -> dict[str, Any]:
         try:

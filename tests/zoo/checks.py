@@ -1,4 +1,4 @@
-"""What is asked of a model: it runs, its numbers are true, its gradients and itself unchanged."""
+"""Checks of a model: it runs, its numbers are true, its gradients and itself unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zoo.twins import against_twin, gradient_rows
 
 @dataclass
 class Result:
-    """What one model showed. ``reasons`` is empty where everything held."""
+    """Results of one model. ``reasons`` is empty if every check passed."""
 
     label: str
     group: str

@@ -1,4 +1,4 @@
-"""What the rules say of a healthy model: fresh, with a loss that one would train it with."""
+"""Findings in a healthy model: fresh, with a usual training loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zoo.observing import SEED, Gradients, hooks_counted, plain_step
 
 
 def findings(entry: Entry) -> dict[str, Any]:
-    """How many findings of each severity, how many of each code, and the errors in words.
+    """Return the counts of findings by severity and by code, and the errors in words.
 
     An error is ``confirmed`` where a plain step of the model shows what it says: a parameter that
     has no gradient, or one of zeros. Public models do have such parameters.
@@ -53,9 +53,9 @@ _SHOWN: dict[str, Callable[[Tensor | None], bool]] = {
 
 
 def _confirmed(finding: Finding, report: Report, gradients: Gradients) -> bool:
-    """Whether each parameter that the finding names, or of the module that it names, is so.
+    """Return True if the gradients of every parameter named confirm the finding.
 
-    A zero starts at an activation, and its parameters are those behind it.
+    A zero starts at an activation, and its parameters are those upstream of it.
     """
     behind = {n for a in report.answers if a.starts == finding.name for n in a.upstream}
     own = [

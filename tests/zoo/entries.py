@@ -1,4 +1,4 @@
-"""What the zoo holds: one entry for each model, made small enough to run in seconds."""
+"""Contents of the zoo: one entry for each model, made small enough to run in seconds."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def xlstm_writes_in_place() -> str:
 
 
 def _raised(step: Callable[[], object]) -> str:
-    """What a plain step raises."""
+    """Return the error that a plain step raises."""
     try:
         step()
     except RuntimeError as error:

@@ -77,7 +77,7 @@ def _print_checks(rows: list[Data], own: dict[str, str], console: Console) -> No
 
 
 def _print_findings(rows: list[Data], console: Console) -> None:
-    """What the rules say of fresh models, and each finding that is an error."""
+    """Print the rules' findings in fresh models, and each error."""
     if not rows:
         return
     table = Table(box=None, pad_edge=False, header_style="bold", title="models with findings")

@@ -233,7 +233,7 @@ def test_findings_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 class Saturated(Small):
-    """Whose first layer's outputs are all behind a ReLU that lets nothing through."""
+    """Model with a first layer upstream of a ReLU that passes nothing."""
 
     def __init__(self) -> None:
         super().__init__()

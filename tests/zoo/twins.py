@@ -32,7 +32,7 @@ _NAMED = 5
 
 @dataclass
 class Agreement:
-    """What differs, and in which precision how many tensors were compared with the twin's."""
+    """Differences, the precision, and the number of tensors compared with the twin's."""
 
     differences: list[str]
     precision: str
@@ -41,7 +41,7 @@ class Agreement:
 
 
 def gradient_rows(report: dict[str, Any], plain: Gradients) -> Iterator[str]:
-    """What the report's parameters say of the plain step's own gradients."""
+    """Yield the differences between the report's parameter gradients and a plain step's."""
     rows = {row["name"]: row["gradient"] for row in report["parameters"]}
     for name in rows.keys() ^ plain.keys():
         yield f"{name}: parameter {'unknown' if name in rows else 'missing'}"
@@ -109,7 +109,7 @@ class Output:
 
 
 def hooked_outputs(model: nn.Module, inputs: Any) -> dict[tuple[str, int, str], Output]:
-    """What PyTorch itself shows, by plain hooks on a copy: module, call and path → output."""
+    """Return PyTorch's outputs, by plain hooks on a copy: module, call and path → output."""
     model, inputs = copy.deepcopy(model), copy.deepcopy(inputs)
     counts: dict[str, int] = {}
     running: list[tuple[str, int]] = []
@@ -142,7 +142,7 @@ def hooked_outputs(model: nn.Module, inputs: Any) -> dict[tuple[str, int, str], 
 
 
 def _output_rows(report: dict[str, Any], seen: dict[tuple[str, int, str], Output]) -> Iterator[str]:
-    """What the report says of outputs, against the plain hooks."""
+    """Yield the differences between the report's outputs and the plain hooks'."""
     for row in report["calls"]:
         for tensor in row["outputs"]:
             place = (row["name"], row["call"], tensor["path"])

@@ -12,7 +12,7 @@ from gradscope.records.graph import AutogradGraph
 
 
 def leaves(graph: AutogradGraph) -> set[int]:
-    """What can be reached from the root and leads nowhere."""
+    """Return the leaves that can be reached from the root."""
     nodes = {node.id: node for node in graph.nodes}
     seen: set[int] = set()
     stack = [graph.root]

@@ -74,7 +74,7 @@ def embedded(text: str) -> dict:
 
 
 def references(text: str) -> list[str]:
-    """What a browser would fetch, or could."""
+    """Return all that a browser would or could fetch."""
     parsed = Page(text)
     fetching = {"src", "href", "xlink:href", "action", "data", "poster", "srcset", "background"}
     found = [f"{tag} {name}={value}" for tag, name, value in parsed.attributes if name in fetching]

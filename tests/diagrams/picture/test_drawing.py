@@ -1,4 +1,4 @@
-"""What a picture shows: nothing lost, nothing twice, few enough boxes, colours that can be read."""
+"""A picture loses no node, repeats none, has few boxes and readable colours."""
 
 from __future__ import annotations
 

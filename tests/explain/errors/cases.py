@@ -20,7 +20,7 @@ ROLES = ("saved", "mutated", "freed", "carried")
 
 @dataclass(frozen=True)
 class Program:
-    """What is given to ``gradscope.inspect``."""
+    """Arguments of ``gradscope.inspect``."""
 
     model: nn.Module
     inputs: Any

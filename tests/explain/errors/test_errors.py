@@ -86,7 +86,7 @@ def explained(program: Program) -> ErrorRecord:
 
 
 def faults(broken: Broken, error: ErrorRecord) -> list[str]:
-    """What an explanation has wrong, or lacks."""
+    """Return the faults and gaps of an explanation."""
     said = " ".join([*error.details, error.advice or ""])
     wrong = [f"does not say {fact}" for fact in broken.facts if fact not in said]
     if (error.kind, error.name) != (broken.kind, broken.module):

@@ -62,7 +62,7 @@ def case(
 
 
 def missing_names(model: nn.Module, forward: Callable[[], torch.Tensor]) -> list[str]:
-    """What plain PyTorch leaves without a gradient though it requires one."""
+    """Return the parameters that require a gradient and get none in plain PyTorch."""
     for parameter in model.parameters():
         parameter.grad = None
     loss = forward()

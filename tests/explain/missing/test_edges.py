@@ -1,4 +1,4 @@
-"""What the second run does when it fails, what it leaves behind, and what it cannot tell."""
+"""The second run's errors, the state it leaves, and the limits of its answers."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def origin(
 
 
 def broken_in(program: Program) -> set[str]:
-    """What plain PyTorch leaves non-finite: "loss", "gradient", "parameter", "buffer"."""
+    """Return the non-finite parts in plain PyTorch: "loss", "gradient", "parameter", "buffer"."""
     model, forward, step, _ = program
     for parameter in model.parameters():
         parameter.grad = None

@@ -418,7 +418,7 @@ def a_recurrence_that_squares(mended: bool) -> Program:
 
 @origin("nan", "forward", "linear", "0", "above float32's largest 3.4e+38")
 def weights_that_exploded_over_steps(mended: bool) -> Program:
-    """What steps of a learning rate far too large leave; the sums meet both infinities."""
+    """Weights after steps with a far too large learning rate; the sums meet both infinities."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
     x = X * 1e4

@@ -220,7 +220,7 @@ class Weighted(nn.Module):
 
 
 def of(f: Callable[[torch.Tensor], torch.Tensor]) -> list[tuple[str, str, str | None]]:
-    """What is found where ``f`` makes the loss of a parameter of ones."""
+    """Return the origins found if ``f`` makes the loss of a parameter of ones."""
     net = Weighted(f)
     return [(b.kind, b.phase, b.op) for b in origins_of(Program(net, net))]
 
@@ -340,7 +340,7 @@ def test_told(name: str) -> None:
 
 
 def test_in_a_transform_of_torch_func() -> None:
-    """What it has saved cannot be read, and the node is still named."""
+    """Saved tensors of a transform cannot be read, and the node is still named."""
     found = of(lambda w: torch.func.grad(lambda v: (v * 0).sqrt().sum())(w).sum() * w.sum())
     assert found[0] == ("inf", "backward", "SqrtBackward0")
 

@@ -1,4 +1,4 @@
-"""How places in code are spoken of: as the user would type them, or as an import would."""
+"""Places in code are written as the user would type them, or as an import would."""
 
 from __future__ import annotations
 

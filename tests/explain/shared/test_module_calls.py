@@ -1,4 +1,4 @@
-"""Which call of which module runs, and made a node; a recomputed call is the call it repeats."""
+"""The module call that runs and makes a node; a recomputed call is the call it repeats."""
 
 from __future__ import annotations
 

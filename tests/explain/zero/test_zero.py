@@ -38,7 +38,7 @@ def explained(
 
 
 def after_a_step(model: nn.Module, forward: Callable[[], torch.Tensor]) -> list[str]:
-    """What is zero after plain PyTorch has made one step."""
+    """Return the parameters with zero gradients after one step of plain PyTorch."""
     before = copy.deepcopy(model.state_dict())
     forward().backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()

@@ -1,5 +1,4 @@
-"""What is reported of zeros that are meant, of the user's own code, and of what takes several
-steps."""
+"""Messages on intended zeros, on the user's own code, and on zeros that last several steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of every printed table, checked on the text: nothing cut, and counts add up."""
+"""Invariants of every printed table, checked on the text: nothing cut, and counts add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is reported where nothing was found: by which rules, and which have not seen enough."""
+"""Reports without findings: the rules that judged, and those without enough samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is reported of runs: how one ended, which steps, events folded, and what is new."""
+"""Sentences on runs: their end, their steps, folded events, and news."""
 
 from __future__ import annotations
 

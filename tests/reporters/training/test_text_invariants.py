@@ -1,4 +1,4 @@
-"""What must hold of every page about a run, checked on the text: nothing cut, nothing smuggled."""
+"""Invariants of every page on a run, checked on the text: nothing cut, nothing injected."""
 
 from __future__ import annotations
 

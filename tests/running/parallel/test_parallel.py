@@ -27,7 +27,7 @@ BOTH = pytest.mark.parametrize(
 
 @cache
 def alone(network: str) -> Report:
-    """What one process says."""
+    """Return the report of one process."""
     return inspected(network, "null")
 
 

@@ -34,7 +34,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Expected:
-    """What is to be located in a broken program; the line is marked ``# origin``."""
+    """Origin to find in a broken program; its line is marked ``# origin``."""
 
     phase: str
     op: str | None

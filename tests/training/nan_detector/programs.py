@@ -355,7 +355,7 @@ def a_variance_by_a_difference(mended: bool) -> Program:
 
 @located("loss", "mul", None, "above float32's largest")
 def a_loss_of_another_shape_at_the_bad_step(mended: bool) -> Program:
-    """What is added at the bad step alone has no line that was seen before."""
+    """A term that is added at the bad step alone has no line from earlier steps."""
 
     def loss(out, y, broken):
         total = F.cross_entropy(out, y)

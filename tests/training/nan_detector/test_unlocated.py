@@ -1,4 +1,4 @@
-"""What cannot be located is reported as such, and compiled modules are run as they were written."""
+"""Origins without a place are reported as such, and compiled modules run eagerly."""
 
 from __future__ import annotations
 

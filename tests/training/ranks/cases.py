@@ -139,7 +139,7 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def share_of(total: float) -> float:
-    """What `clip_grad_norm_` multiplies gradients with."""
+    """Return the factor that `clip_grad_norm_` multiplies gradients with."""
     return min(1.0, CLIP / (total + 1e-6))
 
 
@@ -184,7 +184,7 @@ def gradients_alone(
 
 
 def alone(net: nn.Module, kind: str, how: list[str], parts: int) -> list[dict[str, object]]:
-    """What one process finds."""
+    """Return the figures of one process."""
     found = []
     for step in range(STEPS):
         x, y = drawn(kind, step, how)

@@ -140,5 +140,5 @@ def _off(own: float | None, true: float | None) -> float:
 
 
 def clipped(total: float) -> float:
-    """What `clip_grad_norm_` multiplies gradients of this total norm with."""
+    """Return the factor of `clip_grad_norm_` for gradients of this total norm."""
     return min(1.0, CLIP / (total + 1e-6))

@@ -106,7 +106,7 @@ def graphs(count):
 
 
 def noise(count):
-    """What a generator is called on: a seed for each rank."""
+    """Return random batches with a seed for each rank."""
     draw = torch.Generator().manual_seed(20 + RANK)
     return (torch.randn(16, 8, generator=draw) for _ in range(count))
 

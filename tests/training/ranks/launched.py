@@ -23,7 +23,7 @@ _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 
 
 def side_by_side(folder: Path, count: int, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """What became of it in so many copied processes; where one fails, all are ended."""
+    """Run it in as many copied processes; if one fails, all are ended."""
     folder.mkdir(exist_ok=True)
     # Where the processes meet: as `torchrun` does it, which also gives each these variables.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -50,7 +50,7 @@ def side_by_side(folder: Path, count: int, *words: str | Path) -> subprocess.Com
 
 
 def launched(folder: Path, count: int, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """What became of it under `torchrun` in a folder, which is made.
+    """Run it under `torchrun` in a folder, which is created.
 
     Raises:
         AssertionError: it hangs.

@@ -1,4 +1,4 @@
-"""What `cases.py` trains: networks in two sizes of the same code, and their batches."""
+"""Networks that `cases.py` trains, in two sizes of the same code, and their batches."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def made(kind: str, *, large: bool) -> nn.Module:
 
 
 def units(net: nn.Module) -> list[nn.Module]:
-    """What is sharded by itself; the rest goes with the root."""
+    """Return the modules that are sharded as units; the rest goes with the root."""
     if isinstance(net, Language):
         return list(net.blocks)
     if isinstance(net, nn.Sequential):

@@ -1,4 +1,4 @@
-"""What is shown of a run of many processes is what one process and `full_tensor()` would show."""
+"""A run of many processes shows the figures of one process and of `full_tensor()`."""
 
 from __future__ import annotations
 

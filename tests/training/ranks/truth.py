@@ -26,7 +26,7 @@ WITHIN = 1e-6
 
 
 def worst(differences: list[Difference], figure: str, against: str) -> str:
-    """How far it is off, and how many have no number."""
+    """Return the largest error, and the number of missing values."""
     sizes = [one.size for one in differences if (one.figure, one.against) == (figure, against)]
     known = [size for size in sizes if size < float("inf")]
     missing = len(sizes) - len(known)
