@@ -15,8 +15,7 @@ Matrix = tuple[float, float, float, float, float, float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Mapping of a photograph to the model's input. Sizes are (width, height). Sizes are (width,
-    height).
+    """Mapping of a photograph to the model's input. Sizes are (width, height).
 
     ``matrix`` takes homogeneous (x, y, 1) of the photograph to the input; coordinates count
     pixels from the upper left corner, so the centre of the first pixel is (0.5, 0.5).

@@ -96,7 +96,6 @@ Block = ErrorRecord | Table | Found | Said | Entries | Nothing | Remarks | Drawn
 @dataclass(frozen=True, slots=True)
 class Document:
     """Document of a record, in order. ``part`` names the part of a page that a block joins.
-    ``part`` names the part of a page that a block joins.
 
     Attributes:
         kind: the command that makes it.

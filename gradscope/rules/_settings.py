@@ -27,7 +27,6 @@ FAIL_ON = (*SEVERITIES, "never")
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
     """Choice of rules. ``thresholds`` are numbers by code and name, on top of the preset's.
-    ``thresholds`` are numbers by code and name, on top of the preset's.
 
     ``select`` and ``ignore`` hold codes, beginnings of codes, or names; an empty ``select`` is all.
     ``fail_on`` None is left to the command.

@@ -156,7 +156,6 @@ def _plain_attributes(owner: object) -> dict[str, Any]:
 
 def compiled_inside(outer: nn.Module, model: nn.Module) -> str | None:
     """Return the compiled part: the "model", "parts" of it, or None. A hook there would be traced.
-    A hook there would be traced.
 
     Args:
         outer: the model with its wrappers.
