@@ -102,7 +102,7 @@ def message_of(error: BaseException) -> str:
     try:
         text = str(error)
     except BaseException as fault:
-        return f"(its message cannot be had: `__str__` raised {type(fault).__name__})"
+        return f"(no message: its `__str__` raised {type(fault).__name__})"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 

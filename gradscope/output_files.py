@@ -196,7 +196,7 @@ def check_readable(path: Path) -> None:
         OSError: nobody can tell.
     """
     if is_stream(path):
-        raise ConfigError(f"`{path}` is not a regular file", help="copy what it gives into one")
+        raise ConfigError(f"`{path}` is not a regular file", help="copy its content into one")
 
 
 def _exists(path: Path) -> OptionError:

@@ -88,7 +88,7 @@ class Pattern:
         except TimeoutError:
             raise LayerError(
                 f"pattern `{_short(self.text)}` takes longer than {PATIENCE:g} s for one name",
-                help="leave out what repeats within a repetition, as `(a+)+` does, or some stars",
+                help="avoid a repetition inside a repetition, as in `(a+)+`, or use fewer stars",
             ) from None
 
 

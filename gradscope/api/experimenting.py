@@ -138,12 +138,12 @@ def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
     plain = found[AS_IT_IS]
     if len(losses) > 1:
         names = " and ".join(losses)
-        return Judged(None, f"undetermined: {names} have a loss each, and neither says who learns")
+        return Judged(None, f"undetermined: {names} have a loss each, so neither shows learning")
     if plain.notes.get("draws"):
         return Judged(
             None,
             "undetermined: the script draws its data from a distribution, as an agent does. "
-            "Its loss does not say whether it learns: compare the returns that it prints",
+            "Its loss does not show whether it learns: compare the returns that it prints",
         )
     ran = {one.arm.name: one for one in found.values() if one.fault is None}
     curves = {name: _curve(one, losses) for name, one in ran.items()}

@@ -256,7 +256,7 @@ def _leaks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     unknown = [one.axis for one in axes if one.verdict == "not-judged"]
     if not unknown:
         return {"leaks": axes}
-    notice = f"leaks not judged: {', '.join(unknown)}; `gradscope leaks` says why"
+    notice = f"leaks not judged: {', '.join(unknown)}; `gradscope leaks` gives the reasons"
     return {"leaks": axes, "run": replace(report.run, notices=(*report.run.notices, notice))}
 
 
@@ -299,16 +299,16 @@ def _accumulation(run: _Run, report: Report, asked: Collection[str]) -> dict[str
 
 
 _FULL_SAMPLES = (
-    _FullSample(frozenset({"missing", "zero"}), "why gradients are missing or zero", _answers),
-    _FullSample(frozenset({"elsewhere"}), "what other seeds reach", _elsewhere),
+    _FullSample(frozenset({"missing", "zero"}), "the cause of missing or zero gradients", _answers),
+    _FullSample(frozenset({"elsewhere"}), "gradients with other seeds", _elsewhere),
     _FullSample(frozenset({"non_finite"}), "the origin of a NaN or Inf", _non_finite),
     _FullSample(frozenset({"activity"}), "dead and saturated units", _activity),
-    _FullSample(frozenset({"precision"}), "what other dtypes would lose", _precision),
+    _FullSample(frozenset({"precision"}), "the losses of other dtypes", _precision),
     _FullSample(frozenset({"tasks"}), "the gradients of each loss", _tasks, True),
     _FullSample(frozenset({"per_sample"}), "the gradient of each sample", _per_sample, True),
-    _FullSample(frozenset({"lines"}), "the lines of what goes into the loss", _lines),
-    _FullSample(frozenset({"leaks"}), "what each output depends on", _leaks, True),
-    _FullSample(frozenset({"costs"}), "what the calls cost", _costs, True),
+    _FullSample(frozenset({"lines"}), "the lines of the loss's inputs", _lines),
+    _FullSample(frozenset({"leaks"}), "the dependencies of each output", _leaks, True),
+    _FullSample(frozenset({"costs"}), "the cost of each call", _costs, True),
     _FullSample(frozenset({"histogram"}), "histograms", _histograms, True),
     _FullSample(frozenset({"sketch"}), "sketches of the tensors", _sketches, True),
     _FullSample(

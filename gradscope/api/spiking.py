@@ -87,7 +87,7 @@ def _chosen(run: Path, step: int | None) -> tuple[Path, Capsule, list[int]]:
         if step not in found:
             raise OptionError(
                 f"`{run}` has no capsule of step {step}",
-                help=f"it has those of {listed(list(found))}",
+                help=f"its capsules are of steps {listed(list(found))}",
             )
         return found[step], read_capsule(found[step]), list(found)
     capsules = {number: read_capsule(path) for number, path in found.items()}
@@ -116,7 +116,7 @@ def _without(capsule: Capsule, index: int) -> Without:
         raise OptionError(f"`--without {index}`: the step has no such sample")
     one, norm = found[0], capsule.norm
     if one.share is None or one.gradient_norm is None or not norm:
-        raise OptionError(f"`--without {index}`: the gradient was not taken apart by sample")
+        raise OptionError(f"`--without {index}`: the gradient was not split into samples")
     along = one.share * norm**2
     rest = math.sqrt(max(0.0, norm**2 - 2 * along + one.gradient_norm**2))
     return Without(index, rest, (norm**2 - along) / (norm * rest) if rest else 0.0)

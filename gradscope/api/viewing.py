@@ -179,7 +179,7 @@ def pixel_in_input(picture: Picture, row: int, column: int) -> tuple[int, int]:
     if not (0 <= x < width and 0 <= y < height):
         raise OptionError(
             f"the model does not see {name} of {picture.photo.name}: its transform cuts it off",
-            help="`--crop` draws what the model sees; `input.transform` sets what it does",
+            help="`--crop` draws only the model's input; `input.transform` changes the transform",
         )
     return int(y), int(x)
 

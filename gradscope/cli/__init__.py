@@ -34,7 +34,7 @@ _EXAMPLES: Sequence[Example] = (
     ("gradscope why ./net.py:Net", "Why parameters of your own network have no gradient."),
     ("gradscope why train.py", "Why a training script does not learn, from its first 50 steps."),
     ("gradscope run train.py", "Record the full training: NaN and Inf, loss, gradients."),
-    ("gradscope init && gradscope check model.yaml", "A config to start from, and what is wrong."),
+    ("gradscope init && gradscope check model.yaml", "Write a first config, then check it."),
 )
 _INTERRUPTED = 130
 _BUG = """\

@@ -17,8 +17,8 @@ _PACKAGES = ("torch", "torchvision", "timm", "transformers", "safetensors", "num
 _EXTRAS = {"timm": "timm", "transformers": "hf"}
 
 EXAMPLES = (
-    ("gradscope doctor", "What is installed, and whether the versions fit."),
-    ("GRADSCOPE_ALLOW='mypkg.*' gradscope doctor", "The same, and what a config may import."),
+    ("gradscope doctor", "Installed versions, and whether they fit together."),
+    ("GRADSCOPE_ALLOW='mypkg.*' gradscope doctor", "The same, and allowed imports of a config."),
 )
 
 

@@ -31,7 +31,7 @@ def run(
         Path | None,
         argument(
             "RUN",
-            "What `gradscope run` recorded: a file, folder or name (default: the newest run "
+            "The recorded run: a file, folder or name (default: the newest run "
             "in `gradscope-runs/`).",
             complete=completing.runs,
         ),

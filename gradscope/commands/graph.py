@@ -98,7 +98,7 @@ def run(
         str,
         option(
             "MEASURE",
-            "What bars and colours show: gradient or saved.",
+            "Quantity shown by bars and colours: gradient or saved.",
             complete=completing.one_of(MEASURES),
         ),
     ] = "gradient",

@@ -121,7 +121,7 @@ EXAMPLES = (
     ("gradscope inspect ./net.py:Net input.shape=[8,3,32,32]", "Your own class, this input."),
     ("gradscope inspect model.yaml -l 'layer4.**' --columns +min,+max", "One stage, in detail."),
     ("gradscope inspect model.yaml --steps 20 optimizer=adam", "20 steps of Adam."),
-    ("gradscope inspect --columns +params,+flops,+time", "What each layer costs."),
+    ("gradscope inspect --columns +params,+flops,+time", "Cost of each layer."),
     ("gradscope inspect --bar grad_out --histogram conv1", "Sizes at a glance, and one in detail."),
     ("gradscope inspect --scale conv2=2 --clip-norm 'fc1@parameter_grad=0.1'", "What if?"),
     (

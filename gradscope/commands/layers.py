@@ -29,7 +29,7 @@ EXAMPLES = (
     ("gradscope layers torchvision:resnet18", "Every layer, by the name that patterns match."),
     (
         "gradscope layers ./net.py:Net -l 'type:Conv2d'",
-        "What a pattern matches, before it is used.",
+        "Layers that a pattern matches.",
     ),
 )
 

@@ -53,7 +53,7 @@ def run(
         bool | None,
         flag(
             "--causal/--no-causal",
-            "Whether output t may depend on inputs up to t only (default: as the model says).",
+            "Allow output t to depend on inputs up to t only (default: by the model's config).",
             show_default=False,
         ),
     ] = None,
@@ -61,13 +61,13 @@ def run(
         list[str] | None,
         option(
             "NAME=DIM",
-            "Which dimension of the inputs is time, batch, or the elements of a set (order). "
+            "Dimension of the inputs for time, batch, or the elements of a set (order). "
             "Repeatable.",
         ),
     ] = None,
     padding: Annotated[
         float | None,
-        option("VALUE", "The token, or the number, that stands for padding."),
+        option("VALUE", "The token or number of padding."),
     ] = None,
     only: Annotated[
         list[str] | None,

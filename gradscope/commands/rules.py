@@ -15,7 +15,7 @@ ROOM = "gradscope.reporters.rulebook"
 
 EXAMPLES = (
     ("gradscope rules", "All rules, a line each."),
-    ("gradscope rules GS101", "One rule: what it looks for, its thresholds, their sources."),
+    ("gradscope rules GS101", "One rule: its check, its thresholds, their sources."),
 )
 
 

@@ -24,7 +24,7 @@ from gradscope.runfile.folder import chosen_run, file_of
 ROOM = "gradscope.reporters.spike"
 EXAMPLES = (
     ("gradscope spike", "The largest spike of the newest run."),
-    ("gradscope spike run.db --step 412 --without 7", "What that step were without sample 7."),
+    ("gradscope spike run.db --step 412 --without 7", "That step without sample 7."),
     ("gradscope spike run.db --export bad.safetensors", "The tensors of the worst sample."),
     ("gradscope spike -f json", "All samples, and the steps before."),
 )
@@ -36,7 +36,7 @@ def run(
         Path | None,
         typer.Argument(
             metavar="RUN",
-            help="What `gradscope run` recorded: a file, folder or name (default: the newest run "
+            help="The recorded run: a file, folder or name (default: the newest run "
             "in `gradscope-runs/`).",
             show_default=False,
             autocompletion=completing.runs,
@@ -48,7 +48,7 @@ def run(
     ] = None,
     without: Annotated[
         list[int] | None,
-        option("INDEX", "Say what the step were without this sample of the batch. Repeatable."),
+        option("INDEX", "Also show the step without this sample of the batch. Repeatable."),
     ] = None,
     export: Annotated[
         Path | None,

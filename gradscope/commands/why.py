@@ -79,7 +79,7 @@ EXAMPLES = (
     ("gradscope why model.yaml 'type:Linear' -f markdown", "All linear layers, for an issue."),
     (
         "gradscope why train.py -- --epochs 1",
-        "Run a script for 50 steps, and report what is wrong.",
+        "Run a script for 50 steps, and report its problems.",
     ),
     ("gradscope why", "The findings of the newest run in `gradscope-runs/`."),
 )

@@ -158,7 +158,7 @@ class Parallel(Strict):
     ] = Field(
         default={},
         description="Layers that are split, by pattern: {blocks.*.up: colwise, blocks.*.down: "
-        "rowwise}. colwise_gather puts the output together again, sequence splits the second "
+        "rowwise}. colwise_gather gathers the output again, sequence splits the second "
         "dimension of what a norm is given.",
     )
     mesh: Annotated[
@@ -197,7 +197,7 @@ def check_parallel(config: Mapping[str, Any]) -> Iterator[Complaint]:
 #: Keys that are for one process, the value that asks for nothing, and why.
 _ALONE: Final = (
     ("accumulate", 1, "each batch is cut among processes already"),
-    ("backward", None, "what several backwards and outer gradients come to is one process's own"),
+    ("backward", None, "several backwards and external gradients need one process"),
     ("interventions", None, "each process would change its part alone"),
     ("call", "forward", "PyTorch's wrappers only wrap forward"),
 )

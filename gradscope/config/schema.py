@@ -75,15 +75,14 @@ class InterventionConfig(Strict):
         Expected(f"one of {', '.join(PLACES)}, or null", PLACES),
     ] = Field(
         default=None,
-        description="What is changed: the gradient of the output, the one that goes on to the "
-        "input, that of the parameters, or the output itself; null is grad_output, for detach "
-        "activation.",
+        description="Tensor to change: the gradient of the output, of the input or of the "
+        "parameters, or the output itself; null is grad_output, for detach activation.",
     )
     value: Annotated[
         Any, WithJsonSchema(_VALUE), Expected("a number, nested lists of numbers, or {file: PATH}")
     ] = Field(
         default=None,
-        description="How much: the limit, the factor, the standard deviation, or what replaces.",
+        description="The limit, the factor, the standard deviation, or the replacement.",
     )
 
 
@@ -160,11 +159,11 @@ class Config(Strict):
     call: Annotated[str | None, Expected("the name of a method, or null")] = Field(
         default=None,
         description="The method of the model that a step calls with the batch, training_step for "
-        "one; null is forward. What it returns is read as what forward returns.",
+        "one; null is forward. Its result is read like forward's.",
     )
     input: Annotated[Any, WithJsonSchema(INPUT), Expected("a source")] = Field(
         default=None,
-        description="What the model is called with; null infers it. A source has one of shape, "
+        description="Inputs of the model; null infers them. A source has one of shape, "
         "image, file, text, tokens, values (and fill, dtype, requires_grad, batch, transform "
         "beside it); a mapping of sources is keyword arguments, a list of them positional ones; "
         "{_target_: ./data.py:batches}, or ./data.py:batches alone, gives a batch or an iterable "
@@ -184,7 +183,7 @@ class Config(Strict):
     )
     target: Annotated[Any, Expected("numbers, a file or a source")] = Field(
         default=None,
-        description="What the loss compares with: class ids, values, the path of a file, a "
+        description="Targets of the loss: class ids, values, the path of a file, a "
         "source, or random; null draws random classes if the loss needs them.",
     )
     loss: Annotated[
@@ -194,12 +193,12 @@ class Config(Strict):
         Expected("the name of a loss, a mapping with `_target_`, or null", LOSSES),
     ] = Field(
         default=None,
-        description="What backward starts from. null: the model's own loss, else cross entropy "
+        description="Loss, the start of backward. null: the model's own loss, else cross entropy "
         "for outputs [N, C], else the sum. output: the model's own .loss. A _target_ is called "
         "with (output, target).",
     )
     backward: Annotated[Backward, Expected("a mapping with gradient, repeats, retain_graph")] = (
-        Field(default_factory=Backward, description="How backward runs.")
+        Field(default_factory=Backward, description="Settings of backward.")
     )
     accumulate: Annotated[
         int, Field(ge=1), BeforeValidator(integer), Expected("an integer from 1")

@@ -191,5 +191,5 @@ def _unchanged(arm: Arm, notes: dict[str, Any]) -> str | None:
     if not notes.get("calls"):
         return "no call of the model was seen"
     if not notes.get("changed"):
-        return "a batch of one" if arm.name == "mismatched" else "the model is given no data"
+        return "a batch of one" if arm.name == "mismatched" else "the model gets no data"
     return None

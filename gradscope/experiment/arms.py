@@ -66,7 +66,7 @@ ARMS = (
         lacking="the model does not run under autocast",
     ),
     Arm(
-        *("no-schedule", "the learning rate stays as the optimizer was given it", "no-schedule"),
+        *("no-schedule", "the learning rate keeps the optimizer's first value", "no-schedule"),
         needs="schedule",
         lacking="the learning rate does not change",
     ),

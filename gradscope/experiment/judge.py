@@ -197,7 +197,7 @@ def _of_data(arms: Arms) -> Judged | None:
         evidence = tuple(_same(name, arms) for name in taken)
         return Judged(
             *("input-unused", "the model's output does not depend on its input", evidence),
-            "print what the model is given at a step: is it constant, or zero?",
+            "print the model's input at a step: is it constant, or zero?",
         )
     one = "one-batch" if "one-batch" in arms.curves else None
     useless = bool(taken) and all(arms.gain(name) < _HELPS for name in taken)

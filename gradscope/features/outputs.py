@@ -131,7 +131,7 @@ def last_features(model: nn.Module, inputs: Tensor) -> Layer:
     run(model, inputs, layers, lambda layer, _: found.append(layer))
     if not found:
         raise OptionError(
-            "no linear layer runs in this model, whose input would be its features",
+            "no linear layer runs in this model, so there are no features to read",
             help="name the layer with `-l`; `gradscope layers MODEL` lists them",
         )
     return found[-1]
@@ -169,5 +169,5 @@ def require_called(called: bool, layer: Layer) -> None:
     if not called:
         raise OptionError(
             f"layer `{layer.title}` gave no tensor of features when the model ran",
-            help="name a layer that runs; `gradscope inspect MODEL` shows what each gives",
+            help="name a layer that runs; `gradscope inspect MODEL` shows each one's output",
         )

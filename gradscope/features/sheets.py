@@ -133,7 +133,7 @@ def excitation_sheet(
     """A row of pictures for each of the strongest channels, what excites it framed."""
     stats = [one for one in sweep.stats() if not one.dead]
     tiles = []
-    progress.begin("drawing what excites each channel")
+    progress.begin("drawing the best pictures of each channel")
     for done, one in enumerate(stats[:top]):
         progress.count(done, min(top, len(stats)))
         for rank, (value, i, box) in enumerate(_best(sweep, one.channel, pictures, viewer)):
@@ -146,13 +146,13 @@ def excitation_sheet(
     foot = [f"{dead} of {plural(len(sweep.total), 'channel')} dead (0 in all pictures)"]
     if sweep.is_map:
         foot.append(
-            f"framed: what the largest value depends on, {SHARE:.0%} of its gradient along each "
+            f"framed: the source of the largest value, {SHARE:.0%} of its gradient along each "
             "side (effective receptive field)"
         )
     else:
         foot.append("the layer has no map, so no position to frame")
     head = [
-        f"what activates {sweep.layer.title} most, of {plural(total, 'picture')}: the strongest "
+        f"pictures that activate {sweep.layer.title} most, of {total}: the strongest "
         f"{min(top, len(stats))} of {plural(len(sweep.total), 'channel')}",
         about,
     ]

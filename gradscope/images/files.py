@@ -119,7 +119,7 @@ def existing_file(
         )
     if not path.is_file():  # a pipe or a device may never end
         raise ConfigError(
-            f"{shown(path)} is not a regular file", place=place, help="copy what it gives into one"
+            f"{shown(path)} is not a regular file", place=place, help="copy its content into one"
         )
     if path.stat().st_size == 0:
         raise ConfigError(

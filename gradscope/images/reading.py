@@ -96,7 +96,7 @@ def reading_remarks(path: Path) -> tuple[str, ...]:
         "the first frame; the others are damaged" if not frames else f"the first of {frames} frames"
     )
     remarks = [count] if moving else []
-    remarks += ["turned upright as its EXIF data say"] if turned else []
+    remarks += ["turned upright by its EXIF data"] if turned else []
     remarks += ["transparency laid on white"] if clear else []
     remarks += ["greys scaled to 8 bits"] if mode.startswith("I") or mode == "F" else []
     return tuple(remarks)

@@ -168,7 +168,7 @@ def _hidden_by_zeros(model: nn.Module) -> list[str]:
         return []
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return [
-        f"`{names[0]}`{more} is all zeros: a leak in what it multiplies does not show. Judge the "
+        f"`{names[0]}`{more} is all zeros: it hides leaks in its input. Judge the "
         "model again with trained weights"
     ]
 

@@ -132,7 +132,7 @@ def read_meaning(
     samples = None if first is None or first.batch is None else first.tensor.size(first.batch)
     if "time" in axes and main is None:
         raise OptionError(
-            f"no input has a dimension {axes['time']}, as `--axis time={axes['time']}` says",
+            f"no input has a dimension {axes['time']}, as in `--axis time={axes['time']}` says",
             help="count the dimensions of the input from 0",
         )
     given = [_settled(one, positions, samples, axes, found) for one in found]

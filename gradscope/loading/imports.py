@@ -149,7 +149,7 @@ class OwnCode:
         if isinstance(error, SystemExit):
             if not what.startswith("importing"):
                 return ModelError(Problem(f"{what}: it ends the process", at, notes=notes))
-            help = 'put what runs as a script under `if __name__ == "__main__":`'
+            help = 'put code that only a script runs under `if __name__ == "__main__":`'
             return TargetError(Problem(f"{what}: the file ends the process", at, help, notes))
         return ModelError(Problem(message, at, remedy(error), notes))
 

@@ -188,7 +188,8 @@ def _optimizer(
     if isinstance(wish, Optimizer):
         raise OptionError(
             "`optimizer` is already made, and a step would change its state",
-            help="give what makes one: `optimizer=lambda params: torch.optim.SGD(params, lr=0.01)`",
+            help="give a function that makes one: "
+            "`optimizer=lambda params: torch.optim.SGD(params, lr=0.01)`",
         )
     if isinstance(wish, Mapping):
         return optimizer_maker(wish, targets, model)

@@ -118,7 +118,7 @@ class Processes:
         except RuntimeError as error:
             raise OptionError(
                 f"rank {self.rank} of {self.count} cannot join the others: {first_line(error)}",
-                help="if another one ended, what it printed says why",
+                help="if another one ended, its output has the reason",
             ) from error
 
     def leave_group(self) -> None:

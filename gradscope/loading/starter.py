@@ -53,5 +53,5 @@ def start_of(loaded: LoadedConfig, allow: Sequence[str]) -> Start:
         names = required_arguments(built.model) or []
         shape = {"shape": MISSING}
         wanted: Any = {name: dict(shape) for name in names} or shape
-        return Start(found, wanted, "what forward takes; it cannot be inferred")
+        return Start(found, wanted, "forward's arguments; they cannot be inferred")
     return Start(found, inferred.input or None, f"inferred from {inferred.origin}")

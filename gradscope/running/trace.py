@@ -121,7 +121,7 @@ def chosen(
             return Root(root.name, latest, path), edge
     assert root.path is not None
     paths = [path for path, _ in last if path]
-    help = "it returned one tensor, which has no places: leave `:` and what follows out"
+    help = "it returned one tensor, which has no places: leave out `:` and the place"
     if paths:
         places = ", ".join(f"`{path}`" for path in paths)
         help = did_you_mean(root.path, paths) or f"its places with a graph are {places}"

@@ -123,10 +123,10 @@ def test_zeros_that_have_a_cause_are_no_sign_of_dead_units(taken: list[str]) -> 
     model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4)), inputs().repeat(4, 1)
     nn.init.zeros_(model[2].weight)
     assert codes(gradscope.check(model, x)) == {"GS103"}
-    assert taken == ["why gradients are missing or zero"]
+    assert taken == ["the cause of missing or zero gradients"]
     taken.clear()
     assert codes(gradscope.check(Dead(), x)) == {"GS103", "GS201"}
-    assert taken == ["why gradients are missing or zero", "dead and saturated units"]
+    assert taken == ["the cause of missing or zero gradients", "dead and saturated units"]
 
 
 def test_a_rule_that_does_not_look_asks_for_nothing(taken: list[str]) -> None:

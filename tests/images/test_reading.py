@@ -60,7 +60,7 @@ def test_a_turned_file_is_said(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 8
     COLOUR.save(tmp_path / "a.jpg", exif=exif)
-    assert reading_remarks(tmp_path / "a.jpg") == ("turned upright as its EXIF data say",)
+    assert reading_remarks(tmp_path / "a.jpg") == ("turned upright by its EXIF data",)
 
 
 def test_an_array_becomes_a_picture():

@@ -561,7 +561,7 @@ REFUSED = {
     "indices": (
         Indexed(),
         "with [2, 7] and [2, 7] forward raised IndexError: ",
-        "write what forward takes: `input: {x: {shape: [2, …]}, edges: {shape: [2, …]}}`",
+        "write forward's arguments: `input: {x: {shape: [2, …]}, edges: {shape: [2, …]}}`",
     ),
     "no copy": (
         Uncopied(),

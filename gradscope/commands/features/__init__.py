@@ -4,7 +4,7 @@ EXAMPLES = (
     ("gradscope features filters", "The filters of the bundled network's first convolution."),
     (
         "gradscope features activations cat.jpg -l 'layer1.*'",
-        "What the channels of ResNet-18's first blocks respond to in a photograph.",
+        "Responses of channels in ResNet-18's first blocks to a photograph.",
     ),
 )
 

@@ -90,7 +90,7 @@ class SpaceOptions:
         str | None,
         option(
             "LAYER",
-            "Whose output is the features. Without one: what the last linear layer reads.",
+            "The layer with the features as output. Without one: the last linear layer's input.",
             "-l",
             "--layer",
             complete=completing.layers,

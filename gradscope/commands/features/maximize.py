@@ -16,7 +16,7 @@ from gradscope.commands.features._shared import (
 from gradscope.errors import OptionError
 
 EXAMPLES = (
-    ("gradscope features maximize", "What each class of the bundled network wants to see."),
+    ("gradscope features maximize", "Pictures that maximize each class of the bundled network."),
     (
         "gradscope features maximize layer4:17 -m torchvision:resnet18 weights=DEFAULT",
         "One channel of a pretrained network.",

@@ -171,7 +171,7 @@ def between(graph: AutogradGraph, view: GraphView, *, answers: bool = False) -> 
     for name in lost if not answers else ():
         raise OptionError(
             f"`{name}` is not in the graph: {reason(graph, name)}",
-            help="`-f terminal` says where it is cut, and why",
+            help="`-f terminal` shows where and why it is cut",
         )
     sources = [node.id for word in view.sources for node in names.nodes(word)]
     targets = [node.id for word in view.targets for node in names.nodes(word)]

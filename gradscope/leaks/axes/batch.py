@@ -39,7 +39,7 @@ def judge(subject: Subject) -> AxisResult:
     sent = subject.gradients.samples
     seen = None if sent is None else _beside(sent, rows.control)
     if found is None and not moves(outputs, subject.forwards.outputs(changed)):
-        return not_judged("batch", "no output depends on the input: nothing changes at all")
+        return not_judged("batch", "no output depends on the input")
     if found is None:
         if seen:
             why = "the gradient reaches other samples, but changing them changes no output"

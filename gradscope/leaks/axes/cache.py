@@ -71,14 +71,15 @@ def judge(subject: Subject) -> AxisResult:
     except StepFailed as failure:
         return not_judged("cache", f"a step with the cache failed: {failure.__cause__}")
     except _NoCache:
-        return not_judged("cache", "the model returned no cache that could be given to it again")
+        return not_judged("cache", "the model returned no cache that it can reuse")
     if not one:
         return not_judged("cache", "no output has an entry for each position")
     found: Change | None = change(one, other, own_layout, kept)
     found = unless_rounding(subject.forwards, found, pair, own_layout, kept, shapes=True)
     if found is None:
         return clean(
-            "cache", f"{start} tokens at once and {steps} one by one give what the full pass gives"
+            "cache",
+            f"{start} tokens at once and {steps} one by one give the same outputs as the full pass",
         )
     if found.doubt:
         return doubtful("cache", found)

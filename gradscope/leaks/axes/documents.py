@@ -19,7 +19,7 @@ def judge(subject: Subject) -> AxisResult:
     """In each row one document gets other content: the others may not change."""
     named = [one for one in subject.meaning.of(DOCUMENTS) if one.time is not None]
     if not named:
-        return not_judged("documents", "no input says which document a position belongs to")
+        return not_judged("documents", "no input assigns a document to each position")
     if subject.positions < 4 or not subject.meaning.sequences:
         return not_judged("documents", "the sequence has fewer than four positions")
     if not subject.rows.tiled:

@@ -36,7 +36,7 @@ def judge(subject: Subject) -> AxisResult:
         return not_judged("mask", why, "judge it all the same: `--only mask`")
     inside = [one for one in subject.masked if one.kind == "inside"]
     if not subject.hides or not inside:
-        return not_judged("mask", "the mask belongs to no input whose positions it could mask")
+        return not_judged("mask", "the mask fits the positions of no input")
     kept = kept_places(subject, inside)
     outputs = subject.gradients.outputs
     subject.forwards.remember(subject.rows.base, outputs)

@@ -11,7 +11,7 @@ from gradscope.leaks.subject import Subject
 from gradscope.leaks.trials import Trial, moved
 from gradscope.records.leaks import AxisResult
 
-_ADVICE = "leave out positions, and reduce with what does not know an order: sum, mean, max"
+_ADVICE = "leave out positions, and reduce without an order: sum, mean, max"
 
 
 def judge(subject: Subject) -> AxisResult:

@@ -64,7 +64,7 @@ def judge(subject: Subject) -> AxisResult:
             return leak(
                 subject,
                 "padding",
-                "lets what is padded change what is not",
+                "lets padding change positions without padding",
                 found,
                 trial_of(subject, ends, found),
                 reach=f"padding on the {' and the '.join(sides)}",

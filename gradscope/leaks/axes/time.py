@@ -12,14 +12,14 @@ from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
 from gradscope.typeset.numbers import plural
 
-_ADVICE = "mask what comes later, or pad on the left only; `--no-causal` if the model may see it"
+_ADVICE = "mask later positions, or pad on the left only; `--no-causal` if the model may see it"
 
 
 def judge(subject: Subject) -> AxisResult:
     """Replaces the content after each row's cut; outputs before the cut must not change."""
     meaning, rows, layout = subject.meaning, subject.rows, subject.layout
     if not subject.causal:
-        why = "nothing says that the model is causal"
+        why = "the model is not known to be causal"
         if subject.causal is False:
             why = "the model is not causal: it may see all positions"
             return not_judged("time", why)
@@ -48,7 +48,7 @@ def judge(subject: Subject) -> AxisResult:
             why = "the gradient reaches later inputs, but changing them changes no output"
             return AxisResult("time", "not-judged", why, finite=False, gradient=True)
         if not moves(outputs, subject.forwards.outputs(subject.changed)):
-            return not_judged("time", "no output depends on the input: nothing changes at all")
+            return not_judged("time", "no output depends on the input")
         number = len([cut for cut in subject.cuts if cut is not None])
         where = "every position" if number >= subject.positions - 1 else f"{number} positions"
         return clean("time", f"outputs up to {where} keep every bit when later inputs change", seen)

@@ -288,4 +288,4 @@ def _remedy(required: list[str] | None, first: Layer | None, *, tried: bool) -> 
             "lists and mappings"
         )
     each = ", ".join(f"{name}: {{shape: [2, …]}}" for name in required)
-    return f"write what forward takes: `input: {{{each}}}`; sources nest in lists and mappings"
+    return f"write forward's arguments: `input: {{{each}}}`; sources nest in lists and mappings"

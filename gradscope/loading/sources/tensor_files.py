@@ -52,7 +52,7 @@ def read(path: Path, place: Place | None = None) -> Any:
         raise ConfigError(
             f"{shown(path)} cannot be read: {first_line(error)}",
             place=place,
-            help="the file is cut off, or not what its suffix says; make or fetch it again",
+            help="the file is truncated, or its suffix is wrong; make or fetch it again",
         ) from error
 
 
@@ -210,7 +210,7 @@ def _read(path: Path) -> Any:
 
 def _from_array(array: Any) -> Tensor:
     if not isinstance(array, np.ndarray):
-        raise ValueError("its suffix says .npy and its content does not")
+        raise ValueError("its suffix is .npy, but its content has another format")
     native = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
     return torch.from_numpy(native)
 
@@ -229,7 +229,7 @@ def _explain(path: Path, error: Exception) -> tuple[str, str]:
         )
     return (
         f"{shown(path)} cannot be read: {first_line(error)}",
-        "the file is damaged or not what its suffix says; make or fetch it again",
+        "the file is damaged, or its suffix is wrong; make or fetch it again",
     )
 
 

@@ -236,7 +236,7 @@ def _custom_function(case: Case) -> Explanation | None:
         f"`{found[1]}.forward`{where} takes {expected} arguments after `ctx`{takes}, and its"
         f" `backward` returned {given}.",
         f"return {expected} values from `backward`, one for each argument of `forward`: None for"
-        " what needs no gradient, such as a number",
+        " an argument without a gradient, such as a number",
         site=site,
     )
 

@@ -42,7 +42,7 @@ def _frozen(names: Sequence[str]) -> Explanation:
     shown = _listed(names) + (", …" if len(names) > _SHOWN else "")
     return Explanation(
         f"all {len(names)} parameters are frozen (`requires_grad` is False): {shown}.",
-        f"unfreeze what is to be trained, as by `{last}.requires_grad_()`; or set"
+        f"unfreeze the layers to train, for example by `{last}.requires_grad_()`; or set"
         " `requires_grad: true` on the input",
     )
 
@@ -57,7 +57,7 @@ def _cut(answers: Sequence[Answer]) -> Explanation:
     details = []
     for one in ordered[:_SHOWN]:
         more = f" and {len(one.upstream) - _SHOWN} more" if len(one.upstream) > _SHOWN else ""
-        details.append(f"{one.message} Behind it: {_listed(one.upstream)}{more}.")
+        details.append(f"{one.message} Upstream: {_listed(one.upstream)}{more}.")
     first = ordered[0]
     file, _, line = (first.location or "").rpartition(":")
     site = CallSite(first.module, first.call, file or None, int(line) if line else None)

@@ -20,7 +20,7 @@ def explain(case: Case) -> Explanation | None:
         fact += f", made by `{op}`{by}{made.site.at}"
     fix = "reduce it to one: `.mean()` or `.sum()`"
     if "loss" in op or "entropy" in op or op.startswith(("kl_div", "mse")):
-        fix = 'leave out `reduction="none"`, or reduce what it gives: `.mean()` or `.sum()`'
+        fix = 'leave out `reduction="none"`, or reduce its result: `.mean()` or `.sum()`'
     return Explanation(
         f"{fact}.",
         f"{fix}; else give `backward.gradient` of that shape",

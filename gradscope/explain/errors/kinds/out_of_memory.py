@@ -33,10 +33,10 @@ def explain(case: Case) -> Explanation | None:
     shape = _result(failed, bytes_)
     what = f" for a result of {shape}" if shape else ""
     if not failed.function:
-        return Explanation(f"{amount} were asked for at once.")
+        return Explanation(f"{amount} were requested at once.")
     op = (failed.called or failed.function).strip("_")
     of = f" of {listed(failed.operands)}" if failed.operands else ""
-    return Explanation(f"`{op}`{of} asked for {amount} at once{what}.", _advice(failed, shape))
+    return Explanation(f"`{op}`{of} requested {amount} at once{what}.", _advice(failed, shape))
 
 
 def _absurd(text: str) -> bool:

@@ -336,7 +336,5 @@ _SIGN = (
     r" dimensions in the tensor input|shape of the mask|padding length should|key_padded_mask"
     r"|expected input with shape|attn_mask.*should be|inconsistent input_size"
 )
-_ADVICE = (
-    "compare the shapes that meet here; what a layer's weights take, `gradscope layers MODEL` lists"
-)
+_ADVICE = "compare these shapes; `gradscope layers MODEL` lists the weight shapes of each layer"
 KIND = Kind({_SIGN: _ADVICE}, explain)

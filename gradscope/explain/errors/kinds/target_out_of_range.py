@@ -39,9 +39,9 @@ def _advice(target: Operand, classes: int, layer: str | None) -> str:
         return f"give class ids from 0 to {classes - 1}"
     last = f"`{layer}`" if layer else "the last layer"
     if low < 0:
-        return f"if {low} marks what has no label, pass `ignore_index={low}` to the loss"
+        return f"if {low} marks entries without a label, pass `ignore_index={low}` to the loss"
     if high == 255 and classes < 255:
-        return "if 255 marks what has no label, pass `ignore_index=255` to the loss"
+        return "if 255 marks entries without a label, pass `ignore_index=255` to the loss"
     if low >= 1 and high == classes:
         return f"if the ids count from 1, take `target - 1`; else give {last} {high + 1} outputs"
     return f"give {last} {high + 1} outputs, or ids up to {classes - 1}"
