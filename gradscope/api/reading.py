@@ -18,6 +18,7 @@ from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.norms import NormSeries
 from gradscope.records.report import CheckReport, Report
 from gradscope.records.training import StepSample, TrainingFinding
+from gradscope.records.transformer import PROBES
 from gradscope.reporters.header import listed
 from gradscope.reporters.run.naming import called
 from gradscope.rules import ReadRun, RuleSettings, Seen, diagnose_ranks, judgement
@@ -66,7 +67,8 @@ def read_history(
     if before is not None and before.sampled == sampled and alone:
         known_parameters = {(one.model, one.name): one for one in before.parameters}
         parameters = tuple(_with_norms(known_parameters, norms))
-        now = replace(now, parameters=parameters, calls=before.calls)
+        parts = {kind: getattr(before, kind) for kind in PROBES}
+        now = replace(now, parameters=parameters, calls=before.calls, **parts)
     else:
         parameter_series = run.parameter_series()
         of_calls = run.call_series() if calls else {}
@@ -76,6 +78,7 @@ def read_history(
             now,
             parameters=tuple(_with_norms(of_parameters, norms)),
             calls=tuple(_calls(of_calls, layers)),
+            **{kind: tuple(run.transformer_series(kind).values()) for kind in PROBES},
         )
     return replace(now, judgement=judgement(_seen(now, _settings(run), ranks=len(run.files) > 1)))
 

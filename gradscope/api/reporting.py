@@ -290,6 +290,9 @@ def _report(workload: Workload, observation: Observation) -> Report:
         error=error,
         modules=observation.modules,
         links=tuple(recorder.links) if recorder else (),
+        attention=observation.transformer.attention,
+        experts=observation.transformer.experts,
+        residual=observation.transformer.residual,
         unregistered=_unregistered(workload, observation),
         interventions=observation.interventions,
     )

@@ -26,6 +26,7 @@ from gradscope.records.leaks import LeaksReport
 from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.records.saliency import SaliencyReport
 from gradscope.records.showing import Shown
+from gradscope.records.transformer import PROBES
 from gradscope.reporters import experiment
 from gradscope.reporters.run import charts
 from gradscope.reporters.run.naming import qualified
@@ -208,6 +209,7 @@ def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
         return {
             "calls": lambda: records(record, View()),
             "parameters": lambda: records(record, View(table="parameters")),
+            **{k: functools.partial(records, record, View(table=k)) for k in PROBES},
             "findings": lambda: (FINDINGS[1:-1], findings(record)),
         }
     if isinstance(record, WhyReport):

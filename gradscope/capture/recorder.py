@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
@@ -49,6 +49,7 @@ from gradscope.capture.recompute import Recomputation
 from gradscope.capture.saved_memory import noticing_hooked_saves
 from gradscope.capture.stats import Measured, head_of, resolve
 from gradscope.capture.trace import Trace
+from gradscope.capture.transformer.parts import TransformerCalls, TransformerParts
 from gradscope.errors import message_of
 from gradscope.nesting import find
 from gradscope.patterns import Named
@@ -70,6 +71,7 @@ class Recorder:
         hooks: the modules that take hooks; None: all that can.
         only_training: outermost calls without gradients, as an evaluation makes, are passed over.
         saved: whether the bytes that nodes save are counted.
+        probes: the parts of a transformer to record, as of ``TransformerParts``.
         guard: makes functions of the hooks: what these raise is its business.
     """
 
@@ -83,6 +85,7 @@ class Recorder:
         hooks: Sequence[nn.Module] | None = None,
         only_training: bool = False,
         saved: bool = True,
+        probes: Collection[str] = (),
         guard: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     ) -> None:
         self.model = model
@@ -120,6 +123,13 @@ class Recorder:
         self.autocast: str | None = None
         #: While somebody runs the model for an answer of their own.
         self.paused = False
+        self._parts = TransformerParts(
+            model,
+            probes,
+            calls=self._calls,
+            innermost=self._running,
+            guard=guard or (lambda function: function),
+        )
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -133,6 +143,7 @@ class Recorder:
             with (
                 hooked(self._hooks, guard(self._before), guard(self._after)),
                 noticing_hooked_saves(hooks_seen),
+                self._parts.installed(),
             ):
                 yield
         finally:
@@ -175,6 +186,10 @@ class Recorder:
         """The finished records, in the order of entry."""
         return self._finish([call for call in self._calls if call.selected])
 
+    def take_parts(self) -> TransformerCalls:
+        """Attention, experts and residual stream of the calls since this was last asked."""
+        return self._parts.take()
+
     def take_calls(self) -> tuple[ModuleCall, ...]:
         """The records of the calls that began, or got gradients, since this was last asked.
 
@@ -216,6 +231,7 @@ class Recorder:
             for path, tensor in call_tensors(args, kwargs):
                 call.inputs.append(self._observe(call, path, tensor))
                 call.arguments.append((tensor, version(tensor)))
+        self._parts.before(call, args, kwargs)
         # Only now: to look at a view may make its node anew, and that node is not the call's.
         call.start = self._sequence(call)
 
@@ -233,6 +249,7 @@ class Recorder:
             self._evaluations.leave(frame)
             return
         call.end = self._sequence(call)
+        self._parts.after(call, output)
         for path, tensor in find(output, torch.Tensor):
             if call.selected:
                 call.outputs.append(self._observe_output(call, path, tensor))
@@ -253,6 +270,10 @@ class Recorder:
         named = self._modules[module]
         self._evaluations.enter(frame, Call(-1, module, named, 0, -1, 0, False, module.training))
         return True
+
+    def _running(self, frame: FrameType) -> Call | None:
+        """The call that a frame of the script runs in."""
+        return None if self.paused else self._stack.innermost(frame)
 
     def _enter(self, module: nn.Module) -> Call:
         frame = sys._getframe(

@@ -120,7 +120,8 @@ def tables(incomplete: str) -> list[str]:
     """A table of a report."""
     from gradscope.reporters.tables.report_tables import TABLES
 
-    return _beginning(TABLES, incomplete)
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in _beginning(TABLES, last)]
 
 
 def sort(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -158,11 +159,10 @@ def _listed(words: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _columns(ctx: typer.Context) -> list[str]:
-    from gradscope.reporters.tables import call_columns, parameter_columns
+    from gradscope.reporters.tables import call_columns, parameter_columns, transformer
 
-    if ctx.params.get("table") == "parameters":
-        return list(parameter_columns.COLUMNS)
-    return list(call_columns.COLUMNS)
+    of_table = {"parameters": parameter_columns.COLUMNS, **transformer.COLUMNS}
+    return list(of_table.get(ctx.params.get("table") or "", call_columns.COLUMNS))
 
 
 def _keys(incomplete: str) -> list[str]:

@@ -306,7 +306,8 @@ class TableOptions:
         str | None,
         option(
             "TABLE",
-            "Only this table: `calls`, `parameters` or `findings`.",
+            "Only this table: `calls`, `parameters`, `attention`, `experts`, `residual` or "
+            "`findings`; several with commas.",
             complete=completing.tables,
         ),
     ] = None

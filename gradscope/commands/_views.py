@@ -121,8 +121,14 @@ class ReportOutput:
 
 
 def table_view(destination: Destination, tables: TableOptions) -> View:
-    """Return the look of the tables at a destination, by the options."""
+    """Return the look of the tables at a destination, by the options.
+
+    Raises:
+        OptionError: several tables in one csv.
+    """
     columns = tuple(filter(None, (word.strip() for word in (tables.columns or "").split(","))))
+    if destination.format == "csv" and "," in (tables.table or ""):
+        raise OptionError("csv holds one table", help="give `--table` one name")
     return View(
         width=destination.width,
         color=destination.color,

@@ -18,8 +18,9 @@ from typer.core import TyperCommand
 from gradscope.click import Context
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._options import Debug, LayerOptions, argument, flag, option, takes_groups
-from gradscope.errors import OptionError
+from gradscope.errors import OptionError, refuse_unknown
 from gradscope.experiment.arm_process import ArmProcess
+from gradscope.records.transformer import PROBES
 from gradscope.rules import reaches
 from gradscope.runfile.folder import check_run_path
 from gradscope.runfile.schema import KEEP, LEAST_KEEP
@@ -251,6 +252,14 @@ def run(
             "--capsule-weights", metavar="", help="Keep the weights before such a step, too."
         ),
     ] = False,
+    probe: Annotated[
+        str,
+        option(
+            "PARTS",
+            "The parts of a transformer to record at sampled steps: `attention`, `experts` and "
+            "`residual`, with commas; or `none`.",
+        ),
+    ] = ",".join(PROBES),
     no_nan_detector: Annotated[
         bool,
         flag(
@@ -301,6 +310,7 @@ def run(
         first=first,
         layers=(*(layers.layers or ("**",)), *(f"!{p}" for p in layers.exclude or ())),
         deep=None if deep is None else _steps(deep),
+        probes=_probes(probe),
         nan_detector=not (no_nan_detector or no_sentinel),
         stop_on=stop_on,
         keep=keep,
@@ -354,6 +364,18 @@ def _ranks(text: str) -> tuple[int, ...] | None:
     if not all(word.isdecimal() for word in words):
         raise OptionError(f"`--ranks {text}` are not ranks", help="write `0,1`, or `all`")
     return tuple(map(int, words))
+
+
+def _probes(text: str) -> tuple[str, ...]:
+    """``attention,experts`` in the order of their tables; ``none`` is none.
+
+    Raises:
+        OptionError: there is no such part.
+    """
+    words = [] if text == "none" else [word.strip() for word in text.split(",")]
+    for word in words:
+        refuse_unknown("probe", word, (*PROBES, "none"))
+    return tuple(one for one in PROBES if one in words)
 
 
 def _steps(text: str) -> tuple[int, int]:

@@ -36,6 +36,7 @@ from gradscope.records.answers import WhyReport
 from gradscope.records.diff import TABLES_OF_DIFF, DiffReport
 from gradscope.records.report import Report
 from gradscope.records.training import TrainedModel, TrainingRun, TrainingStep
+from gradscope.records.transformer import PROBES
 from gradscope.reporters.markdown import escaped
 from gradscope.reporters.run import steps
 from gradscope.reporters.run.naming import called, selected, selected_reports
@@ -214,7 +215,7 @@ def show_run(
         view = _for_csv(view)
     steps.check(view)
     patterns, exclude = layers.layers or (), layers.exclude or ()
-    wanted = bool(patterns or exclude or plots.plot) or view.table == "calls"
+    wanted = bool(patterns or exclude or plots.plot) or "calls" in view.tables
     wanted = wanted or destination.format in _COMPLETE
     with RunFile.open(chosen.path) as run:
         history = read_history(run, calls=wanted)
@@ -229,7 +230,7 @@ def _for_csv(view: View) -> View:
     Raises:
         OptionError: an order or columns of layers, since csv has a row for each step.
     """
-    if view.table in ("parameters", "calls") and (view.columns or view.sort or view.top):
+    if view.table in ("parameters", "calls", *PROBES) and (view.columns or view.sort or view.top):
         raise OptionError(
             f"csv has a row for each of the {view.table} and each step, with all that was measured",
             help="drop `--columns`, `--sort` and `--top`; `-l PATTERN` selects layers",

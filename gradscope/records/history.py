@@ -18,6 +18,7 @@ from gradscope.records.training import (
     TrainingRun,
     TrainingStep,
 )
+from gradscope.records.transformer import TransformerSeries
 from gradscope.typeset.numbers import plural
 
 
@@ -104,6 +105,9 @@ class RunHistory(Plotted):
     findings: tuple[TrainingFinding, ...] = ()
     parameters: tuple[LayerSeries, ...] = ()
     calls: tuple[LayerSeries, ...] = ()
+    attention: tuple[TransformerSeries, ...] = ()
+    experts: tuple[TransformerSeries, ...] = ()
+    residual: tuple[TransformerSeries, ...] = ()
     ranks: tuple[TrainingRun, ...] = field(default=())
     age: float | None = None
     judgement: Judgement = field(default_factory=Judgement)

@@ -31,6 +31,7 @@ from gradscope.records.modules import (
 from gradscope.records.parallel import ParallelRun
 from gradscope.records.run import ErrorRecord, LossPart, RunInfo, StepRecord, Totals
 from gradscope.records.showing import Plotted, Shown
+from gradscope.records.transformer import AttentionCall, ExpertCall, ResidualCall
 from gradscope.typeset.numbers import plural
 
 
@@ -108,6 +109,9 @@ class Report(Plotted):
     error: ErrorRecord | None = None
     modules: tuple[ModuleFacts, ...] = field(default=(), metadata=SPARSE)
     links: tuple[Link, ...] = field(default=(), metadata=SPARSE)
+    attention: tuple[AttentionCall, ...] = field(default=(), metadata=SPARSE)
+    experts: tuple[ExpertCall, ...] = field(default=(), metadata=SPARSE)
+    residual: tuple[ResidualCall, ...] = field(default=(), metadata=SPARSE)
     unregistered: tuple[Unregistered, ...] = field(default=(), metadata=SPARSE)
     #: Parameters without a gradient here that other seeds or batches reach. None: nobody looked.
     elsewhere: tuple[str, ...] | None = field(default=None, metadata=SPARSE)

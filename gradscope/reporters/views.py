@@ -23,12 +23,12 @@ class View:
     """Holds the display options of a report: columns, rows, width.
 
     ``width`` None is unlimited, as in a pipe. ``sort`` is a column, with ``:asc`` or ``:desc`` to
-    choose the direction. ``columns`` are those of the calls, or of the parameters where ``table``
-    is "parameters"; names with a leading ``+`` come on top of the usual ones. ``table`` None shows
-    every table, except in csv, which holds one: the calls. ``fold`` shows blocks that look the same
-    once, in the tables for people. ``depth`` leaves out modules deeper than that: 0 is the model
-    alone, 1 its direct parts too. ``bar`` is a column that gets bars beside it. ``rules`` are for
-    formats that carry the rule book along;
+    choose the direction. ``columns`` are those of ``table``, else of the calls; names with a
+    leading ``+`` come on top of the usual ones. ``table`` is one table, or several with commas;
+    None shows every table, except in csv, which holds one: the calls. ``fold`` shows blocks that
+    look the same once, in the tables for people. ``depth`` leaves out modules deeper than that: 0
+    is the model alone, 1 its direct parts too. ``bar`` is a column that gets bars beside it.
+    ``rules`` are for formats that carry the rule book along;
     ``root`` is what their paths are relative to, None: as the record has them. ``command`` is the
     one whose options a remark names, where it is another than the one that was called.
     """
@@ -45,6 +45,11 @@ class View:
     rules: tuple[RuleText, ...] = ()
     root: Path | None = None
     command: str | None = None
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names in ``table``, which commas separate; none for every table."""
+        return () if self.table is None else tuple(self.table.split(","))
 
     def option(self, words: str) -> str:
         """An option as a remark names it: with its command, where that was not called."""

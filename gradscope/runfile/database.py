@@ -121,6 +121,7 @@ class Batch:
                 self._append("sample", rows.SAMPLE, rows.sample_row(record))
                 self._extend("call", _CALL, schema.call_rows(record))
                 self._extend("parameter", _PARAMETER, schema.parameter_rows(record))
+                self._extend("transformer", schema.TRANSFORMER, schema.transformer_rows(record))
             case TrainingFinding(steps=()):
                 self._withdraw(rows.finding_row(record)[0])
             case TrainingFinding():
@@ -184,7 +185,7 @@ def write_dropped(
 def thin(connection: sqlite3.Connection, kept: thinning.Kept) -> None:
     """Drop the row that is one too many; its pages are used again."""
     numbers = [(step,) for step in kept.drop_samples()]
-    for table in ("sample", "call", "parameter", "fingerprint"):
+    for table in ("sample", "call", "parameter", "transformer", "fingerprint"):
         connection.executemany(f"DELETE FROM {table} WHERE step = ?", numbers)
     connection.executemany("UPDATE step SET sampled = 0 WHERE step = ?", numbers)
     if kept.rows > kept.most_steps:

@@ -23,6 +23,7 @@ from gradscope.records.training import (
     TrainingRun,
     TrainingStep,
 )
+from gradscope.records.transformer import TransformerSeries
 from gradscope.runfile import rows, schema
 from gradscope.runfile.folder import connect, reading
 from gradscope.runfile.layout import Key
@@ -33,12 +34,15 @@ from gradscope.runfile.norm_series import norm_series
 _COLUMNS = {
     "model": "id",
     **dict.fromkeys(
-        ("sample", "call", "parameter", "norm_names", "placement", "fingerprint", "finding"),
+        (
+            *("sample", "call", "parameter", "transformer", "norm_names", "placement"),
+            *("fingerprint", "finding"),
+        ),
         "model",
     ),
 }
 #: Of these the order of the rows is that of the network.
-_ORDERED = ("call", "parameter")
+_ORDERED = ("call", "parameter", "transformer")
 _MADE = ("type", "wrapper", "stage")
 
 
@@ -90,6 +94,8 @@ def renumber(connection: sqlite3.Connection, numbers: Mapping[int, int]) -> None
 
 
 _Record = TypeVar("_Record")
+#: Of a part of a transformer: the model's id, the module, its call, the part within the call.
+PartKey = rows.PartKey
 #: The key of fingerprints: the model's id, the kind, and the shard.
 Copies = tuple[int, str, str]
 #: With fewer steps it is unknown which of them are as usual.
@@ -274,6 +280,17 @@ class RankFile:
     def parameter_series(self, model: int | None = None) -> dict[tuple[int, str], Series]:
         """By model id and parameter name, in the order of the model; see ``PARAMETER_COLUMNS``."""
         return self._series("parameter", ("model", "name"), schema.PARAMETER_COLUMNS, model)
+
+    def transformer_series(self, kind: str) -> dict[PartKey, TransformerSeries]:
+        """Attention, experts or residual stream, as ``kind`` says, in the order of execution."""
+        columns = schema.TRANSFORMER
+        if not self._columns("transformer", columns):
+            return {}
+        query = f"SELECT {', '.join(columns)} FROM transformer WHERE kind = ? ORDER BY rowid"
+        found = self._rows(query, kind)
+        allowed = ({int}, {int}, {str}, {str}, {int}, {int}, {str})
+        rows.check_columns(found, columns, allowed, str(self.path))
+        return rows.transformer_series(kind, found, str(self.path))
 
     def norm_series(self, after: int = 0) -> dict[Key, NormSeries]:
         """By model id and parameter name: its norms at every step after one that has them."""

@@ -18,6 +18,7 @@ from gradscope.records.training import (
     TrainingRun,
     TrainingStep,
 )
+from gradscope.records.transformer import TransformerSeries
 from gradscope.runfile.combining import (
     combined_parameters,
     combined_sample,
@@ -27,7 +28,7 @@ from gradscope.runfile.combining import (
 from gradscope.runfile.folder import allow_open_files, files_of
 from gradscope.runfile.layout import Key, Layout
 from gradscope.runfile.norm_series import combined_norms
-from gradscope.runfile.rank_file import RankFile, Series
+from gradscope.runfile.rank_file import PartKey, RankFile, Series
 
 __all__ = ["RunFile", "Series"]
 
@@ -179,6 +180,17 @@ class RunFile:
         """By model id, module name and call, in the order of execution; see ``CALL_COLUMNS``."""
         own, *others = (file.call_series(model) for file in self.files[: self._counted])
         return with_spread(own, others) if self._combined else own
+
+    def transformer_series(self, kind: str) -> dict[PartKey, TransformerSeries]:
+        """Attention, experts or residual stream; see ``records.transformer.MEASURES``.
+
+        Of several ranks each is the lowest one's that has it: other ranks have other samples.
+        """
+        found: dict[PartKey, TransformerSeries] = {}
+        for file in self.files[: self._counted]:
+            for key, one in file.transformer_series(kind).items():
+                found.setdefault(key, one)
+        return found
 
     def parameter_series(self, model: int | None = None) -> dict[tuple[int, str], Series]:
         """By model id and parameter name, in the order of the model; see ``PARAMETER_COLUMNS``."""

@@ -23,6 +23,7 @@ from gradscope.records.training import (
     TrainingRun,
     TrainingStep,
 )
+from gradscope.records.transformer import MEASURES, Figures, TransformerSeries
 
 _Record = TypeVar("_Record")
 Value = Any  # what SQLite takes and gives: int, float, str, bytes or None
@@ -210,6 +211,26 @@ def sample_record(packed: Value, file: str) -> StepSample:
     except (TypeError, zlib.error, UnicodeDecodeError) as error:
         raise ConfigError(f"`{file}` is damaged: a sample cannot be unpacked ({error})") from None
     return _read(StepSample, text, file)
+
+
+#: Of a part of a transformer: the model's id, the module, its call, the part within the call.
+PartKey = tuple[int, str, int, int]
+
+
+def transformer_series(
+    kind: str, found: Sequence[Row], file: str
+) -> dict[PartKey, TransformerSeries]:
+    """The rows of the table ``transformer`` of one kind, by what they are of."""
+    grouped: dict[PartKey, list[tuple[int, dict[str, Figures]]]] = {}
+    for step, model, _, name, call, part, text in found:
+        figures = _read(dict[str, Figures], text, file)
+        grouped.setdefault((model, name, call, part), []).append((step, figures))
+    series = {}
+    for (model, name, call, part), several in grouped.items():
+        values = {m: tuple(one.get(m) for _, one in several) for m in MEASURES[kind]}
+        steps = tuple(step for step, _ in several)
+        series[model, name, call, part] = TransformerSeries(name, call, steps, values, model, part)
+    return series
 
 
 def finding_record(row: Row, file: str) -> TrainingFinding:

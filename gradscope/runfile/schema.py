@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from gradscope.records.data import to_line
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.tensors import TensorStats
 from gradscope.records.training import StepSample
+from gradscope.records.transformer import PROBES, figures_of
 
 #: What the table ``run`` says, and the same as the number in ``PRAGMA user_version``.
 SCHEMA: Final = "gradscope.run/2"
@@ -39,6 +41,7 @@ PARAMETER_COLUMNS: Final = (
     *("value_norm", "grad_norm", "clipped_norm", "update_norm", "update_ratio"),
     *("zeros", "nonfinite"),
 )
+TRANSFORMER: Final = ("step", "model", "kind", "name", "call", "part", "figures")
 
 COUNTS: Final = ("out_nonfinite", "grad_out_nonfinite", "grad_in_nonfinite", "nonfinite")
 
@@ -94,6 +97,11 @@ TABLES: Final = (
         {_numbers(PARAMETER_COLUMNS)}
     )""",
     "CREATE INDEX parameter_step ON parameter (step)",
+    """CREATE TABLE transformer (
+        step INTEGER NOT NULL, model INTEGER NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
+        call INTEGER NOT NULL, part INTEGER NOT NULL, figures TEXT NOT NULL
+    )""",
+    "CREATE INDEX transformer_step ON transformer (step)",
     """CREATE TABLE fingerprint (
         step INTEGER NOT NULL, model INTEGER NOT NULL, kind TEXT NOT NULL, part TEXT NOT NULL,
         digest TEXT NOT NULL, tensors TEXT, PRIMARY KEY (step, model, kind, part)
@@ -118,6 +126,14 @@ def call_rows(sample: StepSample) -> Iterator[tuple[int | str | Number, ...]]:
     """The rows of the table ``call``."""
     for call in sample.report.calls:
         yield sample.step, sample.model, call.name, call.call, call.type, *_of_call(call)
+
+
+def transformer_rows(sample: StepSample) -> Iterator[tuple[int | str, ...]]:
+    """The rows of the table ``transformer``."""
+    for kind in PROBES:
+        for one in getattr(sample.report, kind):
+            figures = to_line(figures_of(kind, one))
+            yield sample.step, sample.model, kind, one.name, one.call, one.part, figures
 
 
 def parameter_rows(sample: StepSample) -> Iterator[tuple[int | str | Number, ...]]:

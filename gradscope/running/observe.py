@@ -24,6 +24,7 @@ from gradscope.capture.parameters import (
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.saved_memory import keeps_scores
 from gradscope.capture.shards import is_spread, local, placements
+from gradscope.capture.transformer.parts import TransformerCalls
 from gradscope.loading.workload import Workload
 from gradscope.patterns import Named
 from gradscope.records.full_samples import Change
@@ -31,6 +32,7 @@ from gradscope.records.modules import ModuleCall, ModuleFacts, ParameterStats
 from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 from gradscope.records.run import LossPart, Seconds, StepParameter, StepRecord, Verification
 from gradscope.records.tensors import TensorRecord
+from gradscope.records.transformer import PROBES
 from gradscope.running.costs import Stopwatch
 from gradscope.running.gradients import Losses, measured_loss, read_losses
 from gradscope.running.rerun import Verifier, count_saved, gradients, plain_gradients
@@ -61,6 +63,7 @@ class Observation(Observer):
     forward: Stopwatch
     backward: Stopwatch
     calls: tuple[ModuleCall, ...] = ()
+    transformer: TransformerCalls = field(default_factory=TransformerCalls)
     parameters: tuple[ParameterStats, ...] = ()
     all_parameters: tuple[ParameterStats, ...] = ()
     modules: tuple[ModuleFacts, ...] = ()
@@ -96,6 +99,7 @@ class Observation(Observer):
             chained=self.chained,
             # What FSDP gathers and frees again is not what autograd keeps.
             saved=not any(map(is_spread, step.workload.model.parameters())),
+            probes=PROBES,
         )
 
     @contextmanager
@@ -203,6 +207,7 @@ class Observation(Observer):
             self._read()
         if self.recorder:
             self.calls = self.recorder.calls()
+            self.transformer = self.recorder.take_parts()
         if not self.parameters:
             self.parameters = parameter_stats(workload.model, shown=self.selected)
 

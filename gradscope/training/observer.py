@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from gradscope.records.leaks import AxisResult
 from gradscope.records.loop import LoopRecord
 from gradscope.records.ranks import UNUSED
 from gradscope.records.training import TrainingEvent
+from gradscope.records.transformer import PROBES
 from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.discovery import live_optimizers, optimizers_of, steps_made
@@ -55,6 +56,7 @@ class Observer:
         judge: takes the loop as it went so far, at fixed steps.
         schedule: which steps are sampled.
         layers: patterns of the modules whose calls are recorded.
+        probes: the parts of a transformer that are recorded.
         deep: the first and the last step that are traced operation by operation.
         nan_detector: whether the origin of a NaN or Inf is found in the step that produced it.
         stop_on_nan: whether the script ends at the first of them.
@@ -73,6 +75,7 @@ class Observer:
         schedule: Schedule,
         *,
         layers: Sequence[str] = ("**",),
+        probes: Collection[str] = PROBES,
         deep: tuple[int, int] | None = None,
         nan_detector: bool = True,
         stop_on_nan: bool = False,
@@ -101,7 +104,7 @@ class Observer:
             schedule=schedule,
             metrics=MetricsSchedule(schedule, current, checked=nan_detector),
             current=current,
-            sampling=OptimizerTurns(layers, guard),
+            sampling=OptimizerTurns(layers, probes, guard),
             stacks=NodeStacks(),
             deep=TracedSteps(deep, guard),
             nan_detector=detector,

@@ -24,16 +24,17 @@ class OptimizerTurns:
 
     Args:
         layers: patterns of the modules whose calls are recorded.
+        probes: the parts of a transformer that are recorded.
         guard: makes functions of the hooks that never raise.
     """
 
-    def __init__(self, layers: Sequence[str], guard: Guard) -> None:
+    def __init__(self, layers: Sequence[str], probes: Collection[str], guard: Guard) -> None:
         self.sampler: SampledStep | None = None
         self.number = 0  # how many samplers there were
         #: Whether the lines of what the loss is made of are wanted: in the first sample alone.
         self.wants_lines = True
         self.device: str | None = None  # of the first model that was sampled
-        self._layers, self._guard = layers, guard
+        self._layers, self._probes, self._guard = layers, probes, guard
         self._models: Sequence[Model] = ()
         self._optimizers: set[int] = set()  # that made a step since the sampler was set
         self._steps = 0
@@ -45,7 +46,7 @@ class OptimizerTurns:
         self._models = models
         self._optimizers, self._steps = set(), 0
         self.number += 1
-        self.sampler = SampledStep(models, self._layers, self._guard)
+        self.sampler = SampledStep(models, self._layers, self._probes, self._guard)
 
     def end(self) -> None:
         """Take every hook away."""

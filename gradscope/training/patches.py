@@ -19,6 +19,7 @@ from torch.autograd.graph import GradientEdge
 from torch.optim import Optimizer
 
 from gradscope.capture.hooks import hook_node_before, hook_optimizers, without_own_hooks
+from gradscope.capture.replaced import replace
 
 Root = torch.Tensor | GradientEdge
 _INFERENCE = "_forward_metadata_inference"
@@ -100,20 +101,6 @@ def observe_stages(patches: ExitStack, observer: TrainingObserver, stages: Modul
     replace(patches, stages._PipelineStageBase, "scale_grads", lambda f: _divided(f, observer))
     if hasattr(stages.PipelineStage, _INFERENCE):  # earlier versions call it without gradients
         replace(patches, stages.PipelineStage, _INFERENCE, lambda f: _aside(f, observer))
-
-
-def replace(
-    patches: ExitStack, owner: Any, name: str, made: Callable[[Callable[..., Any]], Any]
-) -> None:
-    original = getattr(owner, name)
-    own = made(original)
-    setattr(owner, name, own)
-
-    def put_back() -> None:
-        if getattr(owner, name) is own:  # or else other code has wrapped it
-            setattr(owner, name, original)
-
-    patches.callback(put_back)
 
 
 def _gradients_made(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:

@@ -59,11 +59,18 @@ class SampledStep:
     Args:
         models: those to sample.
         layers: patterns of the modules whose calls are recorded.
+        probes: the parts of a transformer to record.
         guard: makes functions of the hooks that never raise.
     """
 
-    def __init__(self, models: Sequence[Model], layers: Sequence[str], guard: Guard) -> None:
-        self._entries = [_entry(model, layers, guard) for model in models]
+    def __init__(
+        self,
+        models: Sequence[Model],
+        layers: Sequence[str],
+        probes: Collection[str],
+        guard: Guard,
+    ) -> None:
+        self._entries = [_entry(model, layers, probes, guard) for model in models]
         self._stack = ExitStack()
         for entry in self._entries:
             self._stack.enter_context(entry.recorder.installed())
@@ -214,14 +221,23 @@ def _alike(entry: _SampledModel, held: Collection[nn.Parameter]) -> list[Fingerp
     return found
 
 
-def _entry(model: Model, layers: Sequence[str], guard: Guard) -> _SampledModel:
+def _entry(
+    model: Model, layers: Sequence[str], probes: Collection[str], guard: Guard
+) -> _SampledModel:
     module = model.module
     try:
         selected = select_layers(module, layers)
     except LayerError:  # a pattern that is meant for another of several models
         selected = {}
     hooks: list[nn.Module] = [] if model.compiled else watchable(module)
-    recorder = Recorder(module, selected, hooks=hooks, only_training=True, saved=False, guard=guard)
+    recorder = Recorder(
+        *(module, selected),
+        hooks=hooks,
+        only_training=True,
+        saved=False,
+        probes=() if model.compiled else probes,  # what is patched would be compiled again
+        guard=guard,
+    )
     return _SampledModel(model, selected, recorder, Buffers(module))
 
 
@@ -238,6 +254,7 @@ def _report(
     entry.buffers.compare()
     counts = dict(entry.recorder.counts)
     calls = tuple(_unscaled_call(call, scale) for call in entry.recorder.take_calls())
+    parts = entry.recorder.take_parts()
     moved = updates(module, entry.before)
     names = {id(p): named.name for p, named in named_parameters(module).items()}
     own = None
@@ -284,6 +301,9 @@ def _report(
         parameters=parameters,
         modules=facts,
         links=tuple(entry.recorder.links),
+        attention=parts.attention,
+        experts=parts.experts,
+        residual=parts.residual,
     )
 
 

@@ -34,6 +34,7 @@ from gradscope.records.training import (
     TrainingRun,
     TrainingStep,
 )
+from gradscope.records.transformer import PROBES
 from gradscope.reporters.verdict import Verdict, summary
 from gradscope.rules import ReadRun, RuleSettings, Seen, judgement, reaches, spike_cause
 from gradscope.runfile.capsules import capsule_path, metadata
@@ -69,6 +70,7 @@ class RunSettings:
     budget: float = 0.02
     first: int = 3
     layers: tuple[str, ...] = ("**",)
+    probes: tuple[str, ...] = PROBES
     deep: tuple[int, int] | None = None
     nan_detector: bool = True
     stop_on: str = "never"
@@ -107,6 +109,7 @@ class RunSettings:
             "ranks": None if self.ranks is None else list(self.ranks),
             "steps": self.steps,
             "seconds": self.seconds,
+            **({} if self.probes == PROBES else {"probe": list(self.probes)}),
             **({"leaks": True} if self.leaks else {}),
             **({} if self.spikes else {"explain_spikes": False}),
             **({"capsule": list(self.capsules)} if self.capsules else {}),
@@ -214,6 +217,7 @@ class Session:
                     processes=self.run.world_size,
                 ),
                 layers=self.settings.layers,
+                probes=self.settings.probes,
                 deep=self.settings.deep,
                 nan_detector=self.settings.nan_detector,
                 processes=self.run.world_size,

@@ -147,3 +147,18 @@ def bar(part: float, cells: int = _CELLS) -> str:
     """A bar of a share of its full length; what is not nothing shows."""
     eighths = max(1, round(part * cells * 8))
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def levels(values: Sequence[float | None], top: float) -> str:
+    """A block for each value, as high as it is between 0 and ``top``; a blank where there is none.
+
+    What is not zero is higher than the lowest block.
+    """
+
+    def block(value: float | None) -> str:
+        if value is None:
+            return " "
+        height = math.ceil(min(1.0, value / top) * (len(BLOCKS) - 1)) if top > 0 else 0
+        return BLOCKS[max(0, height)]
+
+    return "".join(map(block, values))

@@ -14,7 +14,7 @@ from gradscope.reporters.header import notes, run_facts
 from gradscope.reporters.report._chains import drawn
 from gradscope.reporters.tables.charts import modules, panels
 from gradscope.reporters.tables.experiments import adds_up
-from gradscope.reporters.tables.report_tables import NO_CALLS, lacks_calls, tables
+from gradscope.reporters.tables.report_tables import lacking, tables, transformer_tables
 from gradscope.reporters.tables.spreads import histogram_tables
 from gradscope.reporters.views import View
 from gradscope.typeset.console import Line
@@ -124,9 +124,9 @@ def document(report: Report, view: View, format: str) -> Document:
     blocks: list[Block] = [*filter(None, [report.error])]
     if paged:
         blocks += [*found, *(_charts(report) if view.table is None else ()), *histograms]
-    if lacks_calls(report, view):
-        blocks.append(Nothing(NO_CALLS, "calls"))
+    blocks += [Nothing(text, name) for name, text in lacking(report, view)]
     blocks += tables(report, view)
+    blocks += transformer_tables(report, view) if paged and view.table is None else []
     blocks += [] if paged else histograms
     blocks += [drawn(chain, view.width) for chain in report.chains]  # each was requested
     proofs = filter(None, [verified(report), adds_up(report)])

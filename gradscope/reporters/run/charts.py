@@ -11,9 +11,11 @@ from gradscope.charts.panels import NOT_FINITE, Curve, Panel, Point, Stretch, po
 from gradscope.records.history import Course, LayerSeries, RunHistory, steps_with
 from gradscope.records.norms import MEASURES
 from gradscope.records.training import TrainingFinding
+from gradscope.records.transformer import TransformerSeries
 from gradscope.reporters.header import TONES, label
 from gradscope.reporters.header import stretches as stretches_of
 from gradscope.reporters.run.step_metrics import Metric, metrics
+from gradscope.reporters.tables.transformer import PARTS
 from gradscope.typeset.numbers import count
 from gradscope.typeset.text import plain
 
@@ -30,6 +32,12 @@ _MAPS = (
     ("dead units", "share without a gradient in the full batch", "parameters", "zeros"),
 )
 _SHARES = ("out_zeros", "zeros")
+#: The same of heads and experts.
+_PART_MAPS = (
+    ("attention logits", "largest logit of each head", "attention", "logit_max"),
+    ("attention evenness", "entropy ÷ ln(visible keys) of each head", "attention", "evenness"),
+    ("expert load", "share of the assignments", "experts", "share"),
+)
 #: A map is drawn from so many steps, and shows a quarter of them.
 _MOST_PLACES = 4 * PLACES
 
@@ -135,6 +143,32 @@ def maps(history: RunHistory) -> Iterator[Map]:
         read = any(one.norms is not None for one, _ in known) and measure in MEASURES
         x = "steps whose gradients were read" if read else "sampled steps"
         yield Map(title, y, x, names, tuple(places), rows, measure in _SHARES)
+    yield from _part_maps(history)
+
+
+def _part_maps(history: RunHistory) -> Iterator[Map]:
+    """Heads and experts over the sampled steps."""
+    for title, y, kind, measure in _PART_MAPS:
+        series: Sequence[TransformerSeries] = getattr(history, kind)
+        places = sorted({step for one in series for step in one.steps})
+        if len(places) < 2:
+            continue
+        rows: dict[str, tuple[float | None, ...]] = {}
+        for one in series:
+            known = dict(zip(one.steps, one.values[measure], strict=True))
+            several = {step: x for step, x in known.items() if isinstance(x, tuple)}
+            part = f" part {one.part}" if one.part else ""
+            for i in range(max(map(len, several.values()), default=0)):
+                name = f"{label(one.name, one.call)}{part} {PARTS[kind]} {i}"
+                rows[name] = tuple(_entry(several.get(step, ()), i) for step in places)
+        yield Map(
+            *(title, y, "sampled steps", tuple(rows), tuple(places), tuple(rows.values())),
+            share=measure != "logit_max",
+        )
+
+
+def _entry(values: Sequence[float | None], i: int) -> float | None:
+    return values[i] if i < len(values) else None
 
 
 def _places(measure: str, known: Sequence[tuple[LayerSeries, Course]]) -> list[int]:

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 
 from gradscope.records.history import LayerSeries, RunHistory, steps_with
 from gradscope.records.norms import MEASURES, NONE, NormSeries, number_or_none
+from gradscope.records.transformer import PROBES, TransformerSeries
 from gradscope.reporters.run.series_columns import (
     COLUMNS,
     PARAMETERS,
@@ -31,6 +32,7 @@ from gradscope.reporters.tables.columns import (
     single,
 )
 from gradscope.reporters.tables.folding import fold_named
+from gradscope.reporters.tables.transformer import NOUNS, REDUCED, reduced
 from gradscope.reporters.views import View
 from gradscope.rules import SEVERITIES
 from gradscope.typeset.numbers import NOT_THERE, count, plural
@@ -41,8 +43,8 @@ MANY, FEW = 40, 24
 
 
 def table(history: RunHistory, title: str, view: View) -> Table | None:
-    """The parameters or the calls, as ``title`` says; None where none was recorded."""
-    series = history.parameters if title == "parameters" else history.calls
+    """The parameters, the calls or what else ``title`` says; None where none was recorded."""
+    series = _series(history, title)
     if not series:
         return None
     registry = COLUMNS[title]
@@ -53,7 +55,7 @@ def table(history: RunHistory, title: str, view: View) -> Table | None:
     chosen, caption, remark = _chosen(entries, history, title, view)
     shown = [entry.shown for entry in chosen]
     everything = [row for entry in chosen for row in entry.rows]
-    asked = view.columns if (view.table == "calls") == (title == "calls") else None
+    asked = view.columns if title == (view.table or "parameters") else None
     needed = [registry[key] for key in USUAL[title]]
     usual = [c.key for c in needed if c.needed is not None and c.needed(everything)]
     by = parse_sort(view.sort)[0] if view.sort else None
@@ -73,11 +75,32 @@ def table(history: RunHistory, title: str, view: View) -> Table | None:
         ),
         texts,
         caption,
-        (*remark, *series_legend(history, view, columns, texts, [row for (row,) in shown])),
+        (*remark, *series_legend(history, title, view, columns, texts, [row for (row,) in shown])),
         fixed=bool(asked),
         remedy=f"use {option} or a wider terminal",
         names=tuple(row.about for (row,) in shown),
     )
+
+
+def _series(history: RunHistory, title: str) -> Sequence[LayerSeries]:
+    """Those of a table; of heads and experts reduced to one figure."""
+    if title not in PROBES:
+        found: Sequence[LayerSeries] = getattr(history, title)
+        return found
+    parts: Sequence[TransformerSeries] = getattr(history, title)
+    return [
+        LayerSeries(
+            f"{one.name} part {one.part}" if one.part else one.name,
+            one.steps,
+            {
+                key: tuple(reduced(figures, reduce) for figures in one.values[measure])
+                for key, (measure, reduce, _) in REDUCED[title].items()
+            },
+            one.model,
+            one.call,
+        )
+        for one in parts
+    ]
 
 
 def _places(series: Sequence[LayerSeries]) -> Callable[[str], dict[int, int]]:
@@ -160,17 +183,18 @@ def _chosen(
 
     Of too many those come first that findings name, then those that changed most.
     """
+    noun = NOUNS.get(title, title.removesuffix("s"))
     top = view.top or (None if view.width is None or len(entries) <= MANY else FEW)
     cut = top is not None and top < len(entries)
     steps_read = _steps_read(
         history, [row.series for entry in entries for row in entry.rows], title
     )
     if not cut or view.sort:
-        chosen, by = select(entries, COLUMNS[title], replace(view, top=top), title[:-1])
+        chosen, by = select(entries, COLUMNS[title], replace(view, top=top), noun)
         caption, remark = by or steps_read, []
     else:
         chosen = sorted(entries, key=_telling(history))[:top]
-        caption = f"{count(len(chosen))} of {plural(len(entries), title[:-1])} shown"
+        caption = f"{count(len(chosen))} of {plural(len(entries), noun)} shown"
         remark = ["layers with findings come first, then those with the largest change of gradient"]
     more = len(entries) - len(chosen)
     if more and not view.top:
@@ -235,6 +259,7 @@ def _aligned(rows: tuple[tuple[Cell, ...], ...]) -> tuple[tuple[Cell, ...], ...]
 
 def series_legend(
     history: RunHistory,
+    title: str,
     view: View,
     columns: Sequence[Column[SeriesRow]],
     texts: Sequence[Sequence[Cell]],
@@ -257,6 +282,10 @@ def series_legend(
         lines.append(f"{MISSING}: no gradient arrived")
     if NOT_THERE in words:
         lines.append(f"{NOT_THERE}: nothing to measure")
+    known = {column.key for column in columns}
+    for key, (_, _, meaning) in REDUCED.get(title, {}).items():
+        if key in known:
+            lines.append(f"{key}: {meaning}")
     if any(column.key.endswith("_ranks") for column in columns):
         lines.append("ranks: the smallest and the largest over ranks at the last sampled step")
     drawn = [i for i, column in enumerate(columns) if column.key.endswith("_curve")]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from gradscope.patterns import Named, matching
 from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.report import Report
 from gradscope.records.training import RUN, TrainedModel, TrainingFinding
+from gradscope.records.transformer import PROBES, TransformerSeries
+
+_Series = TypeVar("_Series", LayerSeries, TransformerSeries)
 
 
 def called(model: TrainedModel) -> str:
@@ -28,13 +32,14 @@ def qualified(history: RunHistory) -> RunHistory:
         return replace(history, findings=findings)
     names = {model.id: called(model) for model in history.models}
 
-    def full(series: LayerSeries) -> LayerSeries:
+    def full(series: _Series) -> _Series:
         return replace(series, name=below(names.get(series.model), series.name))
 
     return replace(
         history,
         parameters=tuple(map(full, history.parameters)),
         calls=tuple(map(full, history.calls)),
+        **{kind: tuple(map(full, getattr(history, kind))) for kind in PROBES},
         findings=tuple(_finding(one, names) for one in findings),
     )
 
@@ -86,6 +91,10 @@ def selected(
         history,
         parameters=tuple(one for one in history.parameters if id(one) in wanted),
         calls=tuple(one for one in history.calls if id(one) in wanted),
+        **{
+            kind: tuple(one for one in getattr(history, kind) if (one.model, one.name) in names)
+            for kind in PROBES
+        },
         findings=tuple(
             found for found in history.findings if (found.model, found.finding.name) in names
         ),
@@ -121,7 +130,9 @@ def selected_reports(
         calls = tuple(c for j, c in enumerate(report.calls) if (i, False, j) in wanted)
         parameters = tuple(p for j, p in enumerate(report.parameters) if (i, True, j) in wanted)
         if calls or parameters:
-            found.append((model, replace(report, calls=calls, parameters=parameters)))
+            names = {call.name for call in calls}
+            parts = {k: tuple(c for c in getattr(report, k) if c.name in names) for k in PROBES}
+            found.append((model, replace(report, calls=calls, parameters=parameters, **parts)))
     return found
 
 

@@ -14,6 +14,7 @@ from gradscope.reporters.header import label
 from gradscope.reporters.run.step_metrics import losses
 from gradscope.reporters.tables.call_columns import MISSING
 from gradscope.reporters.tables.columns import Column, figure, over_ranks, words
+from gradscope.reporters.tables.transformer import REDUCED, SHARES
 from gradscope.typeset.curves import NOT_FINITE, curve
 from gradscope.typeset.numbers import NOT_THERE, number, shape, share
 from gradscope.typeset.tables import KEEP
@@ -40,10 +41,15 @@ CALLS = {
     "max": "out_max",
     "zeros": "out_zeros",
 }
+#: Of attention, experts and residual stream, reduced over heads and experts.
+TRANSFORMER = {kind: {key: key for key in columns} for kind, columns in REDUCED.items()}
 _KEEP = {
     **{"name": KEEP, "grad": KEEP, "grad_out": KEEP, "nonfinite": KEEP},
     **{"grad_curve": 90, "grad_out_curve": 90, "update": 80, "norm": 70},
     **{"update_curve": 60, "norm_curve": 50, "norm_ranks": 65, "grad_out_ranks": 75},
+    **{"logit_max": KEEP, "logit_max_curve": 90, "evenness": 85, "evenness_curve": 80},
+    **{"most": KEEP, "effective": 85, "effective_curve": 80, "unused": 75, "sink": 70},
+    **{"rms": KEEP, "rms_curve": 80, "added": 85, "max_to_median": 75, "nan_rows": KEEP},
 }
 USUAL = {
     "parameters": (
@@ -54,7 +60,15 @@ USUAL = {
         *("name", "norm", "norm_ranks", "norm_curve"),
         *("grad_out", "grad_out_ranks", "grad_out_curve", "nonfinite"),
     ),
+    "attention": (
+        *("name", "logit_max", "logit_max_curve", "evenness", "evenness_curve", "sink"),
+        *("masked_rows", "nan_rows"),
+    ),
+    "experts": ("name", "most", "unused", "effective", "effective_curve", "entropy", "dropped"),
+    "residual": ("name", "rms", "rms_curve", "added", "max_to_median", "kurtosis"),
 }
+#: Shown where they are not zero.
+_RARE = ("masked_rows", "nan_rows", "dropped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +190,12 @@ def _at(which: Callable[[list[float]], float], row: SeriesRow, measure: str) -> 
 def _measured(key: str, measure: str) -> Iterator[Column[SeriesRow]]:
     """A measure's columns: its course, its curve, and the figures in it."""
     last = partial(_last, measure=measure)
-    written: Figure = _share if key == "zeros" else number
+    written: Figure = _share if key in ("zeros", *SHARES) else number
     course = partial(_course, measure=measure, figure=written)
 
     def needed(rows: Sequence[SeriesRow]) -> bool:
-        return any(row.known(measure) for row in rows)
+        known = (row.known(measure) for row in rows)
+        return any(any(one) for one in known) if key in _RARE else any(known)
 
     def over_steps(rows: Sequence[SeriesRow]) -> bool:
         return needed(rows) and any(len(row.course(measure).steps) > 1 for row in rows)
@@ -211,7 +226,7 @@ def _register(table: str, measures: Mapping[str, str]) -> dict[str, Column[Serie
     columns = [words("name", lambda r: r.series.name, _name, wraps=True, needed=lambda rows: True)]
     if table == "parameters":
         columns.append(words("shape", lambda r: shape(r.series.shape) if r.series.shape else ""))
-    else:
+    elif table == "calls":
         columns.append(words("type", lambda row: next(iter(row.series.types), "")))
     for key, measure in measures.items():
         columns += _measured(key, measure)
@@ -234,4 +249,8 @@ def _register(table: str, measures: Mapping[str, str]) -> dict[str, Column[Serie
     }
 
 
-COLUMNS = {"parameters": _register("parameters", PARAMETERS), "calls": _register("calls", CALLS)}
+COLUMNS = {
+    "parameters": _register("parameters", PARAMETERS),
+    "calls": _register("calls", CALLS),
+    **{kind: _register(kind, measures) for kind, measures in TRANSFORMER.items()},
+}

@@ -9,7 +9,8 @@ from typing import Any
 from gradscope.errors import OptionError, refuse_unknown
 from gradscope.records.report import Report
 from gradscope.records.run import StepRecord
-from gradscope.reporters.tables import call_columns, parameter_columns
+from gradscope.records.transformer import PROBES
+from gradscope.reporters.tables import call_columns, parameter_columns, transformer
 from gradscope.reporters.tables.columns import (
     Column,
     Entry,
@@ -70,6 +71,8 @@ def parameters(report: Report, view: View) -> Table:
 
 def records(report: Report, view: View) -> tuple[list[str], list[list[Scalar]]]:
     """Header and exact values of one table, a row for each tensor: what csv holds."""
+    if view.table in PROBES:
+        return transformer.records(report, view.table, view)
     if view.table == "parameters":
         owned = [(stats,) for stats in _parameters(report, view)]
         return _exact(
@@ -213,6 +216,15 @@ NO_CALLS = "no calls were recorded"
 
 def tables(report: Report, view: View) -> Iterator[Table]:
     """Those that hold something."""
+    if len(view.tables) > 1:
+        for name in view.tables:
+            yield from tables(report, replace(view, table=name))
+        return
+    if view.table in PROBES:
+        made = transformer.table(report, view.table, view)
+        if made is not None:
+            yield made
+        return
     if view.table in (None, "calls") and report.calls:
         yield calls(report, view)
     if view.table in (None, "parameters"):
@@ -224,15 +236,26 @@ def tables(report: Report, view: View) -> Iterator[Table]:
     steps = history(report)
     if steps:
         yield steps
-    for made in (interventions, accumulation, tasks, per_sample, gradient_checks):
-        table = made(report, view)
+    for make in (interventions, accumulation, tasks, per_sample, gradient_checks):
+        table = make(report, view)
         if table is not None:
             yield table
 
 
-def lacks_calls(report: Report, view: View) -> bool:
-    """Return True if calls are to be shown but there are none."""
-    return view.table in (None, "calls") and not report.calls
+def transformer_tables(report: Report, view: View) -> Iterator[Table]:
+    """Attention, experts and residual stream, those that there are."""
+    found = (transformer.table(report, kind, view) for kind in PROBES)
+    yield from (table for table in found if table is not None)
+
+
+def lacking(report: Report, view: View) -> Iterator[tuple[str, str]]:
+    """The tables that are to be shown and that hold nothing, with why."""
+    wanted = view.tables or ("calls",)
+    if "calls" in wanted and not report.calls:
+        yield "calls", NO_CALLS
+    for kind in PROBES:
+        if kind in wanted and not getattr(report, kind):
+            yield kind, transformer.NOTHING[kind]
 
 
 _BARS = "a bar needs numbers, as in `--bar grad_out`"
@@ -241,6 +264,7 @@ _BOTH: Mapping[str, Any] = {**call_columns.COLUMNS, **parameter_columns.COLUMNS}
 _OF_TABLE: Mapping[str, Collection[str] | None] = {
     "calls": call_columns.COLUMNS,
     "parameters": parameter_columns.COLUMNS,
+    **transformer.COLUMNS,
     "findings": None,
 }
 TABLES = tuple(_OF_TABLE)
@@ -259,11 +283,13 @@ def check_choices(
     Raises:
         OptionError: an unknown table, column or direction, or a ``top`` below 1.
     """
-    name = view.table
-    if name is not None:
+    for name in view.tables:
         refuse_unknown("table", name, tables)
+    if len(view.tables) > 1 and (view.columns or view.sort):
+        raise OptionError("`--columns` and `--sort` need one table", help="give `--table` one name")
     if view.top is not None and view.top < 1:
         raise OptionError(f"`--top {view.top}` would show nothing", help="give 1 or more")
+    name = view.tables[0] if len(view.tables) == 1 else None
     columns = tables[name or usual]
     if columns is None:
         if view.columns or view.sort:

@@ -8,9 +8,11 @@ from rich.text import Text
 
 from gradscope.pages import Part
 from gradscope.records.history import RunHistory
+from gradscope.records.transformer import PROBES
 from gradscope.reporters.document import Block, Document, Found, Nothing, Said, texts
 from gradscope.reporters.run import charts, findings, layers, step_metrics, steps, summary
 from gradscope.reporters.run.naming import qualified
+from gradscope.reporters.tables.transformer import NOTHING
 from gradscope.reporters.views import View
 
 
@@ -33,26 +35,26 @@ def page(history: RunHistory, view: View) -> list[Text]:
 
 
 def _text(history: RunHistory, view: View, format: str) -> Iterator[Block]:
-    wanted = view.table
-    if wanted is None:
+    wanted = view.tables
+    if not wanted:
         width = view.width if format == "terminal" else None
         yield step_metrics.table(history, width) or Nothing("no step was completed")
-    if wanted == "steps":
+    if "steps" in wanted:
         yield steps.table(history, view) or Nothing("no step was completed")
-    if wanted in (None, "findings"):
+    if not wanted or "findings" in wanted:
         yield from _findings(history)
-    if wanted in (None, "events"):
-        yield from _events(history, view, full=wanted is not None)
-    for name in ("parameters", "calls"):
-        if wanted == name or (wanted is None and name == "parameters"):
+    if not wanted or "events" in wanted:
+        yield from _events(history, view, full=bool(wanted))
+    for name in ("parameters", "calls", *PROBES):
+        if name in wanted or (not wanted and name == "parameters"):
             yield from _layers(history, name, view)
 
 
 def _page(history: RunHistory, view: View) -> Iterator[Block]:
-    wanted = view.table
-    if wanted in (None, "findings"):
+    wanted = view.tables
+    if not wanted or "findings" in wanted:
         yield from _findings(history)
-    if wanted is None:
+    if not wanted:
         table = step_metrics.table(history, None)
         if table:
             yield Part("step metrics", table.caption, panels=charts.panels(history))
@@ -60,12 +62,12 @@ def _page(history: RunHistory, view: View) -> Iterator[Block]:
         drawn = tuple(charts.maps(history))
         if drawn:
             yield Part("layers over steps", "click a row for the layer's figures", maps=drawn)
-    if wanted == "steps":
+    if "steps" in wanted:
         yield steps.table(history, view) or Nothing("no step was completed")
-    if wanted in (None, "events"):
+    if not wanted or "events" in wanted:
         yield from _events(history, view, full=True)
-    for name in ("parameters", "calls"):
-        if wanted == name or (wanted is None and getattr(history, name)):
+    for name in ("parameters", "calls", *PROBES):
+        if name in wanted or (not wanted and getattr(history, name)):
             yield from _layers(history, name, view)
 
 
@@ -80,7 +82,7 @@ def _events(history: RunHistory, view: View, *, full: bool) -> Iterator[Block]:
         option = view.option("--table events")
         lines = findings.event_lines(history.events, full=full, option=option)
         yield Said(tuple(lines), "events", titled=True, listed=True)
-    elif view.table == "events":
+    elif "events" in view.tables:
         yield Nothing("no events", "events")
 
 
@@ -89,6 +91,6 @@ def _layers(history: RunHistory, name: str, view: View) -> Iterator[Block]:
     table = layers.table(history, name, view)
     if table:
         yield table
-    elif view.table == name:
+    elif name in view.tables:
         reasons = tuple(summary.without_calls(history)) if name == "calls" else ()
-        yield Nothing(f"no {name} were recorded", reasons=reasons)
+        yield Nothing(NOTHING.get(name, f"no {name} were recorded"), reasons=reasons)

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.norms import MEASURES, merged_table
+from gradscope.records.transformer import MEASURES as PARTS_MEASURES
+from gradscope.records.transformer import PROBES, TransformerSeries
 from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.run import steps
+from gradscope.reporters.tables.transformer import PARTS
 from gradscope.reporters.views import View
 from gradscope.rules import explanations
 from gradscope.typeset.text import Field, csv_table
@@ -22,7 +25,7 @@ FINDINGS = (
 EVENTS = ("step", "time", "kind", "message")
 
 
-TABLES = ("steps", "parameters", "calls", "findings", "events")
+TABLES = ("steps", "parameters", "calls", *PROBES, "findings", "events")
 Table = tuple[Sequence[str], Iterable[Sequence[Field]]]
 
 
@@ -42,7 +45,26 @@ def table(history: RunHistory, view: View) -> Table:
         return _layers(history.parameters, ("name",), names)
     if view.table == "calls":
         return _layers(history.calls, ("name", "call"), names)
+    if view.table in PROBES:
+        return _transformer(getattr(history, view.table), view.table, names)
     return steps.records(history, view)
+
+
+def _transformer(series: Sequence[TransformerSeries], kind: str, names: dict[int, str]) -> Table:
+    """A row for each head, expert or block, and each step."""
+    part = PARTS.get(kind)
+
+    def rows() -> Iterator[list[Field]]:
+        for one in series:
+            lead: list[Field] = [names.get(one.model, ""), one.name, one.call, one.part]
+            for step, *figures in zip(one.steps, *one.values.values(), strict=True):
+                count = max((len(x) for x in figures if isinstance(x, tuple)), default=1)
+                for i in range(count):
+                    own = [x[i] if isinstance(x, tuple) else x for x in figures]
+                    yield [*lead, *([i] if part else []), step, *own]
+
+    head = ("model", "name", "call", "part", *([part] if part else []), "step")
+    return (*head, *PARTS_MEASURES[kind]), rows()
 
 
 def _layers(series: Sequence[LayerSeries], key: Sequence[str], names: dict[int, str]) -> Table:

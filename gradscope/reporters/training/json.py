@@ -12,6 +12,7 @@ from gradscope.records.data import to_data, to_line
 from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.norms import NormSeries, number_or_none, steps_lost
 from gradscope.records.training import TrainingFinding, TrainingStep
+from gradscope.records.transformer import PROBES, TransformerSeries
 from gradscope.reporters.views import View
 from gradscope.rules import explanations
 
@@ -41,6 +42,8 @@ def render(history: RunHistory, view: View) -> str:
     body.append(_block("step_metrics", _metrics(history.steps), "{}"))
     for key, series in (("parameters", history.parameters), ("calls", history.calls)):
         body.append(_block(key, map(_series, series), "[]"))
+    for key in PROBES:
+        body.append(_block(key, map(_parts, getattr(history, key)), "[]"))
     explained = explanations(history.findings)
     found = (_finding(one, explained.get(id(one))) for one in history.findings)
     body.append(_block("findings", found, "[]"))
@@ -91,6 +94,14 @@ def _series(series: LayerSeries) -> str:
     if series.norms is not None:
         data["norms"] = _norms(series.norms)
     return to_line(data)
+
+
+def _parts(series: TransformerSeries) -> str:
+    """Of each head or expert there is a list in the list of steps."""
+    data = {"model": series.model, "name": series.name, "call": series.call}
+    if series.part:
+        data["part"] = series.part
+    return to_line({**data, "steps": series.steps, "values": series.values})
 
 
 def _norms(norms: NormSeries) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from gradscope.capture.replaced import replace
 from gradscope.training.loop.construction import RegistrationObserver, observe_registrations
 from gradscope.training.loop.draws import distributions
-from gradscope.training.patches import replace
 
 #: What the constructor of a scheduler calls; PyTorch's own, private names.
 _MADE = ((LRScheduler, "_initial_step"), (ReduceLROnPlateau, "_reset"))

@@ -1,0 +1,27 @@
+"""Functions and methods of PyTorch, replaced until a stack is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+
+def replace(
+    patches: ExitStack, owner: Any, name: str, made: Callable[[Callable[..., Any]], Any]
+) -> None:
+    """Put ``made(original)`` in the place of ``owner.name``; closing ``patches`` takes it back."""
+    original = getattr(owner, name)
+    inherited = name not in vars(owner)
+    own = made(original)
+    setattr(owner, name, own)
+
+    def put_back() -> None:
+        if getattr(owner, name) is not own:  # other code has wrapped it
+            return
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+    patches.callback(put_back)

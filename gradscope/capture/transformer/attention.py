@@ -1,0 +1,194 @@
+"""Figures of attention by head, from queries and keys, or from scores before their softmax.
+
+A sample of rows is computed again in float64, without a gradient: the script's kernel and its
+numbers stay. The result is a small tensor of the device, read after backward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradscope.capture.transformer.rows import evenly
+
+#: So many rows of each head are read, and no more than so many logits of a call.
+ROWS, LOGITS = 64, 1 << 21
+#: From this many samples on, rows of some are read.
+_SAMPLES = 8
+#: At most this is a masked entry: masks add -inf, the lowest number, -1e9 or -10,000.
+_MASKED = -9e3
+#: Attributes that say how many heads a leading axis holds.
+_HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Figures [measures, heads] of one attention, on its device, and its sizes."""
+
+    figures: Tensor
+    queries: int
+    keys: int
+    rows: int
+
+
+def of_queries(
+    query: Tensor,
+    key: Tensor,
+    *,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float | None,
+    grouped: bool,
+    heads: int | None,
+) -> Measured:
+    """What ``scaled_dot_product_attention`` attends to.
+
+    Args:
+        query: [..., heads, queries, width].
+        key: [..., heads, keys, width]; with ``grouped`` of fewer heads.
+        mask: boolean (True is visible) or added; broadcast to [..., heads, queries, keys].
+        causal: a query sees the keys up to its own number.
+        scale: of the products; None is 1 / √width.
+        grouped: several heads share each key.
+        heads: how many a leading axis holds, where the tensors have three axes.
+    """
+    if mask is not None and query.dim() == mask.dim() == 3:
+        mask = _with_heads(mask, heads)
+    query, key = _with_heads(query, heads), _with_heads(key, heads)
+    *batch, count, queries, width = query.shape
+    keys = key.shape[-2]
+    key = key.expand(*batch, *key.shape[-3:])
+    if mask is not None:
+        mask = mask.expand(*batch, count, queries, keys)
+    factor = 1 / math.sqrt(width) if scale is None else float(scale)
+    groups = count // key.shape[-3] if grouped else 1
+    samples, places = _sampled(batch, count, queries, keys)
+    places_on = torch.tensor(places, device=query.device)
+    kind = exact(query)
+    parts = []
+    for at in samples:
+        some = query[at].index_select(-2, places_on).to(kind)
+        every = key[at].to(kind).repeat_interleave(groups, 0) if groups > 1 else key[at].to(kind)
+        logits = some @ every.transpose(-1, -2) * factor
+        if causal:
+            hidden = torch.arange(keys, device=query.device) > places_on[:, None]
+            logits = logits.masked_fill(hidden, -math.inf)
+        if mask is not None:
+            own = mask[at].index_select(-2, places_on)
+            if own.dtype == torch.bool:
+                logits = logits.masked_fill(~own, -math.inf)
+            else:
+                logits = logits + own.to(kind)
+        parts.append(logits)
+    # A row without a visible key is zero here, not NaN.
+    return Measured(_by_head(torch.stack(parts), safe=True), queries, keys, _rows(samples, places))
+
+
+def of_scores(scores: Tensor, dim: int, heads: int | None) -> Measured:
+    """What a softmax over ``dim`` of the scores attends to.
+
+    Args:
+        scores: [..., heads, queries, keys], with all masks and biases.
+        dim: the axis of the keys.
+        heads: how many heads the module has, where that is known.
+    """
+    scores = scores.movedim(dim, -1)
+    if heads is not None and scores.dim() == 4 and scores.shape[-3] != heads:
+        if scores.shape[-2] == heads:
+            scores = scores.transpose(-2, -3)
+        elif scores.shape[0] == heads:
+            scores = scores.transpose(0, 1)
+    elif heads is not None and scores.dim() == 5 and heads == scores.shape[1] * scores.shape[2]:
+        scores = scores.flatten(1, 2)
+    scores = _with_heads(scores, heads)
+    *batch, count, queries, keys = scores.shape
+    samples, places = _sampled(batch, count, queries, keys)
+    places_on = torch.tensor(places, device=scores.device)
+    kind = exact(scores)
+    parts = [scores[at].index_select(-2, places_on).to(kind) for at in samples]
+    return Measured(_by_head(torch.stack(parts), safe=False), queries, keys, _rows(samples, places))
+
+
+def heads_of(module: nn.Module) -> int | None:
+    """How many heads a module says that it has."""
+    for name in _HEADS:
+        found: Any = getattr(module, name, None)
+        if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+            return found
+    return None
+
+
+def exact(tensor: Tensor) -> torch.dtype:
+    """float64, where the device has it."""
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
+
+
+def _with_heads(tensor: Tensor, heads: int | None) -> Tensor:
+    """With an axis for the heads, the third from the end."""
+    if tensor.dim() == 3 and heads is not None and heads > 1 and tensor.shape[0] % heads == 0:
+        return tensor.unflatten(0, (-1, heads))
+    while tensor.dim() < 3:
+        tensor = tensor.unsqueeze(0)
+    return tensor if tensor.dim() > 3 else tensor.unsqueeze(1)
+
+
+def _sampled(
+    batch: Sequence[int], heads: int, queries: int, keys: int
+) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Which samples, as indices of the leading axes, and which queries of each."""
+    total = math.prod(batch)
+    rows = max(8, min(ROWS, LOGITS // max(1, heads * keys)))
+    places = evenly(queries, max(rows // 4, rows // max(1, total)))
+    samples = evenly(total, min(_SAMPLES, max(1, rows // len(places))))
+    return [_unravelled(one, batch) for one in samples], places
+
+
+def _unravelled(flat: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    found: list[int] = []
+    for size in reversed(sizes):
+        flat, rest = divmod(flat, size)
+        found.append(rest)
+    return tuple(reversed(found))
+
+
+def _rows(samples: Sequence[object], places: Sequence[object]) -> int:
+    return len(samples) * len(places)
+
+
+def _by_head(logits: Tensor, *, safe: bool) -> Tensor:
+    """Figures [measures, heads] of logits [samples, heads, rows, keys]; NaN stands for nothing.
+
+    Args:
+        safe: a row without a visible key gets zeros, and no NaN.
+    """
+    masked = logits <= _MASKED
+    visible = (~masked).sum(-1)
+    weights = torch._softmax(logits, -1, False)  # the public name may be observed
+    lost = weights.isnan().any(-1)
+    if safe:
+        lost = lost & (logits != -math.inf).any(-1)
+    counted = (visible > 1) & ~lost
+    entropy = torch.special.entr(weights).sum(-1)
+    largest = logits.masked_fill(masked, -math.inf).amax(-1)
+    largest = largest.masked_fill(~largest.isfinite(), -math.inf).amax((0, 2))
+    least = entropy.masked_fill(~counted, math.inf).amin((0, 2))
+    every = counted.sum((0, 2)).to(logits.dtype)
+
+    def mean(rows: Tensor) -> Tensor:
+        return rows.masked_fill(~counted, 0.0).sum((0, 2)) / every  # none: 0 / 0 is NaN
+
+    shares = [(visible == 0), lost]
+    figures = [
+        largest.masked_fill(largest == -math.inf, math.nan),
+        mean(entropy),
+        least.masked_fill(least == math.inf, math.nan),
+        mean(entropy / visible.clamp_min(2).to(logits.dtype).log()),
+        mean(weights[..., 0]),
+        *(rows.to(logits.dtype).mean((0, 2)) for rows in shares),
+    ]
+    return torch.stack(figures)

@@ -1,0 +1,119 @@
+"""Blocks that add to the residual stream, and what their outputs look like.
+
+A block is one of several modules of a class in a container, whose output has the shape of its
+input and is the input plus something, normalised or not: the graph between the two says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from gradscope.capture.graph import LEAF, Edge
+from gradscope.capture.names import written_class
+from gradscope.capture.transformer.attention import exact
+from gradscope.capture.transformer.products import operation
+from gradscope.capture.transformer.rows import evenly
+from gradscope.patterns import wraps
+
+#: So many rows of the last axis are read.
+_ROWS = 64
+#: Steps from a block's output back to the sum: a normalisation after it, casts, shapes.
+_AFTER = {
+    *("NativeLayerNorm", "FusedRmsNorm", "View", "UnsafeView", "ReshapeAlias", "ToCopy", "Clone"),
+    *("Transpose", "Permute", "Alias"),
+}
+_MOST = 96
+
+
+def repeated_blocks(model: nn.Module) -> dict[nn.Module, nn.Module]:
+    """Modules with parts of which their container holds several of one class; each with it."""
+    found: dict[nn.Module, nn.Module] = {}
+    for container in model.modules():
+        if not isinstance(container, nn.ModuleList | nn.Sequential | nn.ModuleDict):
+            continue
+        parts = [_inner(part) for part in container.children()]
+        classes = Counter(map(written_class, parts))
+        for part in parts:
+            if classes[written_class(part)] > 1 and part._modules:
+                found[part] = container
+    return found
+
+
+def _inner(module: nn.Module) -> nn.Module:
+    """Without wrappers."""
+    while wraps(module._modules):
+        module = next(iter(module.children()))
+    return module
+
+
+def stream(tensors: Iterable[tuple[str, Tensor]]) -> Tensor | None:
+    """The first tensor that can be a residual stream: floating, of two axes or more."""
+    for _, tensor in tensors:
+        if tensor.is_floating_point() and tensor.dim() >= 2 and tensor.numel():
+            return tensor
+    return None
+
+
+def adds_to(output: Tensor, given: Edge | None) -> bool | None:
+    """Whether ``output`` is a sum with the tensor of an edge in it; None without a graph."""
+    if output.grad_fn is None or given is None:
+        return None
+    waiting = [(output.grad_fn, False)]
+    seen: set[tuple[int, bool]] = set()
+    while waiting and len(seen) < _MOST:
+        node, added = waiting.pop(0)
+        if (id(node), added) in seen:
+            continue
+        seen.add((id(node), added))
+        name = operation(node)
+        sums = added or name == "Add"
+        if name != "Add" and name not in _AFTER:
+            continue
+        for before, number in node.next_functions:
+            if before is None:
+                continue
+            leaf = id(before.variable) if isinstance(before, LEAF) else before
+            if sums and (leaf, number) == given:
+                return True
+            waiting.append((before, sums))
+    return False
+
+
+def figures(output: Tensor, given: Tensor | None) -> Tensor:
+    """rms, kurtosis, max ÷ median, largest, share added, cosine; NaN stands for nothing.
+
+    Args:
+        output: [..., width], of which some rows are read; the maximum is over all elements.
+        given: the block's input, of the same shape; None if it was overwritten.
+    """
+    kind = exact(output)
+    sizes = output.shape[:-1]
+    rows = evenly(math.prod(sizes), _ROWS)
+    places = torch.unravel_index(torch.tensor(rows, device=output.device), sizes)
+    some = output[places].to(kind)
+    centred = some - some.mean()
+    variance = centred.square().mean()
+    low, high = torch.aminmax(output)
+    largest = torch.maximum(low.neg(), high).to(kind)
+    norm = some.norm()
+    nothing = torch.full_like(norm, math.nan)
+    added = cosine = nothing
+    if given is not None:
+        before = given[places].to(kind)
+        added = (some - before).norm() / norm
+        cosine = (some * before).sum() / (norm * before.norm())
+    return torch.stack(
+        [
+            some.square().mean().sqrt(),
+            centred.pow(4).mean() / variance.square(),
+            largest / some.abs().median(),
+            largest,
+            added,
+            cosine,
+        ]
+    )

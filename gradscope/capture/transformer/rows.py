@@ -1,0 +1,12 @@
+"""Which rows of many are read: some, evenly spaced, the first and the last among them."""
+
+from __future__ import annotations
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """At most so many of the numbers from 0 up to before ``count``, the last one always."""
+    if count <= most:
+        return list(range(count))
+    if most <= 1:
+        return [count - 1]
+    return [i * (count - 1) // (most - 1) for i in range(most)]
