@@ -53,6 +53,7 @@ from gradscope.records.run import (
     Verification,
 )
 from gradscope.records.tensors import TensorRecord, TensorStats
+from gradscope.records.transformer import AttentionCall, ExpertCall, ResidualCall
 
 STATS = TensorStats((2, 3), "float32", 6, 1.5, -0.1, 0.3, -1.0, 1.0, 1, 0, 0)
 ODD = TensorStats((3,), "complex64", 3, nan=1, inf=1, values=("nan", 1.5, ("-inf", 0.0)))
@@ -127,6 +128,9 @@ FULL = Report(
     ),
     unregistered=(Unregistered("", "layers", ((3, 4),)),),
     elsewhere=("fc.bias",),
+    attention=(AttentionCall("attn", 0, "softmax", 4, 4, 8, *((0.5, None),) * 7, part=1),),
+    experts=(ExpertCall("moe", 0, 2, 8, (0.25, 0.75), 1.75, 0.6),),
+    residual=(ResidualCall("h.0", 0, "float32", 1.0, 3.0, 4.0, 4.0, None, None),),
     links=(Link("ReluBackward0", "LogSoftmaxBackward0", "", 0, None, None, shared=True),),
     activity=(UnitActivity("relu", "act", 0, 8, 32, 2, 1, "net.py:3"),),
     histograms=(Histogram("fc", "gradient", "", 6, 0, -2, (0, 1), (2, 1), 1, 1, 0),),
