@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from gradscope import pages, plugins
-from gradscope.api.reading import report_of_step
+from gradscope.api.reading import read_history, report_of_step
 from gradscope.charts import figure
 from gradscope.charts.maps import Map
 from gradscope.charts.panels import Panel
@@ -26,12 +26,14 @@ from gradscope.records.leaks import LeaksReport
 from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.records.saliency import SaliencyReport
 from gradscope.records.showing import Shown
+from gradscope.records.training import TrainingRun
 from gradscope.records.transformer import PROBES
 from gradscope.reporters import experiment
 from gradscope.reporters.run import charts
 from gradscope.reporters.run.naming import qualified
 from gradscope.reporters.run.summary import title
 from gradscope.reporters.tables.charts import panels
+from gradscope.runfile.reader import RunFile
 from gradscope.typeset.console import as_html
 
 
@@ -134,6 +136,25 @@ def html(record: Shown) -> str:
         reporter = plugins.load(_ROOMS[type(record)], "html")
         return pages.fragment(reporter.page(record, _view(record, color=False)))
     return as_html(str(_rendered(record, "terminal", color=True)))
+
+
+def run_page(run: RunFile, ended: TrainingRun | None = None) -> str:
+    """The page of a run.
+
+    Args:
+        run: its file.
+        ended: how it ended, if the file does not have it yet.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    from gradscope.reporters.views import View
+
+    history = read_history(run, calls=True)
+    if ended is not None:
+        history = replace(history, run=ended, age=None)
+    reporter = plugins.load(_ROOMS[RunHistory], "html")
+    return str(reporter.render(history, View()))
 
 
 def save(record: Shown, path: Path, *, force: bool) -> None:

@@ -14,13 +14,16 @@ from types import FrameType
 from torch import distributed, nn
 from torch.optim import Optimizer
 
+from gradscope.api.showing import run_page
 from gradscope.errors import OptionError, message_of
 from gradscope.explain.shared.frames import in_library, is_hidden, shown
 from gradscope.records.report import Report
 from gradscope.records.training import TrainingFinding
 from gradscope.rules import ReadRun, RuleSettings, reaches
 from gradscope.runfile.folder import check_run_path
+from gradscope.runfile.metric_keys import MOST_KEYS
 from gradscope.training.session import RunSettings, Session
+from gradscope.training.tracker_thread import TrackerSettings
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -80,6 +83,8 @@ def watch(
     select: Sequence[str] | str = (),
     ignore: Sequence[str] | str = (),
     preset: str | None = None,
+    to: Sequence[str] | str = (),
+    keys: int = MOST_KEYS,
     quiet: bool = False,
     logger: logging.Logger | None = None,
     sentinel: bool | None = None,
@@ -110,6 +115,9 @@ def watch(
         keep: how many sampled steps are kept; older ones are thinned out.
         select, ignore: rules to run or to leave out, by code, prefix of codes, or name.
         preset: the thresholds of another tool.
+        to: the experiment trackers that the run is sent to while it goes on: "wandb", "mlflow",
+            "tensorboard", "trackio", "otlp://HOST"; see `gradscope run --to`.
+        keys: how many charts are sent at most.
         quiet: print nothing at the end.
         logger: logs the lines at the end, if its level allows it; None prints them.
         sentinel: the old name of ``nan_detector``.
@@ -118,8 +126,9 @@ def watch(
         The run, with its findings so far.
 
     Raises:
-        OptionError: a rule does not exist, ``every`` or ``budget`` is out of range, or ``out`` has
-            the suffix of a page or a picture.
+        OptionError: a rule or tracker does not exist, the tracker's package is not installed,
+            ``every`` or ``budget`` is out of range, or ``out`` has the suffix of a page or a
+            picture.
     """
     if not 0 < budget <= 1:
         raise OptionError(f"`budget={budget}` is not a share", help="give a number up to 1: 0.02")
@@ -139,6 +148,7 @@ def watch(
         layers=tuple(layers),
         nan_detector=nan_detector if sentinel is None else sentinel,
         keep=keep,
+        trackers=TrackerSettings.of(to, keys, run_page),
         rules=RuleSettings.of(select=select, ignore=ignore, preset=preset),
     )
     session = Session.begun(_caller(), (), settings)

@@ -90,6 +90,13 @@ def _recorded(incomplete: str) -> list[str]:
     return paths or _beginning([run.stem for run in found], incomplete)
 
 
+def trackers(incomplete: str) -> list[str]:
+    """What ``run --to`` takes."""
+    room = "gradscope.runfile.exports"
+    found = [name for name in plugins.names(room) if hasattr(plugins.load(room, name), "joined")]
+    return _beginning(["otlp://" if name == "otlp" else name for name in found], incomplete)
+
+
 def settings(incomplete: str) -> list[str]:
     """``key=value`` alone."""
     key, equals, value = incomplete.partition("=")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
+import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
@@ -13,16 +13,20 @@ from gradscope import plugins
 from gradscope.commands import _completing as completing
 from gradscope.commands._options import Debug, Force, Rank, argument, option
 from gradscope.commands._write import STDOUT, output_file, say
-from gradscope.errors import OptionError, visible
+from gradscope.errors import GradscopeError, OptionError, message_of, visible
 from gradscope.output_files import whole_folder
 from gradscope.runfile.folder import chosen_run, file_of
+from gradscope.runfile.metric_keys import MOST_KEYS, KeySelection
 from gradscope.runfile.reader import RunFile
+from gradscope.runfile.tracking import send
+from gradscope.training.tracker_thread import ROOM, check_packages
+from gradscope.typeset.numbers import plural
 
-ROOM = "gradscope.runfile.exports"
 EXAMPLES = (
     ("gradscope export --to csv run.csv", "Of the newest run in `gradscope-runs/`."),
     ("gradscope export run.db --to csv run.csv", "A row for each step, call and parameter."),
     ("gradscope export run.db --to tensorboard logs", "A chart for each number."),
+    ("gradscope export run.db --to mlflow vision", "A new run in an experiment of MLflow."),
 )
 
 
@@ -38,40 +42,83 @@ def run(
     ] = None,
     *,
     to: Annotated[
-        tuple[str, Path],
+        tuple[str, str],
         option(
-            "FORMAT PATH", "csv FILE, parquet FILE or tensorboard DIR. `csv -` is standard output."
+            "TOOL PLACE",
+            "csv FILE, parquet FILE, tensorboard DIR, wandb PROJECT, mlflow EXPERIMENT, trackio "
+            "PROJECT or otlp HOST. `csv -` is standard output.",
         ),
     ],
+    keys: Annotated[
+        int | None,
+        option(
+            "N",
+            "Send at most N charts to a tracker: step metrics, then the worst layers (default: "
+            f"{MOST_KEYS}).",
+            min=1,
+        ),
+    ] = None,
     rank: Rank = None,
     force: Force = False,
     debug: Debug = False,
 ) -> None:
-    """Write the numbers of a run for TensorBoard, a spreadsheet or a data frame.
+    """Write the numbers of a run for TensorBoard, a spreadsheet or an experiment tracker.
 
-    The metrics of each step, and each layer and parameter in each sampled step.
+    The metrics of each step, and each layer and parameter in each sampled step. In a tracker,
+    findings are alerts, and the run's page is an artifact.
     """
     name, destination = to
     export = plugins.load(ROOM, name)
-    missing = [one for one in export.packages if importlib.util.find_spec(one) is None]
-    if missing:
-        raise OptionError(
-            f"`--to {name}` needs {missing[0]}, which is not installed",
-            help="pip install 'gradscope[export]'",
-        )
+    check_packages(name, export)
+    is_file = hasattr(export, "folder")
+    if is_file and keys is not None:
+        raise OptionError(f"`--keys` is for a tracker, and `{name}` gets every number")
+    if not is_file and hasattr(export, "check"):
+        export.check(destination)
     chosen = chosen_run(path, "export")
-    with (
-        RunFile.open(file_of(chosen.path, rank)) as recorded,
-        _output(export, destination, force) as place,
-    ):
-        export.write(recorded, place)
+    with RunFile.open(file_of(chosen.path, rank)) as recorded:
+        if is_file:
+            with _output(export, Path(destination), force) as place:
+                export.write(recorded, place)
+            done = f"wrote {destination}"
+        else:
+            sent = _send(recorded, name, export, destination, keys or MOST_KEYS)
+            done = f"sent {plural(sent, 'step')} to {name}: {destination}"
     if chosen.heading is not None:
         say(chosen.heading)
-    if destination != STDOUT:
-        print(visible(f"wrote {destination}"), file=sys.stderr)
+    if destination != str(STDOUT):
+        print(visible(done), file=sys.stderr)
 
 
 def _output(export: ModuleType, path: Path, force: bool) -> AbstractContextManager[Path]:
     if export.folder is None:
         return output_file(path, force=force)
     return whole_folder(path, export.folder, force=force)
+
+
+def _send(run: RunFile, name: str, export: ModuleType, place: str, keys: int) -> int:
+    """Make a run in a tracker; the number of steps.
+
+    Raises:
+        ConfigError: the run's file is damaged.
+        OptionError: the tracker did not take it.
+    """
+    from gradscope.api.showing import run_page
+
+    page = run_page(run)
+    try:
+        tracker = export.opened(place, run.run)
+        sent = send(run, tracker, KeySelection(keys))
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "gradscope.html"
+            file.write_text(page, encoding="utf-8", errors="backslashreplace")
+            tracker.attach(file)
+            tracker.close()
+    except GradscopeError:
+        raise
+    except Exception as error:  # whatever the tracker's package raises
+        raise OptionError(
+            f"{name} did not take the run: {type(error).__name__}: {message_of(error)}",
+            help="see that its server runs and that you are logged in; `--debug` shows all",
+        ) from error
+    return sent

@@ -16,17 +16,22 @@ import typer
 from typer.core import TyperCommand
 
 from gradscope.click import Context
+from gradscope.commands import _completing as completing
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._options import Debug, LayerOptions, argument, flag, option, takes_groups
 from gradscope.errors import OptionError, refuse_unknown
 from gradscope.experiment.arm_process import ArmProcess
+from gradscope.records.training import TrainingRun
 from gradscope.records.transformer import PROBES
 from gradscope.rules import reaches
 from gradscope.runfile.folder import check_run_path
+from gradscope.runfile.metric_keys import MOST_KEYS
+from gradscope.runfile.reader import RunFile
 from gradscope.runfile.schema import KEEP, LEAST_KEEP
 from gradscope.training.launch import Script
 from gradscope.training.script_run import ScriptRun
 from gradscope.training.session import RunSettings, Session
+from gradscope.training.tracker_thread import TrackerSettings
 
 _PYTHON = re.compile(r"python(?P<version>\d+(\.\d+)*)?[dt]?(\.exe)?", re.IGNORECASE)
 #: The only long option of Python that takes a value.
@@ -147,6 +152,7 @@ EXAMPLES = (
     ("gradscope run --every 100 -o run.db -m pkg.train", "A module; every 100th step is sampled."),
     ("torchrun --nproc-per-node 8 -m gradscope run --ranks 0,1 train.py", "Two of eight record."),
     ("gradscope run --deep 899:901 train.py", "Three steps, operation by operation."),
+    ("gradscope run --to wandb train.py", "Charts in the run that the script opens in W&B."),
 )
 _STOPS = ("never", "nan", "error")
 
@@ -280,6 +286,18 @@ def run(
             "ranks.",
         ),
     ] = "all",
+    to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TRACKER",
+            help="Send the run, while it goes on, to the run that the script opened in wandb, "
+            "mlflow, tensorboard or trackio, or to otlp://HOST. Repeatable.",
+            autocompletion=completing.trackers,
+        ),
+    ] = None,
+    keys: Annotated[
+        int, option("N", "Send at most N charts: step metrics, then the worst layers.", min=1)
+    ] = MOST_KEYS,
     quiet: Annotated[
         bool,
         flag("--quiet", "Print nothing at the end, unless gradscope fails."),
@@ -322,6 +340,7 @@ def run(
         capsules=tuple(capsule or ()),
         capsule_size=capsule_size,
         capsule_weights=capsule_weights,
+        trackers=TrackerSettings.of(to or (), keys, _page),
         rules=rules.settings(None),
     )
     threshold = rules.fail_on or "never"
@@ -332,6 +351,12 @@ def run(
     summary = Session.fault if quiet else Session.summary
     change = None if arm is None else ArmProcess.read(arm)
     return ScriptRun(started, settings, summary, judged, change)
+
+
+def _page(run: RunFile, ended: TrainingRun | None) -> str:
+    from gradscope.api.showing import run_page  # only once the script has ended
+
+    return run_page(run, ended)
 
 
 def _seconds(seconds: float | None) -> float | None:

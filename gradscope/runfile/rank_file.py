@@ -273,13 +273,17 @@ class RankFile:
         samples = [rows.sample_record(packed, str(self.path)) for (packed,) in found]
         return tuple(replace(one, model=self._numbers.get(one.model, one.model)) for one in samples)
 
-    def call_series(self, model: int | None = None) -> dict[tuple[int, str, int], Series]:
+    def call_series(
+        self, model: int | None = None, *, after: int = 0
+    ) -> dict[tuple[int, str, int], Series]:
         """By model id, module name and call, in the order of execution; see ``CALL_COLUMNS``."""
-        return self._series("call", ("model", "name", "call"), schema.CALL_COLUMNS, model)
+        return self._series("call", ("model", "name", "call"), schema.CALL_COLUMNS, model, after)
 
-    def parameter_series(self, model: int | None = None) -> dict[tuple[int, str], Series]:
+    def parameter_series(
+        self, model: int | None = None, *, after: int = 0
+    ) -> dict[tuple[int, str], Series]:
         """By model id and parameter name, in the order of the model; see ``PARAMETER_COLUMNS``."""
-        return self._series("parameter", ("model", "name"), schema.PARAMETER_COLUMNS, model)
+        return self._series("parameter", ("model", "name"), schema.PARAMETER_COLUMNS, model, after)
 
     def transformer_series(self, kind: str) -> dict[PartKey, TransformerSeries]:
         """Attention, experts or residual stream, as ``kind`` says, in the order of execution."""
@@ -301,13 +305,18 @@ class RankFile:
         return norm_series(names, self._rows(query, after), str(self.path))
 
     def _series(
-        self, table: str, key: tuple[str, ...], columns: tuple[str, ...], model: int | None
+        self,
+        table: str,
+        key: tuple[str, ...],
+        columns: tuple[str, ...],
+        model: int | None,
+        after: int,
     ) -> dict[Any, Series]:
         query = (
             f"SELECT {self._columns(table, (*key, 'step', *columns))} FROM {table} "
-            "WHERE ? IS NULL OR model = ? ORDER BY rowid"
+            "WHERE (? IS NULL OR model = ?) AND step > ? ORDER BY rowid"
         )
-        found = self._rows(query, model, model)
+        found = self._rows(query, model, model, after)
         optional = {int, float, type(None)}
         types = ({int}, {str}, {int})[: len(key)]
         allowed = (*types, {int}, *(optional for _ in columns))

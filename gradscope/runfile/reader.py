@@ -153,6 +153,18 @@ class RunFile:
         """The number of the last step that is written; 0 before the first."""
         return self._first.last_step
 
+    @property
+    def written_by_all(self) -> tuple[int, int]:
+        """The last step, and the last sampled step, that all processes of the run have written."""
+        if not self._combined:
+            return self.last_step, self.last_step
+        recording = self.run.options.get("ranks")
+        expected = len(recording) if isinstance(recording, list) else self.run.world_size
+        if len(self.files) < expected:
+            return 0, 0
+        step = min(file.last_step for file in self.files)
+        return step, min(step, *(max(file.sampled, default=0) for file in self.files))
+
     def steps(self, first: int = 1, last: int | None = None) -> tuple[TrainingStep, ...]:
         """The step metrics of these steps, both ends in, as far as they are kept."""
         if not self._combined:
@@ -176,9 +188,17 @@ class RunFile:
         layout = self.layout
         return tuple(combined_sample(of_models[number], layout) for number in sorted(of_models))
 
-    def call_series(self, model: int | None = None) -> dict[tuple[int, str, int], Series]:
-        """By model id, module name and call, in the order of execution; see ``CALL_COLUMNS``."""
-        own, *others = (file.call_series(model) for file in self.files[: self._counted])
+    def call_series(
+        self, model: int | None = None, *, after: int = 0
+    ) -> dict[tuple[int, str, int], Series]:
+        """By model id, module name and call, in the order of execution; see ``CALL_COLUMNS``.
+
+        Args:
+            model: of this model only.
+            after: only of the steps after this one.
+        """
+        files = self.files[: self._counted]
+        own, *others = (file.call_series(model, after=after) for file in files)
         return with_spread(own, others) if self._combined else own
 
     def transformer_series(self, kind: str) -> dict[PartKey, TransformerSeries]:
@@ -192,11 +212,20 @@ class RunFile:
                 found.setdefault(key, one)
         return found
 
-    def parameter_series(self, model: int | None = None) -> dict[tuple[int, str], Series]:
-        """By model id and parameter name, in the order of the model; see ``PARAMETER_COLUMNS``."""
+    def parameter_series(
+        self, model: int | None = None, *, after: int = 0
+    ) -> dict[tuple[int, str], Series]:
+        """By model id and parameter name, in the order of the model; see ``PARAMETER_COLUMNS``.
+
+        Args:
+            model: of this model only.
+            after: only of the steps after this one.
+        """
         if not self._combined:
-            return self._first.parameter_series(model)
-        of_ranks = {rank: file.parameter_series(model) for rank, file in self._ranks.items()}
+            return self._first.parameter_series(model, after=after)
+        of_ranks = {
+            rank: file.parameter_series(model, after=after) for rank, file in self._ranks.items()
+        }
         return combined_parameters(of_ranks, self.layout)
 
     def norm_series(self, after: int = 0) -> dict[Key, NormSeries]:

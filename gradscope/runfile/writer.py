@@ -26,9 +26,18 @@ _DELAY = 0.25
 _MOST_WAITING = 8192
 #: For how long the end of a run waits for a disk that does not answer, and a fork for the thread.
 _PATIENCE, _PAUSE = 10.0, 1.0
+#: How often it is looked at whether all is written.
+_GLANCE = 0.005
 
 #: Signals of the thread's own doing.
 _FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, getattr(signal, "SIGBUS", signal.SIGILL)}
+
+
+def block_signals() -> None:
+    """Keep a script's signals from this thread: it may block one in its own and wait for it."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+
 
 _Item = tuple[TrainingRecord | TrainingRun, ...]
 
@@ -112,6 +121,17 @@ class RunWriter:
             self._waiting.append((run,))
             self.close()
 
+    def flush(self) -> None:
+        """Wait until all that was added is written, but not for ever."""
+        until = time.monotonic() + _PATIENCE
+        while self._thread is not None and not self._closed and time.monotonic() < until:
+            with self._lock:
+                if not self._waiting and not self._weight:
+                    return
+            self._some.set()
+            self._now.set()
+            time.sleep(_GLANCE)
+
     def close(self) -> None:
         """Write what waits, and close the file; without ``finish`` as a run that was cut off.
 
@@ -137,9 +157,7 @@ class RunWriter:
             self._thread = None
 
     def _beside(self) -> None:
-        # A script may block a signal in its threads and wait for it: it must not come to this one.
-        if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+        block_signals()
         self._work()
 
     def _work(self) -> None:

@@ -44,6 +44,7 @@ from gradscope.training.findings import RunFindings
 from gradscope.training.limit import Limit
 from gradscope.training.processes import OtherProcesses
 from gradscope.training.sample_schedule import Schedule
+from gradscope.training.tracker_thread import PATIENCE, TrackerSettings, TrackerThread
 from gradscope.training.unobserved import ONE_OF_SEVERAL, attached_late, why_no_step
 from gradscope.typeset.numbers import plural
 from gradscope.version import __version__
@@ -83,6 +84,7 @@ class RunSettings:
     capsules: tuple[int, ...] = ()
     capsule_size: int = 256
     capsule_weights: bool = False
+    trackers: TrackerSettings = field(default_factory=TrackerSettings)
     rules: RuleSettings = field(default_factory=RuleSettings)
 
     @property
@@ -113,6 +115,7 @@ class RunSettings:
             **({"leaks": True} if self.leaks else {}),
             **({} if self.spikes else {"explain_spikes": False}),
             **({"capsule": list(self.capsules)} if self.capsules else {}),
+            **({"to": [one.name for one in self.trackers.to]} if self.trackers.to else {}),
             "rules": {
                 "select": list(self.rules.select),
                 "ignore": list(self.rules.ignore),
@@ -145,6 +148,9 @@ class Session:
     _finished: bool = False
     #: The steps of spikes that no sample made.
     _blameless: list[int] = field(default_factory=list)
+    #: All, and those that wait for the script to open a run in them.
+    _trackers: list[TrackerThread] = field(default_factory=list)
+    _unjoined: list[TrackerThread] = field(default_factory=list)
     _findings: RunFindings = field(init=False)
     _seen: Seen = field(init=False)
 
@@ -169,7 +175,30 @@ class Session:
         )
         session = cls(run, settings, Path())
         session._open(script)
+        if session._writer is not None and rank == min(settings.ranks or (0,)):
+            session._add_trackers(session._writer)
         return session
+
+    def _add_trackers(self, writer: RunWriter) -> None:
+        # The script may go to another folder.
+        path = Path(self.run.directory) / self.path
+        self._trackers = [
+            TrackerThread(
+                destination,
+                path if self.run.world_size == 1 else path.parent,
+                self.settings.trackers,
+                self.settings.layers,
+                flush=writer.flush,
+                report=self._tracker_failed,
+            )
+            for destination in self.settings.trackers.to
+        ]
+        self._unjoined = [*self._trackers]
+
+    def _tracker_failed(self, message: str) -> None:
+        if self._writer is not None and not self.forked:
+            now = time.time() - self.run.started
+            self._writer.add(TrainingEvent(self.steps, now, "not-sent", message))
 
     def _open(self, script: str) -> None:
         for path in _paths(self.settings.out, script, self.run):
@@ -269,6 +298,8 @@ class Session:
                 self.models[one.id] = one
         if self._writer is not None:
             self._writer.add(*records, *found)
+        if self._unjoined and any(isinstance(one, TrainingStep) for one in records):
+            self._unjoined = [one for one in self._unjoined if not one.join()]
         if self.settings.stop_on == "error" and self.observer is not None:
             findings = [one.finding for one in found if isinstance(one, TrainingFinding)]
             if reaches(findings, "error"):
@@ -440,12 +471,25 @@ class Session:
                 cut=self._cut(observer),
                 notices=(*notices, *self._notices(observer)),
             )
-        self.run = run
         self._seen.cut = run.cut is not None
         if self._writer is not None:
             self._writer.add(*self.findings)
+            run = self._end_trackers(self._writer, run)
             self._writer.finish(run)
             self.failure = self.failure or self._writer.failure
+        self.run = run
+
+    def _end_trackers(self, writer: RunWriter, run: TrainingRun) -> TrainingRun:
+        """Send the rest; the run with a notice for each tracker that has not all of it."""
+        if not self._trackers:
+            return run
+        writer.flush()
+        until = time.monotonic() + PATIENCE
+        for one in self._trackers:
+            one.begin_end(run)
+        notices = [notice for one in self._trackers if (notice := one.end(until)) is not None]
+        self.unobserved += notices
+        return replace(run, notices=(*run.notices, *notices))
 
     def _cut(self, observer: Observer) -> str | None:
         """The option by which the script was made to end."""

@@ -130,7 +130,7 @@ def look_for(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], found: obj
 
 MISTAKES = {
     "a format that is none": (("run.db", "--to", "xls", "a"), "unknown export `xls`"),
-    "no format": (("run.db",), "`FORMAT PATH` is missing"),
+    "no format": (("run.db",), "`TOOL PLACE` is missing"),
     "half of it": (("run.db", "--to", "csv"), "requires 2 arguments"),
     "no run": (("no.db", "--to", "csv", "a.csv"), "there is no run `no.db`"),
     "a folder that is not there": (("run.db", "--to", "csv", "a/b.csv"), "no such folder: `a`"),
@@ -143,16 +143,17 @@ def test_a_mistake_is_told(words, said, recorded, monkeypatch, capsys):
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", plugins.names(ROOM))
+@pytest.mark.parametrize(
+    "name", [name for name in plugins.names(ROOM) if plugins.load(ROOM, name).packages]
+)
 def test_a_package_that_is_missing_is_named(name, recorded, monkeypatch, capsys):
     export = plugins.load(ROOM, name)
     look_for(monkeypatch, export.packages, None)
-    assert ends(monkeypatch, "run.db", "--to", name, "out") == (2 if export.packages else 0)
-    if export.packages:
-        said = capsys.readouterr().err
-        assert f"`--to {name}` needs {export.packages[0]}, which is not installed" in said
-        assert "pip install 'gradscope[export]'" in said
-        assert not Path("out").exists()
+    assert ends(monkeypatch, "run.db", "--to", name, "out") == 2
+    said = capsys.readouterr().err
+    assert f"`--to {name}` needs {export.packages[0]}, which is not installed" in said
+    assert "pip install " in said
+    assert not Path("out").exists()
 
 
 class Writer:
@@ -164,10 +165,10 @@ class Writer:
         Writer.scalars = []
         (Path(folder) / f"events.out.tfevents.1.host{filename_suffix}").write_text("x")
 
-    def __enter__(self) -> Writer:
-        return self
+    def flush(self) -> None:
+        pass
 
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         pass
 
     def add_scalar(self, tag: str, value: float, step: int, walltime: float) -> None:
@@ -191,12 +192,15 @@ def test_tensorboard_gets_a_chart_for_each_number(recorded, monkeypatch):
     ]
     charts = {(tag, step): (value, time) for tag, step, value, time in Writer.scalars}
     assert len(charts) == len(Writer.scalars)
-    assert charts["step/loss/optG", 1] == (2.5, RUN.started + 0.1)
-    assert charts["step/learning_rate/optG", 1][0] == 0.1
+    assert charts["gradscope/loss/optG", 1] == (2.5, RUN.started + 0.1)
+    assert charts["gradscope/learning_rate/optG", 1][0] == 0.1
     output = sample(3).report.calls[1].outputs[0]
-    assert charts["out_norm/net/layer1.conv", 3] == (output.activation.norm, RUN.started + 0.3)
-    assert charts["clipped_norm/net/layer0.conv.weight", 1][0] == 0.5
-    assert ("out_nonfinite/net/layer1.conv", 3) not in charts
+    assert charts["gradscope/out_norm/net/layer1.conv", 3] == (
+        output.activation.norm,
+        RUN.started + 0.3,
+    )
+    assert charts["gradscope/clipped_norm/net/layer0.conv.weight", 1][0] == 0.5
+    assert ("gradscope/out_nonfinite/net/layer1.conv", 3) not in charts
     assert all(isinstance(value, float) for value, _ in charts.values())
 
 
@@ -226,9 +230,9 @@ def test_tensorboard_itself(recorded, tmp_path):
         tensorboard.write(run, tmp_path / "logs")
     (file,) = (tmp_path / "logs").glob(tensorboard.folder)
     events = EventAccumulator(str(file)).Reload()
-    (loss,) = events.Scalars("step/loss/optG")
+    (loss,) = events.Scalars("gradscope/loss/optG")
     assert (loss.step, loss.value, loss.wall_time) == (1, 2.5, RUN.started + 0.1)
-    norms = events.Scalars("out_norm/net/layer1.conv")
+    norms = events.Scalars("gradscope/out_norm/net/layer1.conv")
     assert [one.step for one in norms] == [1, 3]
 
 

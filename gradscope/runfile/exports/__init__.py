@@ -1,7 +1,13 @@
-"""A run's numbers for other tools: a format a file.
+"""A run's numbers for other tools: a tool a file, whose name is what ``--to`` takes.
 
-A file has ``packages``, those that it needs beyond gradscope's own; ``folder``, None, or where it
-fills a folder instead of a file the pattern of its files' names; and ``write(run, path)``, which
-fills the new file or folder at ``path``.
-The file's name is what ``gradscope export --to`` takes.
+A file has ``packages``, those that it needs beyond gradscope's own.
+
+Where it makes a file or a folder it has ``folder``: None, or the pattern of the names of its files
+in the folder; and ``write(run, path)``, which fills the new file or folder at ``path``.
+
+An experiment tracker has ``opened(place, run)``, a new run in it for ``gradscope export``, and
+``joined(place, ending)``: the run that the script itself has opened, None while there is none. That
+is called in the thread that trains, where ``import`` would cost time: it looks at what the script
+has imported. ``ending`` is to be called before the script's own run in the tracker ends. Both
+return a ``Tracker`` (``runfile/tracking.py``). ``WITHOUT`` says what the script did not open.
 """

@@ -1,0 +1,75 @@
+"""Trackio: rows of the run that is open, findings as texts, and the page as an artifact."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gradscope.records.training import TrainingRun
+from gradscope.runfile.metric_keys import PREFIX
+from gradscope.runfile.tracking import STEP, Alert, Ending, MetricRow, Tracker
+
+packages = ("trackio",)
+WITHOUT = "the script opened no run (`trackio.init()`)"
+
+
+class TrackioRun:
+    """A run of Trackio, whose step counter only a later step raises.
+
+    Args:
+        run: a ``trackio.run.Run``.
+        own: the script has no part in it: the steps are the run's own.
+    """
+
+    def __init__(self, run: Any, *, own: bool) -> None:
+        self._run, self._own = run, own
+
+    def send(
+        self, rows: Sequence[MetricRow], alerts: Sequence[Alert], *, last: bool = False
+    ) -> None:
+        """Log the rows, and the findings as texts: Trackio's own alerts print to stdout."""
+        for row in rows:
+            self._log({**row.values, STEP: row.step}, row.step)
+        if alerts:
+            from trackio import Markdown
+
+            for one in alerts:
+                text = f"**{one.title}**\n\n{one.text}"
+                self._log({f"{PREFIX}/finding": Markdown(text), STEP: one.step}, one.step)
+
+    def attach(self, page: Path) -> None:
+        """Keep the page as an artifact."""
+        self._run.log_artifact(str(page), name=f"{PREFIX}-page", type=PREFIX)
+
+    def close(self) -> None:
+        """End the run if it is ours."""
+        if self._own:
+            self._run.finish()
+
+    def _log(self, values: dict[str, Any], step: int) -> None:
+        self._run.log(values, step=step if self._own else max(self._run._next_step - 1, 0))
+
+
+def joined(place: str, ending: Ending) -> Tracker | None:
+    """The run that is open in this thread."""
+    variables = sys.modules.get("trackio.context_vars")
+    run: Any = variables.current_run.get() if variables is not None else None
+    if run is None:
+        return None
+    finish = run.finish
+
+    def finish_after_us() -> None:
+        ending()
+        finish()
+
+    run.finish = finish_after_us
+    return TrackioRun(run, own=False)
+
+
+def opened(place: str, run: TrainingRun) -> Tracker:
+    """A new run in the project of that name."""
+    import trackio
+
+    return TrackioRun(trackio.init(project=place, embed=False), own=True)

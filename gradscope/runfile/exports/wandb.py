@@ -1,0 +1,112 @@
+"""Weights & Biases: rows of the run that is open, alerts, and the page as an artifact."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from gradscope.records.training import TrainingRun
+from gradscope.runfile.metric_keys import PREFIX
+from gradscope.runfile.tracking import STEP, Alert, Ending, MetricRow, Tracker
+
+packages = ("wandb",)
+WITHOUT = "the script opened no run (`wandb.init()`)"
+
+_LEVELS: Final = {"error": "ERROR", "warning": "WARN", "info": "INFO"}
+#: W&B's limit.
+_TITLE = 63
+#: So many rows wait for the script to log something.
+_MOST_WAITING = 4096
+
+
+class WandbRun:
+    """A run of W&B.
+
+    A run of W&B has one step counter, which each committed row raises. While the script trains, a
+    row of ours is a part of the script's next row, and nothing is committed: its counter and its
+    rows are as they would be. Each of its rows can carry one of ours, the newest; older ones are
+    left out. Once the script logs no more, what waits is committed.
+
+    Args:
+        run: a ``wandb.Run``.
+        own: the script has no part in it, so that each row can be committed.
+    """
+
+    def __init__(self, run: Any, *, own: bool) -> None:
+        self._run, self._own = run, own
+        self._waiting: deque[MetricRow] = deque(maxlen=_MOST_WAITING)
+        self._step: int | None = None  # that of the script's row that carries our last one
+        run.define_metric(STEP, hidden=True)
+        run.define_metric(f"{PREFIX}/*", step_metric=STEP)
+
+    def send(
+        self, rows: Sequence[MetricRow], alerts: Sequence[Alert], *, last: bool = False
+    ) -> None:
+        """Add what the script's current row can carry, and the findings as alerts."""
+        for one in alerts:
+            title = one.title[:_TITLE]
+            self._run.alert(title, one.text, _LEVELS[one.severity], wait_duration=0)
+        self._waiting += rows
+        if self._own or last:
+            self._commit()
+        elif self._waiting and (self._step is None or self._run.step > self._step):
+            sampled = [row for row in self._waiting if row.sampled]
+            self._log(sampled[-1] if sampled else self._waiting[-1], commit=False)
+            self._waiting.clear()
+            # The script may have committed it by now, or a row before it.
+            self._step = self._run.step
+
+    def attach(self, page: Path) -> None:
+        """Keep the page as an artifact."""
+        import wandb
+
+        artifact = wandb.Artifact(f"{PREFIX}-{self._run.id}", type=PREFIX)
+        artifact.add_file(str(page), name=page.name)
+        self._run.log_artifact(artifact)
+
+    def close(self) -> None:
+        """End the run if it is ours."""
+        if self._own:
+            self._run.finish()
+
+    def _commit(self) -> None:
+        if self._waiting and self._step is not None and self._run.step == self._step:
+            self._run.log({}, commit=True)  # the row that carries our last one
+        while self._waiting:
+            self._log(self._waiting.popleft(), commit=True)
+
+    def _log(self, row: MetricRow, *, commit: bool) -> None:
+        self._run.log({**row.values, STEP: row.step}, commit=commit)
+
+
+def joined(place: str, ending: Ending) -> Tracker | None:
+    """The run that is open."""
+    run: Any = getattr(sys.modules.get("wandb"), "run", None)
+    if run is None or run.disabled:
+        return None
+    from wandb.sdk.wandb_run import TeardownHook, TeardownStage
+
+    process = os.getpid()
+
+    def before_end() -> None:
+        if os.getpid() == process:
+            ending()
+
+    # It is what W&B's own parts do: `finish()` and `with` come to it alike. At the end of the
+    # interpreter W&B closes its connection; what is registered later is called before that.
+    run._teardown_hooks.append(TeardownHook(before_end, TeardownStage.EARLY))
+    atexit.register(before_end)
+    return WandbRun(run, own=False)
+
+
+def opened(place: str, run: TrainingRun) -> Tracker:
+    """A new run in the project of that name."""
+    import wandb
+
+    config = {"script": run.script, "arguments": list(run.arguments), **run.versions}
+    return WandbRun(wandb.init(project=place, config=config, reinit="create_new"), own=True)

@@ -1,0 +1,284 @@
+"""Sends a run to an experiment tracker while it goes on: a thread for each ``--to``.
+
+The thread reads the run's file and sends what is new, so that the script waits for nothing and a
+tracker that does not answer costs no step. It reads again only after a hundred times the time that
+the last round took of the processor.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from gradscope import plugins
+from gradscope.errors import OptionError, message_of
+from gradscope.records.training import TrainingRun
+from gradscope.runfile.metric_keys import MOST_KEYS, KeySelection
+from gradscope.runfile.reader import RunFile
+from gradscope.runfile.tracking import Tracker, Unsent
+from gradscope.runfile.writer import block_signals
+from gradscope.typeset.numbers import plural
+
+ROOM = "gradscope.runfile.exports"
+#: Seconds between two rounds, the same after failures, and how many rounds that a share of time is.
+_PAUSE, _LONGEST_PAUSE, _SHARE = 1.0, 64.0, 0.01
+#: For how many seconds the end of a script waits for all that was not sent yet.
+PATIENCE = 10.0
+#: What the second word of `export --to` is.
+_PLACES = {"wandb": "PROJECT", "trackio": "PROJECT", "mlflow": "EXPERIMENT", "otlp": "HOST"}
+_PLACES |= {"tensorboard": "DIR"}
+#: How much of an error is shown.
+_MOST_CHARACTERS = 200
+
+#: Makes the page of a run, and of how it ended.
+PageOf = Callable[[RunFile, TrainingRun | None], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What ``--to`` names: a tracker, and for a collector its address."""
+
+    name: str
+    place: str
+
+    @classmethod
+    def of(cls, text: str) -> Destination:
+        """``wandb`` or ``otlp://host``.
+
+        Raises:
+            OptionError: there is no such tracker, or its package is not installed.
+        """
+        name, _, rest = text.partition("://")
+        found = cls(name, text if rest else "")
+        module = found.module
+        if not hasattr(module, "joined"):
+            raise OptionError(
+                f"`--to {name}` is a format of files; a run that goes on is sent to a tracker",
+                help=f"afterwards: `gradscope export --to {name} PATH`",
+            )
+        check_packages(name, module)
+        if rest and not hasattr(module, "check"):
+            raise OptionError(f"`{name}` takes no address", help=f"write `--to {name}`")
+        if hasattr(module, "check"):
+            module.check(found.place)
+        return found
+
+    @property
+    def module(self) -> ModuleType:
+        """The tracker's file."""
+        module: ModuleType = plugins.load(ROOM, self.name)
+        return module
+
+
+def check_packages(name: str, module: ModuleType) -> None:
+    """Refuse a tool whose package is missing.
+
+    Raises:
+        OptionError: says how to install it.
+    """
+    missing = [one for one in module.packages if importlib.util.find_spec(one) is None]
+    if missing:
+        extra = "'gradscope[export]'" if hasattr(module, "folder") else missing[0]
+        raise OptionError(
+            f"`--to {name}` needs {missing[0]}, which is not installed",
+            help=f"pip install {extra}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerSettings:
+    """The options ``--to`` and ``--keys``, and what makes the page that is attached at the end."""
+
+    to: tuple[Destination, ...] = ()
+    keys: int = MOST_KEYS
+    page: PageOf | None = None
+
+    @classmethod
+    def of(cls, to: Sequence[str] | str, keys: int, page: PageOf) -> TrackerSettings:
+        """Of words.
+
+        Raises:
+            OptionError: there is no such tracker, its package is missing, or there are no keys.
+        """
+        if keys < 1:
+            raise OptionError(f"`keys={keys}` is out of range", help="give 1 or more")
+        words = (to,) if isinstance(to, str) else tuple(to)
+        return cls(tuple(dict.fromkeys(map(Destination.of, words))), keys, page)
+
+
+class TrackerThread:
+    """Sends one run to one tracker.
+
+    Args:
+        destination: the tracker.
+        path: the run's file, or its folder.
+        settings: how many keys, and the page.
+        layers: patterns of the layers that come first.
+        flush: has all that was recorded written to the file.
+        report: called once, with a sentence, if the tracker does not answer.
+    """
+
+    def __init__(
+        self,
+        destination: Destination,
+        path: Path,
+        settings: TrackerSettings,
+        layers: Sequence[str],
+        *,
+        flush: Callable[[], None],
+        report: Callable[[str], None],
+    ) -> None:
+        self.destination, self._path = destination, path
+        self._flush, self._report, self._page = flush, report, settings.page
+        self._unsent = Unsent(KeySelection(settings.keys, layers))
+        self._tracker: Tracker | None = None
+        self._tries, self._next_try = 0, 1
+        self._failure: str | None = None  # of the last round
+        self._left = 0  # rows that it could not send
+        self._reported = False
+        self._run: TrainingRun | None = None  # as it ended
+        self._ending, self._ended = threading.Event(), threading.Event()
+
+    def join(self) -> bool:
+        """Join the run that the script opened; whether there is nothing left to try.
+
+        Called in the thread that trains, after each step. It looks after 1, 2, 4, 8, … steps.
+        """
+        self._tries += 1
+        if self._tries >= self._next_try:
+            self._next_try *= 2
+            self._join()
+        return self._tracker is not None or self._failure is not None
+
+    def _join(self) -> None:
+        try:
+            place = self.destination.place
+            self._tracker = self.destination.module.joined(place, self._script_ends_run)
+            if self._tracker is not None:
+                name = f"gradscope to {self.destination.name}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+        except Exception as error:
+            self._fail(error)
+
+    def begin_end(self, run: TrainingRun) -> None:
+        """Send the rest; all of it is in the file."""
+        if self._tracker is None and self._failure is None:
+            self._join()
+        self._run = run
+        self._ending.set()
+
+    def end(self, until: float) -> str | None:
+        """Wait until then for the rest; if that was not sent, a notice.
+
+        Args:
+            until: a monotonic time.
+        """
+        name = self.destination.name
+        if self._tracker is not None:
+            self._ended.wait(max(0.0, until - time.monotonic()))
+            if self._ended.is_set() and self._failure is None:
+                return None
+        if self._tracker is None and self._failure is None:
+            what = f"nothing was sent to {name}: {self.destination.module.WITHOUT}"
+        else:
+            rows = f"{plural(self._left, 'step')} not sent" if self._left else "not all was sent"
+            what = f"{rows} to {name}: {self._failure or f'it took longer than {PATIENCE:g} s'}"
+        # The working directory may be another by now.
+        return f"{what}. Later: gradscope export {self._path} --to {name} {_PLACES[name]}"
+
+    def _script_ends_run(self) -> None:
+        """Send the rest before the script's own run in the tracker ends."""
+        if not self._ended.is_set():
+            self._flush()
+            self._ending.set()
+            self._ended.wait(PATIENCE)
+
+    def _work(self) -> None:
+        block_signals()
+        pause, failures = _PAUSE, 0
+        while True:
+            last = self._ending.wait(pause)
+            began = time.thread_time()
+            try:
+                self._round(last)
+                self._failure, failures = None, 0
+            except Exception as error:
+                self._fail(error)
+                failures += 1
+            if last:
+                self._ended.set()
+                return
+            took = time.thread_time() - began
+            pause = max(took / _SHARE, min(_PAUSE * 2**failures, _LONGEST_PAUSE))
+
+    def _round(self, last: bool) -> None:
+        assert self._tracker is not None
+        with _reading, RunFile.open(self._path) as run:
+            news = self._unsent.read(run, complete=last)
+            page = self._page(run, self._run) if last and self._page is not None else None
+        self._left = len(news.rows)
+        self._tracker.send(news.rows, news.alerts, last=last)
+        self._unsent.sent(news)
+        self._left = 0
+        if page is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "gradscope.html"
+                path.write_text(page, encoding="utf-8", errors="backslashreplace")
+                self._tracker.attach(path)
+                self._tracker.close()
+        elif last:
+            self._tracker.close()
+
+    def _fail(self, error: Exception) -> None:
+        lines = message_of(error).strip().splitlines() or [""]
+        reason = f"{type(error).__name__}: {lines[0]}".rstrip(": ")
+        # An address can have a password in it.
+        reason = re.sub(r"//[^/@\s]*@", "//", reason)[:_MOST_CHARACTERS]
+        self._failure = reason
+        if not self._reported:
+            self._reported = True
+            self._report(f"sending to {self.destination.name} failed: {reason}")
+
+
+class _ForkLock:
+    """Held while a run is read: SQLite must not be in the middle of a read where a process forks.
+
+    https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held = False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    def before_fork(self) -> None:
+        """Wait for a read, not for ever."""
+        self._held = self._lock.acquire(timeout=PATIENCE)
+
+    def after_fork(self) -> None:
+        """Let the reads go on."""
+        if self._held:
+            self._held = False
+            self._lock.release()
+
+
+_reading = _ForkLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_reading.before_fork,
+        after_in_parent=_reading.after_fork,
+        after_in_child=_reading.after_fork,
+    )

@@ -1,0 +1,251 @@
+"""``--to``: a tracker gets what the file has, and the training is the same, whatever it answers."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from collector import Collector, collecting
+
+import gradscope
+from gradscope.errors import OptionError
+from gradscope.runfile import database
+from gradscope.runfile.metric_keys import KeySelection
+from gradscope.runfile.reader import RunFile
+from gradscope.runfile.tracking import Unsent
+from gradscope.training import tracker_thread
+from gradscope.training.tracker_thread import Destination
+from training.test_watch import net, train
+
+STEPS = 12
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test waits for a server that never answers."""
+    monkeypatch.setattr(tracker_thread, "PATIENCE", 0.2)
+    monkeypatch.setattr("gradscope.training.session.PATIENCE", 0.2)
+
+
+@pytest.fixture
+def patient(impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are answered wait as long as it takes on a busy machine."""
+    monkeypatch.setattr(tracker_thread, "PATIENCE", 60.0)
+    monkeypatch.setattr("gradscope.training.session.PATIENCE", 60.0)
+
+
+def observed(path: Path, *to: str, **options: Any) -> tuple[list[torch.Tensor], float, str]:
+    """The weights after a training, the next random number, and what is said at the end."""
+    model = net()
+    random.seed(3)
+    with gradscope.watch(model, every=1, out=path, to=to, quiet=True, **options) as run:
+        train(model, STEPS)
+    return [*model.state_dict().values()], random.random(), repr(run)
+
+
+def assert_unchanged(found: tuple[list[torch.Tensor], float, str]) -> str:
+    plain = net()
+    random.seed(3)
+    train(plain, STEPS)
+    weights, drawn, said = found
+    assert drawn == random.random()
+    for one, other in zip(plain.state_dict().values(), weights, strict=True):
+        assert torch.equal(one, other)
+    return said
+
+
+def events(path: Path) -> list[str]:
+    with RunFile.open(path) as run:
+        assert run.run.steps == STEPS
+        return [one.message for one in run.events if one.kind == "not-sent"]
+
+
+def rows(path: Path, most: int | None = 200) -> dict[tuple[str, int], float]:
+    with RunFile.open(path) as run:
+        found = Unsent(KeySelection(most)).read(run, complete=True).rows
+        times = {row.step: round(row.time * 1e6) * 1000 for row in found}
+        return {(key, times[row.step]): v for row in found for key, v in row.values.items()}
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_is_sent_is_what_the_file_has(tmp_path):
+    path = tmp_path / "run.db"
+    with collecting() as collector:
+        said = assert_unchanged(observed(path, collector.address))
+        points = collector.points()
+    assert "not sent" not in said
+    sent = {(key, time): value for key, some in points.items() for time, value in some}
+    assert len(sent) == sum(map(len, points.values()))  # each once
+    assert len([key for key in points if key == "gradscope/step"]) == 1
+    sent = {key: value for key, value in sent.items() if key[0] != "gradscope/step"}
+    expected = rows(path)
+    assert sent.keys() == expected.keys()
+    assert sent == expected
+    assert events(path) == []
+
+
+@pytest.mark.usefixtures("patient")
+def test_at_most_so_many_keys(tmp_path):
+    with collecting() as collector:
+        observed(tmp_path / "run.db", collector.address, keys=7)
+        assert len(collector.points()) <= 8  # and the step
+
+
+def slow(collector: Collector) -> None:
+    collector.answers.clear()
+
+
+def refusing(collector: Collector) -> None:
+    collector.status = 500
+
+
+@pytest.mark.parametrize("how", [slow, refusing])
+def test_a_server_that_does_not_answer_costs_one_event(how, tmp_path):
+    path = tmp_path / "run.db"
+    with collecting() as collector:
+        how(collector)
+        said = assert_unchanged(observed(path, collector.address))
+        collector.answers.set()
+    assert len(events(path)) == (how is refusing)
+    assert "sent to otlp: " in said
+    assert f"Later: gradscope export {path} --to otlp HOST" in said
+
+
+def test_a_dead_server_costs_one_event(tmp_path):
+    path = tmp_path / "run.db"
+    with collecting() as collector:
+        pass
+    said = assert_unchanged(observed(path, collector.address))
+    (event,) = events(path)
+    assert event.startswith("sending to otlp failed: URLError: ")
+    assert f"{STEPS} steps not sent to otlp: URLError" in said
+
+
+def test_a_full_disk(tmp_path, monkeypatch):
+    """The run file ends, and so does what is sent; the script goes on."""
+    path = tmp_path / "run.db"
+    thin = database.thin
+
+    def full(connection: sqlite3.Connection, kept: Any) -> None:
+        thin(connection, kept)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(database, "thin", full)
+    with collecting() as collector, pytest.warns(UserWarning, match="disk is full"):
+        said = assert_unchanged(observed(path, collector.address))
+    assert "disk is full" in said
+
+
+class Kept:
+    """A tracker in memory."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.pages: list[str] = []
+        self.closed = 0
+        self.failing = 0
+
+    def send(self, rows: Any, alerts: Any, *, last: bool = False) -> None:
+        if self.failing:
+            self.failing -= 1
+            raise ConnectionError("https://me:secret@host went away")
+        self.rows += [row.step for row in rows]
+
+    def attach(self, page: Path) -> None:
+        self.pages.append(page.read_text(encoding="utf-8"))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A tracker whose run the script opens at its fifth step."""
+    module: Any = ModuleType("gradscope.runfile.exports.csv")
+    module.packages, module.WITHOUT = (), "the script opened no run"
+    module.tracker, module.calls, module.opens = Kept(), 0, 2
+
+    def joined(place: str, ending: Any) -> Kept | None:
+        module.calls, module.ending = module.calls + 1, ending
+        return module.tracker if module.calls >= module.opens else None
+
+    module.joined = joined
+    monkeypatch.setattr(Destination, "module", property(lambda self: module))
+    monkeypatch.setitem(tracker_thread._PLACES, "kept", "NAME")
+    return module
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_run_that_is_opened_late_gets_every_step_and_the_page(pretended, tmp_path):
+    said = assert_unchanged(observed(tmp_path / "run.db", "kept"))
+    assert pretended.calls == 2
+    assert pretended.tracker.rows == list(range(1, STEPS + 1))
+    assert pretended.tracker.closed == 1
+    (page,) = pretended.tracker.pages
+    assert "finished" in page or "exit code 0" in page
+    assert "sent" not in said
+
+
+def test_a_script_that_opens_none_is_told(pretended, tmp_path):
+    pretended.opens = 100
+    said = assert_unchanged(observed(tmp_path / "run.db", "kept"))
+    assert pretended.calls == 5  # after 1, 2, 4 and 8 steps, and at the end
+    assert "nothing was sent to kept: the script opened no run. Later: " in said
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_failed_is_sent_later_and_the_event_has_no_password(pretended, tmp_path, monkeypatch):
+    monkeypatch.setattr(tracker_thread, "_PAUSE", 0.001)
+    pretended.tracker.failing, pretended.opens = 1, 1
+    path = tmp_path / "run.db"
+    model = net()
+    with gradscope.watch(model, every=1, out=path, to="kept", quiet=True):
+        train(model, STEPS)
+        from runfile.made import until
+
+        until(lambda: not pretended.tracker.failing and bool(pretended.tracker.rows))
+    assert pretended.tracker.rows == list(range(1, STEPS + 1))
+    assert events(path) == ["sending to kept failed: ConnectionError: https://host went away"]
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_rest_is_sent_before_the_script_ends_its_own_run(pretended, tmp_path):
+    pretended.opens = 1
+    model = net()
+    with gradscope.watch(model, every=1, out=tmp_path / "run.db", to="kept", quiet=True):
+        train(model, STEPS)
+        pretended.ending()
+        assert pretended.tracker.rows == list(range(1, STEPS + 1))
+        assert pretended.tracker.closed == 1
+        train(model, 3)
+    assert pretended.tracker.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("wand", "did you mean `wandb`"),
+        ("csv", "`--to csv` is a format of files"),
+        ("otlp", "is not a host"),
+        ("tensorboard://here", "`tensorboard` takes no address"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_runs(word, said):
+    with pytest.raises(OptionError) as caught:
+        Destination.of(word)
+    problem = caught.value.problems[0]
+    assert said in f"{problem.message} {problem.help}"
+    with pytest.raises(OptionError), gradscope.watch(net(), to=word):
+        raise AssertionError
+
+
+def test_without_it_nothing_is_imported_or_sent(tmp_path):
+    observed(tmp_path / "run.db")
+    for name in ("wandb", "mlflow", "trackio"):
+        assert f"gradscope.runfile.exports.{name}" not in sys.modules or name not in sys.modules
