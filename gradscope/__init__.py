@@ -18,6 +18,7 @@ from gradscope.version import __version__
 if TYPE_CHECKING:
     from gradscope.api.answering import why as why
     from gradscope.api.attributing import saliency as saliency
+    from gradscope.api.coord_checking import coord_check as coord_check
     from gradscope.api.diffing import diff as diff
     from gradscope.api.experimenting import experiment as experiment
     from gradscope.api.feature_arrays import features as features
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from gradscope.api.watching import watch as watch
     from gradscope.errors import GradscopeError as GradscopeError
     from gradscope.records.answers import WhyReport as WhyReport
+    from gradscope.records.coord_check import CoordCheckReport as CoordCheckReport
     from gradscope.records.diff import DiffReport as DiffReport
     from gradscope.records.experiment import ExperimentReport as ExperimentReport
     from gradscope.records.graph import AutogradGraph as AutogradGraph
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AutogradGraph": "records.graph",
+    "CoordCheckReport": "records.coord_check",
     "DiffReport": "records.diff",
     "ExperimentReport": "records.experiment",
     "GradscopeError": "errors",
@@ -46,6 +49,7 @@ _HOMES = {
     "RunHistory": "records.history",
     "WhyReport": "records.answers",
     "check": "api.inspecting",
+    "coord_check": "api.coord_checking",
     "diff": "api.diffing",
     "experiment": "api.experimenting",
     "features": "api.feature_arrays",

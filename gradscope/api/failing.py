@@ -32,6 +32,7 @@ from gradscope.explain.shared.frames import (
 from gradscope.loading.libraries import remedy
 from gradscope.loading.workload import Workload
 from gradscope.records.answers import WhyReport
+from gradscope.records.coord_check import CoordCheckReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import Report
 from gradscope.records.run import ErrorRecord
@@ -75,8 +76,12 @@ def explained_failure(
         return record
 
 
-def fail(stopped: Observer, record: Report | AutogradGraph | WhyReport) -> NoReturn:
-    """Raise the error that stopped a run, with the records so far."""
+def fail(
+    stopped: Observer,
+    record: Report | AutogradGraph | WhyReport | CoordCheckReport,
+    *during: str,
+) -> NoReturn:
+    """Raise the error that stopped a run, with the records so far; ``during`` says when it was."""
     failure, stopped.failure = stopped.failure, None
     assert failure is not None
     try:
@@ -95,7 +100,7 @@ def fail(stopped: Observer, record: Report | AutogradGraph | WhyReport) -> NoRet
         if (isinstance(failure, GradscopeError) and not users) or is_own_bug(failure):
             raise failure
         # Whatever else ends a step is the user's: a model that calls `sys.exit` raised as well.
-        raise ModelError(problem(record.error), report=record) from failure
+        raise ModelError(problem(record.error, *during), report=record) from failure
     finally:
         # Its traceback holds this frame: a cycle, which would keep all activations alive.
         del failure

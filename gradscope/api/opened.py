@@ -30,6 +30,7 @@ from gradscope.loading.live import adopt
 from gradscope.loading.processes import processes_of
 from gradscope.loading.workload import Workload, load, load_model
 from gradscope.records.answers import WhyReport
+from gradscope.records.coord_check import CoordCheckReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.leaks import LeaksReport
 from gradscope.records.modules import LayerInfo
@@ -37,6 +38,9 @@ from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
 from gradscope.running.state import random_state_restored, state_restored, switches_restored
 from gradscope.version import __version__
+
+#: What an entry makes, also of a run that failed.
+_Failed = Report | AutogradGraph | WhyReport | LeaksReport | CoordCheckReport
 
 
 def run_info(workload: Workload, notices: Sequence[str], **more: Any) -> RunInfo:
@@ -169,7 +173,7 @@ def without(layers: Sequence[str], exclude: Sequence[str]) -> tuple[str, ...]:
 def opened(
     source: nn.Module | LoadedConfig,
     options: Options,
-    report: type[Report | AutogradGraph | WhyReport | LeaksReport],
+    report: type[_Failed],
     *,
     parallel: bool = False,
 ) -> Iterator[Workload]:
@@ -242,8 +246,8 @@ def _adopted(model: nn.Module, options: Options) -> Iterator[Workload]:
 def _unbuilt(
     loaded: LoadedConfig,
     error: BaseException,
-    report: type[Report | AutogradGraph | WhyReport | LeaksReport],
-) -> Report | AutogradGraph | WhyReport | LeaksReport:
+    report: type[_Failed],
+) -> _Failed:
     """The record of a run that failed before there was a model."""
     config = loaded.config
     run = RunInfo(

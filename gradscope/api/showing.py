@@ -17,6 +17,7 @@ from gradscope.charts.panels import Panel
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.output_files import check_file, expanded, write_file
 from gradscope.records.answers import Answer, WhyReport
+from gradscope.records.coord_check import CoordCheckReport, LayerScaling
 from gradscope.records.data import to_data
 from gradscope.records.diff import DiffReport
 from gradscope.records.experiment import ArmResult, ExperimentReport
@@ -28,7 +29,7 @@ from gradscope.records.saliency import SaliencyReport
 from gradscope.records.showing import Shown
 from gradscope.records.training import TrainingRun
 from gradscope.records.transformer import PROBES
-from gradscope.reporters import experiment
+from gradscope.reporters import coord_check, experiment
 from gradscope.reporters.run import charts
 from gradscope.reporters.run.naming import qualified
 from gradscope.reporters.run.summary import title
@@ -68,7 +69,7 @@ class Plot:
         write_file(self.drawn(path.suffix.lower()), path, force=force)
 
 
-def plot(record: Report | RunHistory | ExperimentReport) -> Plot:
+def plot(record: Report | RunHistory | ExperimentReport | CoordCheckReport) -> Plot:
     """Return the charts of a record: of a report over depth, of a run over its steps.
 
     Raises:
@@ -80,12 +81,14 @@ def plot(record: Report | RunHistory | ExperimentReport) -> Plot:
     return found
 
 
-def plotted(record: Report | RunHistory | ExperimentReport) -> Plot:
+def plotted(record: Report | RunHistory | ExperimentReport | CoordCheckReport) -> Plot:
     """The same, without charts where there is nothing."""
     if isinstance(record, Report):
         return Plot(record.run.model, panels(record))
     if isinstance(record, ExperimentReport):
         return Plot(record.script, experiment.panels(record))
+    if isinstance(record, CoordCheckReport):
+        return Plot(record.run.model, coord_check.panels(record))
     of_models = qualified(record)
     return Plot(title(record.run), (*charts.panels(of_models), *charts.maps(of_models)))
 
@@ -113,6 +116,7 @@ _ROOMS: dict[type[Shown], str] = {
     SaliencyReport: "gradscope.reporters.saliency",
     AutogradGraph: "gradscope.diagrams",
     DiffReport: "gradscope.reporters.diff",
+    CoordCheckReport: "gradscope.reporters.coord_check",
     ExperimentReport: "gradscope.reporters.experiment",
     LeaksReport: "gradscope.reporters.leaks",
     CheckReport: "gradscope.reporters.report",
@@ -121,6 +125,7 @@ _ROOMS: dict[type[Shown], str] = {
 #: Those whose page is made of parts that a notebook can show.
 _WITH_PAGES = (
     *(ExperimentReport, LeaksReport, Report, WhyReport, DiffReport, SaliencyReport, RunHistory),
+    CoordCheckReport,
 )
 _Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
 
@@ -248,6 +253,8 @@ def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
         return {"maps": lambda: _maps(record)}
     if isinstance(record, ExperimentReport):
         return {"arms": lambda: _fields(ArmResult, record.arms)}
+    if isinstance(record, CoordCheckReport):
+        return {"layers": lambda: _fields(LayerScaling, record.layers)}
     if isinstance(record, CheckReport):
         return {"findings": lambda: _found(record)}
     if isinstance(record, RunHistory):

@@ -123,6 +123,10 @@ def _panel(axes: Any, panel: Panel) -> None:
     if names:
         axes.set_xticks([p.x for p in names], [_short(p.name) for p in names], rotation=90)
         axes.set_xlabel("")
+    elif panel.log:
+        axes.set_xscale("log")
+        axes.set_xticks(panel.places, [number(x) if x % 1 else count(int(x)) for x in panel.places])
+        axes.minorticks_off()
     else:
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.xaxis.set_major_formatter(lambda x, _: count(round(x)))

@@ -76,7 +76,10 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves over one axis. ``y`` names the quantity with its unit; ``bars`` are on zero."""
+    """Curves over one axis. ``y`` names the quantity with its unit; ``bars`` are on zero.
+
+    With ``log`` both axes are logarithmic, and each place has its tick.
+    """
 
     title: str
     x: str
@@ -84,11 +87,17 @@ class Panel:
     curves: tuple[Curve, ...]
     bars: bool = False
     stretches: tuple[Stretch, ...] = ()
+    log: bool = False
 
     @property
     def points(self) -> list[Point]:
         """Those of all curves."""
         return [point for curve in self.curves for point in curve.points]
+
+    @property
+    def places(self) -> list[float]:
+        """Where points are on the horizontal axis, in order."""
+        return sorted({point.x for point in self.points})
 
     @property
     def heights(self) -> list[float]:
@@ -102,7 +111,7 @@ class Panel:
         heights = self.heights
         if self.bars or not heights or min(heights) <= 0:
             return False
-        return max(heights) / _DECADES > min(heights)
+        return self.log or max(heights) / _DECADES > min(heights)
 
     @property
     def scale(self) -> Scale:
@@ -152,8 +161,10 @@ _SIGNS = {
 
 def panel_svg(panel: Panel) -> str:
     """The element; its text is that of titles, ticks and labels, and of what a pointer meets."""
-    places = [point.x for point in panel.points]
-    across = Scale(min(places), max(places)) if len(set(places)) > 1 else _around(places[0])
+    places = panel.places
+    across = _around(places[0])
+    if len(places) > 1:
+        across = Scale(places[0], places[-1], panel.log)
     if panel.bars:
         across = Scale(across.low - 0.5, across.high + 0.5)
     frame = _Frame(across, panel.scale)
@@ -192,7 +203,7 @@ def _axes(panel: Panel, frame: _Frame) -> Iterator[str]:
         yield f'<path class="grid" d="M{_LEFT} {y}H{_RIGHT}"/>'
         yield f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">'
         yield f"{written(tick, log=frame.up.log)}</text>"
-    for tick in frame.across.ticks(8):
+    for tick in panel.places if panel.log else frame.across.ticks(8):
         if float(tick).is_integer():
             yield f'<text x="{frame.x(tick)}" y="{_BOTTOM + 16}" text-anchor="middle">'
             yield f"{count(int(tick))}</text>"

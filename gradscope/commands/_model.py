@@ -68,15 +68,10 @@ def read_model(
     """
     from gradscope.config import reading as config
 
-    models, overrides = split_words(words)
-    if len(models) > 1:
-        raise OptionError(
-            f"one MODEL, please: got {', '.join(f'`{model}`' for model in models)}",
-            help="write overrides as `key=value`, without blanks around `=`",
-        )
+    named, overrides = one_model(words)
     layers = layers or LayerOptions()
     loaded = config.read(
-        models[0] if models else None,
+        named,
         [*overrides, *(model.settings or [])],
         options=given_options({"layers": layers.layers, **keys, **model.keys}),
     )
@@ -100,6 +95,21 @@ def refuse_to_run(saved: str, words: Sequence[str], options: dict[str, Any]) -> 
             f"{saved} cannot run again, which `{asked[0]}` needs",
             help=f"drop it, or give the model instead of the {saved.split()[-1]}",
         )
+
+
+def one_model(words: list[str] | None) -> tuple[str | None, list[str]]:
+    """The MODEL, if one is named, and the overrides among the words of a command.
+
+    Raises:
+        OptionError: more than one MODEL.
+    """
+    models, overrides = split_words(words)
+    if len(models) > 1:
+        raise OptionError(
+            f"one MODEL, please: got {', '.join(f'`{model}`' for model in models)}",
+            help="write overrides as `key=value`, without blanks around `=`",
+        )
+    return models[0] if models else None, overrides
 
 
 def split_words(words: list[str] | None) -> tuple[list[str], list[str]]:

@@ -22,6 +22,7 @@ from gradscope.commands._options import (
 )
 from gradscope.commands._write import check_output, say, write_output
 from gradscope.errors import OptionError, refuse_unknown, visible
+from gradscope.records.coord_check import CoordCheckReport
 from gradscope.records.experiment import ExperimentReport
 from gradscope.records.history import RunHistory
 from gradscope.records.report import CheckReport, Report
@@ -266,7 +267,9 @@ class PlotOptions:
         if self.plot is not None:
             raise OptionError(f"`--plot` draws reports and runs, not {what}")
 
-    def write(self, record: Report | RunHistory | ExperimentReport, file: FileOptions) -> None:
+    def write(
+        self, record: Report | RunHistory | ExperimentReport | CoordCheckReport, file: FileOptions
+    ) -> None:
         """Draw the record's charts, where a picture is asked for and there is something to draw."""
         if self.plot is None:
             return

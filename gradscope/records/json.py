@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from gradscope.errors import ConfigError, Place
 from gradscope.output_files import check_readable
 from gradscope.records.answers import WhyReport
+from gradscope.records.coord_check import CoordCheckReport
 from gradscope.records.data import excerpt, from_data, to_data
 from gradscope.records.diff import DiffReport
 from gradscope.records.experiment import ExperimentReport
@@ -52,7 +53,8 @@ def dumps(
     | DiffReport
     | LeaksReport
     | ExperimentReport
-    | SpikeReport,
+    | SpikeReport
+    | CoordCheckReport,
 ) -> str:
     """The record as one JSON document, keys in the order of the records."""
     data = to_data(record)
