@@ -27,6 +27,8 @@ _TONES = {"bad": "#d55e00", "warn": "#e69f00"}
 _WIDTH, _TALL, _DPI = 7.0, 2.1, 200
 #: What of a map's height is its title and the axis below, in inches.
 _AROUND = 0.6
+#: So many letters of a legend are as wide as a panel.
+_LETTERS = 75
 #: Up to so many places are named, others numbered.
 _NAMED = 30
 #: Each mark's sign, where it is, and its colours inside and at the edge.
@@ -93,7 +95,9 @@ def drawn(title: str, charts: Sequence[Panel | Map], suffix: str) -> bytes:
 def _tall(chart: Panel | Map) -> float:
     if isinstance(chart, Map):
         return min(4.5, 1.0 + 0.11 * min(len(chart.names), 40))
-    return _TALL + 0.05 * max((len(_short(p.name)) for p in _named(chart)), default=0)
+    names = [_short(curve.name) for curve in chart.curves]
+    legend = 0.14 * (-(-len(names) // _beside(names)) - 1)
+    return _TALL + legend + 0.05 * max((len(_short(p.name)) for p in _named(chart)), default=0)
 
 
 def _named(panel: Panel) -> list[Point]:
@@ -116,7 +120,7 @@ def _panel(axes: Any, panel: Panel) -> None:
         if panel.bars:
             _bars(axes, points, up, _COLORS[i % 5])
         else:
-            _line(axes, points, up, i, plain(curve.name) if len(panel.curves) > 1 else "")
+            _line(axes, points, up, i, _short(curve.name) if len(panel.curves) > 1 else "")
             _marks(axes, points)
     _stretches(axes, panel)
     names = _named(panel)
@@ -130,12 +134,19 @@ def _panel(axes: Any, panel: Panel) -> None:
     else:
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.xaxis.set_major_formatter(lambda x, _: count(round(x)))
-    entries = len(axes.get_legend_handles_labels()[0])
-    if entries:
+    labels = axes.get_legend_handles_labels()[1]
+    if labels:
+        beside = _beside(labels)
         # Several beside the title would lie on it.
-        axes.set_title(plain(panel.title), pad=16 if entries > 1 else None)
+        pad = 6 + 10 * -(-len(labels) // beside) if len(labels) > 1 else None
+        axes.set_title(plain(panel.title), pad=pad)
         above = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.1}
-        axes.legend(frameon=False, ncols=5, columnspacing=1.0, handletextpad=0.4, **above)
+        axes.legend(frameon=False, ncols=beside, columnspacing=1.0, handletextpad=0.4, **above)
+
+
+def _beside(labels: Sequence[str]) -> int:
+    """How many labels of a legend have room beside each other."""
+    return min(5, max(1, _LETTERS // (5 + max(map(len, labels)))))
 
 
 def _line(axes: Any, points: Sequence[Point], up: Scale, i: int, name: str) -> None:

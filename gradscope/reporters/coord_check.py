@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from gradscope.charts.panels import Curve, Panel, point
+from gradscope.charts.panels import MISSING, Curve, Panel, Point, point
 from gradscope.pages import Part
 from gradscope.records.coord_check import (
     CHANGE,
@@ -32,7 +32,7 @@ from gradscope.typeset.tables import Cell, Heading, Table, of_rows
 from gradscope.typeset.text import plain
 
 #: So many names are in a sentence, so many curves and panels in a picture.
-_NAMES, _CURVES, _PANELS = 4, 10, 6
+_NAMES, _CURVES, _PANELS = 4, 5, 6
 _SOURCE = "arXiv:2203.03466, table 3"
 _SGD = (
     "with SGD, µP's learning rates are ∝ fan_out for input weights and biases, constant for "
@@ -81,7 +81,7 @@ def table(report: CoordCheckReport) -> Table | None:
         [
             (Heading("layer", right=False, wraps=True), _name),
             (Heading("type", right=False, keep=20), lambda one: Cell(plain(one.type), "dim")),
-            (Heading("at initialisation", keep=60), lambda one: _cell(one, INITIAL)),
+            (Heading("initial", keep=60), lambda one: _cell(one, INITIAL)),
             (Heading(after, keep=30), lambda one: _text(one.activation, one.activations[-1:])),
             (Heading("change"), lambda one: _cell(one, CHANGE)),
             (Heading("verdict", right=False), _verdict),
@@ -126,7 +126,9 @@ def _verdict(one: LayerScaling) -> Cell:
 def verdict(report: CoordCheckReport) -> Iterator[Line]:
     """What grows, vanishes or is not known, the worst first, with what to do; and a count."""
     order = list(VERDICTS)
-    kinds = sorted(report.layers, key=lambda one: (order.index(one.verdict), one.quantity))
+    kinds = sorted(
+        report.layers, key=lambda one: (order.index(one.verdict), one.quantity == CHANGE)
+    )
     for (kind, quantity), several in groupby(kinds, key=lambda one: (one.verdict, one.quantity)):
         layers = list(several)
         names = some_names((f"`{_name(one)}`" for one in layers), _NAMES)
@@ -221,16 +223,36 @@ def _conclusion(report: CoordCheckReport) -> Iterator[Line]:
 
 
 def panels(report: CoordCheckReport) -> tuple[Panel, ...]:
-    """The activation before the first step, and the change after some steps, over width."""
+    """The activation before the first step, and the change after some steps, over width.
+
+    Of many layers those with the worst verdicts are drawn, and the slopes of all.
+    """
     layers = _drawn(report.layers)
     steps = sorted({round(1 + k * (report.steps - 1) / (_PANELS - 2)) for k in range(_PANELS - 1)})
     found = [_panel(report, "activation at initialisation", layers, 0)]
     found += [_panel(report, f"change after {plural(n, 'step')}", layers, n) for n in steps]
+    if len(layers) < len(report.layers):
+        found.append(_all_slopes(report.layers))
     return tuple(panel for panel in found if panel.has_points)
 
 
+def _all_slopes(layers: Sequence[LayerScaling]) -> Panel:
+    curves = []
+    for name, slopes in (
+        ("initial", [one.initial for one in layers]),
+        ("change", [one.change for one in layers]),
+    ):
+        points = (
+            Point(n, slope.value, slope.low, slope.high, name=_name(one))
+            if slope is not None
+            else Point(n, None, mark=MISSING, name=_name(one))
+            for n, (one, slope) in enumerate(zip(layers, slopes, strict=True), 1)
+        )
+        curves.append(Curve(name, tuple(points)))
+    return Panel("slopes of all layers", "layer", "slope", tuple(curves))
+
+
 def _drawn(layers: Sequence[LayerScaling]) -> Sequence[LayerScaling]:
-    """Those with the worst verdicts, where there are many."""
     order = list(VERDICTS)
     worst = sorted(layers, key=lambda one: (order.index(one.verdict), not one.output, -_size(one)))
     chosen = worst[:_CURVES]

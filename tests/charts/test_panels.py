@@ -44,6 +44,18 @@ def panel(*values: float | None, **known) -> Panel:
     return Panel("flow", "depth", "norm", (Curve("", points),), **known)
 
 
+def test_a_power_is_a_straight_line_on_two_logarithmic_axes():
+    widths = (64, 128, 256, 512)
+    curve = Curve("fc", tuple(point(width, [width**0.5]) for width in widths))
+    svg = panels.panel_svg(Panel("change", "width", "RMS", (curve,), log=True))
+    (line,) = re.findall(r'class="line" d="M(.*?)"', svg)
+    places = [tuple(map(float, one.split())) for one in line.split("L")]
+    steps = [(x - u, y - v) for (x, y), (u, v) in zip(places[1:], places, strict=False)]
+    for across, up in steps:
+        assert (across, up) == pytest.approx(steps[0], abs=0.2)  # places are rounded to 0.1
+    assert all(f">{width}</text>" in svg for width in widths)
+
+
 def test_heights_are_where_the_scale_has_them():
     drawn = panels.panel_svg(panel(1e-4, 1e-2, 1.0))
     heights = [float(y) for y in re.findall(r'cy="([\d.]+)"', drawn)]

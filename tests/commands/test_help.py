@@ -18,7 +18,7 @@ from gradscope.click import Context
 ROOM = "gradscope.commands"
 #: The file of each command by its words; those of a command with commands, too.
 FILES = {
-    " ".join(words): importlib.import_module(".".join((ROOM, *words)))
+    " ".join(words): importlib.import_module(".".join((ROOM, *words)).replace("-", "_"))
     for words in [
         *((name,) for name in plugins.commands(ROOM)),
         *((f, name) for f in plugins.folders(ROOM) for name in plugins.names(f"{ROOM}.{f}")),
@@ -57,7 +57,7 @@ PAGES = all_pages(Path(__file__).parents[2])
 #: The commands that pages show and do not run: those in the README's sentences, those for a shell.
 SHOWN = sorted(
     {
-        *re.findall(r"`(gradscope \w+ [^`]+)`", PAGES["README.md"]),
+        *re.findall(r"`(gradscope [\w-]+ [^`]+)`", PAGES["README.md"]),
         *(
             line.partition("#")[0].strip()
             for page in PAGES.values()
