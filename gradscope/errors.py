@@ -57,7 +57,7 @@ class Where(Protocol):
     """Tells where a config's dotted key was given: its value, or with ``of_key`` the key."""
 
     def __call__(self, key: str, *, of_key: bool = False) -> Place | None:
-        """The place, None for what nobody gave."""
+        """Return the place; None for a key without a value."""
 
 
 def nowhere(key: str, *, of_key: bool = False) -> Place | None:
@@ -67,7 +67,7 @@ def nowhere(key: str, *, of_key: bool = False) -> Place | None:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One sentence that says what is wrong, where, and what to do about it."""
+    """One sentence on a problem, its place, and its fix."""
 
     message: str
     place: Place | None = None
@@ -107,7 +107,7 @@ def message_of(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an exception says of itself, or the exception's name."""
+    """Return the first line of an exception's message, or the exception's name."""
     return (message_of(error).strip() or type(error).__name__).splitlines()[0]
 
 
@@ -133,7 +133,7 @@ def visible(text: str) -> str:
 
 
 class GradscopeError(Exception):
-    """The root; ``exit_code`` is what the process ends with."""
+    """The root; ``exit_code`` is the exit code of the process."""
 
     exit_code = 2
 
@@ -168,7 +168,7 @@ class GradscopeError(Exception):
 
 
 def _as_written(problem: Problem) -> Problem:
-    """A problem that does not tell what the environment put into a config."""
+    """Return the problem with the environment's values replaced by their references."""
     help = None if problem.help is None else as_written(problem.help)
     notes = tuple(map(as_written, problem.notes))
     return replace(problem, message=as_written(problem.message), help=help, notes=notes)

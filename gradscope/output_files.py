@@ -63,7 +63,7 @@ def write_file(data: bytes, path: Path, *, force: bool = False) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path, *, force: bool = False) -> Iterator[Path]:
-    """A new file to fill beside the destination; what is in it then takes its place in one step.
+    """Yield a new file to fill beside the destination; it replaces the destination in one step.
 
     Raises:
         OptionError: as ``write_file``.
@@ -118,7 +118,7 @@ def whole_folder(path: Path, own: str, *, force: bool = False) -> Iterator[Path]
 
 
 def _temporary(path: Path) -> Path:
-    """A name beside the destination that is this process's; what dead ones left there goes."""
+    """Return this process's name beside the destination; removes files of dead processes."""
     own = f".gradscope-{_machine()}-{os.getpid()}-{secrets.token_hex(8)}.tmp"
     for left in path.parent.glob(f".gradscope-{_machine()}-*-*.tmp"):
         owner = left.name.split("-")[2]
@@ -147,7 +147,7 @@ def _runs(process: int) -> bool:
 
 
 def _claim(temporary: Path, target: Path) -> None:
-    """Give the file its name only if nobody has taken it; a rename would overwrite."""
+    """Give the file its name only if the name is free; a rename would overwrite."""
     try:
         target.hardlink_to(temporary)
     except OSError as error:

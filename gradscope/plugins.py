@@ -23,7 +23,7 @@ from gradscope.errors import OptionError, refuse_unknown
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """An entry of a registry's ``FORMATS``: what a file of a format has.
+    """An entry of a registry's ``FORMATS``: the attributes of a format's file.
 
     ``page`` is what a notebook shows, ``render_check`` is for several models.
     """

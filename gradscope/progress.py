@@ -33,7 +33,7 @@ def begin(what: str) -> None:
 
 
 def count(done: int, total: int) -> None:
-    """So many items of what began last are done."""
+    """Report that so many items of the latest work are done."""
     _send(done, total)
 
 

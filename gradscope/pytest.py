@@ -1,4 +1,4 @@
-"""A fixture for pytest: a test that fails with what the rules find.
+"""A fixture for pytest: a test that fails with the findings of the rules.
 
 In ``conftest.py``::
 

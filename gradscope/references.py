@@ -20,7 +20,7 @@ _references: dict[str, str] = {}
 
 
 def note(value: str, written: str) -> None:
-    """Note what stands for a value of the environment."""
+    """Note the reference of a value from the environment."""
     if len(value) >= _SHORTEST:
         _references[value] = written
 

@@ -21,7 +21,7 @@ _SURE = 1e-2
 def findings(
     report: DiffReport, forward: Sequence[DivergentCall], backward: Sequence[DivergentCall]
 ) -> Iterator[Finding]:
-    """Forward, backward, then what no single layer explains."""
+    """Yield findings forward, backward, then those that no single layer explains."""
     if forward:
         yield _diverges(report, "GD101", "forward-diverges", forward)
     if backward:

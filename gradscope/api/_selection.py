@@ -154,7 +154,7 @@ def _module(name: str, parameters: Sequence[ParameterStats]) -> Answer:
 
 
 def _without_parameters(name: str, calls: Sequence[ModuleCall]) -> Answer:
-    """A module without parameters: whether a gradient comes to what it returns."""
+    """Answer for a module without parameters: does a gradient reach its output?"""
     if not calls:
         return Answer(
             name,

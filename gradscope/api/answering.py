@@ -161,7 +161,9 @@ def _answers(
     selection: Selection,
     calls: Sequence[ModuleCall],
 ) -> tuple[Answer, ...]:
-    """The causes, then what else was asked for. Of names, only the answers that concern them."""
+    """Return the causes, then other requested names. Of names, only the answers that concern
+    them.
+    """
     answers = [*causes, *disagreements(selection, parameters)]
     if selection.any:
         answers = [answer for answer in answers if selection.all & {answer.name, *answer.upstream}]

@@ -132,7 +132,7 @@ def recorded(
     found: Sequence[Sequence[RecordedMap]],
     pixels: str | None,
 ) -> Iterator[tuple[ImageAttribution, Photo, tuple[Tensor, ...]]]:
-    """Each picture's record, what is drawn of it, and its maps."""
+    """Yield each picture's record, its drawing, and its maps."""
     classes = subject.logits.shape[1]
     names = viewer.classes if viewer.classes and len(viewer.classes) == classes else None
     counted = (pixels or "predicted") if subject.segmentation is not None else None

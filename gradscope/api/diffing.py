@@ -155,7 +155,7 @@ def _compared(
 
 
 def _refuse_what_shows_nothing(*workloads: Workload) -> None:
-    """Refuse to call equal what was not compared.
+    """Refuse to call models equal without a comparison of values.
 
     Raises:
         OptionError: there are no values.
@@ -165,7 +165,7 @@ def _refuse_what_shows_nothing(*workloads: Workload) -> None:
 
 
 def _refuse_for_compiled(reference: str | None, samples: SharedSamples | None) -> None:
-    """Refuse what needs probes between calls.
+    """Refuse comparisons that need probes between calls.
 
     Raises:
         OptionError: something was asked for that only calls can tell.

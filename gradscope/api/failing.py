@@ -46,7 +46,7 @@ PATIENCE = 30.0
 def explained_failure(
     workload: Workload, stopped: Observer, *, seconds: float, from_loss: bool = True
 ) -> ErrorRecord | None:
-    """The record of what stopped a run, if anything did; the model is then as it was before.
+    """Return the record of the error that stopped a run, None without one; restores the model.
 
     Args:
         workload: what ran.
@@ -143,7 +143,9 @@ def is_own(error: BaseException) -> bool:
 
 
 def problem(error: ErrorRecord | None, *during: str) -> Problem:
-    """The failure in one sentence, for those who see no table; ``during`` says when it was."""
+    """Return the failure in one sentence, for output without a table; ``during`` names its
+    phase.
+    """
     assert error is not None
     first = error.message.splitlines()[0]
     message = first if first == error.exception else f"{error.exception}: {first}"

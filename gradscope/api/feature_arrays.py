@@ -87,7 +87,7 @@ class FeatureRun:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within this the model runs; what it raises becomes an error with a report.
+        """Run the model in the block; turn its exception into an error with a report.
 
         Raises:
             ModelError: the model raised.

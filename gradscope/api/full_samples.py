@@ -73,7 +73,7 @@ def diagnosed(
     last: int = 0,
     first_nonfinite: int | None = None,
 ) -> Report:
-    """The report with its findings, and with what the full samples of them saw.
+    """Return the report with its findings and the results of the full samples.
 
     Args:
         workload: the workload of the run; its model is as it was before the run.
@@ -136,7 +136,7 @@ def _untaken(asked: set[str]) -> list[str]:
 def _of_layers(
     model: nn.Module, patterns: Sequence[str], findings: tuple[Finding, ...]
 ) -> tuple[Finding, ...]:
-    """The findings of selected modules, of the parameters that these own, and of what is around.
+    """Return the findings of selected modules, of their parameters, and of modules around.
 
     A finding that speaks for several layers has the name of the module around them.
     """
@@ -167,7 +167,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _FullSample:
-    """A full sample: the names by which rules ask for it, and what it adds to the report."""
+    """A full sample: the names that rules request it by, and its additions to the report."""
 
     names: frozenset[str]
     words: str
@@ -202,7 +202,7 @@ def _elsewhere(run: _Run, report: Report, asked: Collection[str]) -> dict[str, A
 
 
 def _lines(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """The user's lines that made what goes into the loss."""
+    """Find the user's lines that computed the loss's inputs."""
     with rerun(run.workload, run.last) as step:
         with stacks_recorded():
             loss = step.loss()
@@ -279,7 +279,7 @@ def _histograms(run: _Run, report: Report, asked: Collection[str]) -> dict[str, 
 
 
 def _sketches(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """Projections of what the recorded calls and parameters had, for a later comparison."""
+    """Sketch the recorded calls' tensors and the parameters, for a later comparison."""
     chosen = select_layers(run.workload.model, run.workload.layers)
     found, said = sketches(run.workload, {named.name for named in chosen.values()}, run.last)
     notices = (*report.run.notices, *said)

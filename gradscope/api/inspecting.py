@@ -159,7 +159,7 @@ def check(
     overrides: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> Report:
-    """Run a model, and report what is wrong with it: the ``findings``.
+    """Run a model, and report its problems: the ``findings``.
 
     The full model is checked, whatever layers the config names for its tables.
 

@@ -1,4 +1,4 @@
-"""``leaks``: what each output depends on and must not, along every axis of the input."""
+"""``leaks``: forbidden dependencies of outputs, along every axis of the input."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def leaks(
     overrides: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> LeaksReport:
-    """Say whether outputs depend on what they must not see: the future, other samples, padding.
+    """Find forbidden dependencies of outputs: on the future, other samples, padding.
 
     The model runs in eval mode on rows of one sample that differ in one place, and gradients are
     taken from outputs to inputs.

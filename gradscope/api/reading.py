@@ -239,7 +239,7 @@ Loaded = Report | CheckReport | WhyReport | DiffReport | AutogradGraph | RunHist
 
 
 def load(path: str | Path) -> Loaded:
-    """Read what a command or ``save`` wrote, as the record that it was; nothing runs.
+    """Read a file of a command or of ``save``, as the record that it was; nothing runs.
 
         >>> run = gradscope.load("gradscope-runs/train-20260101-120000.db")
         >>> run.findings[0].code

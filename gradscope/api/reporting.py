@@ -125,7 +125,7 @@ def _put_together(
 
 
 def _blame(processes: Processes, rank: int, observation: Observation, partial: Report) -> NoReturn:
-    """Raise what stopped another process, and so this one."""
+    """Raise the error that stopped another process, and so this one."""
     observation.failure = None
     text = processes.report_of(rank, BRIEFLY)
     if text is None:
@@ -182,7 +182,7 @@ def report_of(
     file: str | None = None,
     only: Sequence[str] | None = None,
 ) -> Report:
-    """Run a workload, and report what is wrong.
+    """Run a workload, and report its problems.
 
     Args:
         workload: what runs, with the patterns of the layers to record.

@@ -100,7 +100,7 @@ def about(viewer: Viewer) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """One picture: its name, what the model gets of it [C, H, W], and the photograph to draw on."""
+    """One picture: its name, the model's input of it [C, H, W], and the photograph to draw on."""
 
     path: str
     values: Tensor

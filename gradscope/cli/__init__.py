@@ -191,7 +191,7 @@ def main() -> NoReturn:
 
 
 class _Ending:
-    """Has what ends the process by default end it as Ctrl-C does: nothing is left half done."""
+    """Ends the process on a signal as Ctrl-C does: nothing is left half done."""
 
     of_command_line = True
 
@@ -222,7 +222,7 @@ class _Ending:
 
 
 def _unforeseen(error: BaseException) -> int:
-    """Say what nothing else did, and give back the exit code."""
+    """Report an unforeseen error, and return the exit code."""
     if _users(error):
         return 3
     if isinstance(error, OSError):

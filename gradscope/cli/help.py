@@ -1,4 +1,4 @@
-"""Commands as ``--help`` shows them, and mistakes on the command line, each with what was meant."""
+"""Commands as ``--help`` shows them, and mistakes on the command line, each with a suggestion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One model after the other: what a check of many found, and what stopped some of them."""
+"""Checks models in turn: the findings of many, and the errors that stopped some."""
 
 from __future__ import annotations
 

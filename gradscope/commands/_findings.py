@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 def fail_on_option(what: str) -> Any:
-    """``--fail-on``, of a command that fails only where it is reported to: ``what`` has a
-    severity."""
+    """Return ``--fail-on`` for a command that fails only on request: ``what`` has a severity."""
     return option(
         "SEVERITY",
         f"Exit with 1 if {what} has this severity or worse: error, warning, info or never.",
@@ -64,7 +63,7 @@ class RuleOptions:
     ] = None
 
     def check(self) -> None:
-        """Refuse what is wrong with the options by themselves, before a config is read.
+        """Refuse mistakes in the options alone, before a config is read.
 
         Raises:
             OptionError: a code, a name, a preset or a severity that there is not.

@@ -41,7 +41,7 @@ class LastWords(TyperCommand):
     """Parses no option after the first ``--``: all that follows are words."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """With a word in the place of the first ``--``, and it again before what follows."""
+        """Parse with a word in the place of the first ``--``, repeated before the rest."""
         if "--" not in args:
             return super().parse_args(ctx, args)
         at = args.index("--")
@@ -84,7 +84,7 @@ def is_first_process(loaded: LoadedConfig) -> bool:
 
 
 def refuse_to_run(saved: str, words: Sequence[str], options: dict[str, Any]) -> None:
-    """Refuse what asks for another run, where a file of what is ``saved`` is to be shown.
+    """Refuse options that need another run, if a saved file is shown.
 
     Raises:
         OptionError: one of the options was given, or one of the words.
@@ -126,7 +126,7 @@ def split_files(words: list[str] | None) -> tuple[list[str], list[str]]:
 
 
 def given_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given: what they were not is left to the config."""
+    """Return the options that were given; the config decides the others."""
     return {key: value for key, value in options.items() if value not in (None, [], ())}
 
 
@@ -143,7 +143,7 @@ torch.ones(2).sum()
 
 @contextmanager
 def importing_torch() -> Iterator[None]:
-    """Import within this what needs torch, without the garbage collector walking through it.
+    """Import torch in the block, without the garbage collector walking through it.
 
     What torch's import makes stays until the process ends. Searching it for garbage, again and
     again while it grows and again at the end, takes a sixth of the time that the import takes.

@@ -54,7 +54,7 @@ class PictureOptions:
     ] = False
 
     def check(self) -> None:
-        """Refuse what cannot be drawn, before anything runs.
+        """Refuse settings that cannot be drawn, before anything runs.
 
         Raises:
             OptionError: a share that is none, or an unknown colour map.
@@ -90,7 +90,7 @@ class OutputFiles:
     force: bool = False
 
     def check(self, names: Sequence[str], pages: int = 1) -> None:
-        """Refuse what could not be written, as far as the names are known.
+        """Refuse files that cannot be written, as far as the names are known.
 
         Raises:
             OptionError: the one file exists, or a folder is not there or not writable.

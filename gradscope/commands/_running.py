@@ -32,7 +32,7 @@ from gradscope.typeset.text import plain
 
 @contextmanager
 def interpreter_kept() -> Iterator[None]:
-    """Builtins, what is in ``json``, ``sys.exit``, finders, paths and modules are put back.
+    """Restore builtins, the contents of ``json``, ``sys.exit``, finders, paths and modules.
 
     Raises:
         ModelError: one of them was replaced, and something did not get on without it.
@@ -79,7 +79,8 @@ _NUMBERS = {"stdout": 1, "stderr": 2}
 
 @contextlib.contextmanager
 def keep_stdout_clean() -> Iterator[None]:
-    """Within this, what the user's code prints goes to standard error: it is not the result.
+    """Redirect prints of the user's code in the block to standard error: they are not the
+    result.
 
     Where there are real streams their descriptors are turned too, for what a library in C, another
     process or a kept ``sys.__stdout__`` writes. Whatever folder that code changes to, the result's
@@ -158,7 +159,7 @@ GRACE = 10.0
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Within this, what runs longer than so many seconds is interrupted as Ctrl-C would do it.
+    """Interrupt the block after so many seconds, as Ctrl-C would.
 
     What does not stop then, as it swallows the interrupt or waits in C, ends the process.
 
@@ -240,7 +241,7 @@ def running(timeout: float | None, *, shown: bool = True) -> Iterator[None]:
 
 @contextmanager
 def shown_progress() -> Iterator[None]:
-    """Within this, what takes longer shows on standard error, where that is a terminal.
+    """Show progress of slow work in the block on standard error, if that is a terminal.
 
     The line goes when the block ends: it is no part of the result. What the user's code prints
     is above it, for which the line takes the place of ``sys.stdout``: the block is inside

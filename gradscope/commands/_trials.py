@@ -46,7 +46,7 @@ _FAILED = 3
 
 @dataclass(frozen=True, slots=True)
 class ScriptOptions:
-    """For how long a script is run, and what becomes of what it prints."""
+    """Duration of a script's run, and the destination of its output."""
 
     panel: ClassVar[str] = _SCRIPT
 
@@ -135,7 +135,7 @@ def try_script(
     keep: Path | None,
     fail_on: str,
 ) -> None:
-    """Run the script, and write the verdict, or what was found of the layers that are asked for.
+    """Run the script, and write the verdict, or the findings of the selected layers.
 
     Args:
         keep: where the run is kept; None: nowhere.
@@ -236,7 +236,7 @@ class TrialResult:
         return replace(report, status="failed", error=error)
 
     def verdict(self) -> Iterator[Line]:
-        """The verdict: steps, what failed, the worst cause, and what to do next."""
+        """Yield the verdict: steps, the error, the worst cause, and the next command."""
         history = self.history
         verdict = Verdict(
             history.run,

@@ -84,7 +84,7 @@ def choose_destination(
 
 @dataclass(frozen=True, slots=True)
 class ReportOutput:
-    """A report's destination, and what its tables show there."""
+    """A report's destination, and the look of its tables there."""
 
     destination: Destination
     view: View
@@ -159,7 +159,7 @@ def diff_view(
 
 
 def check_look(display: DisplayOptions) -> None:
-    """Refuse what no terminal can be.
+    """Refuse settings that no terminal has.
 
     Raises:
         OptionError: an unknown color mode, or no width.
@@ -180,7 +180,7 @@ def text_view(display: DisplayOptions) -> TextView:
 
 
 def choose_format(format: str | None, output: Path | None, room: str) -> str:
-    """``-f``, else what the suffix of ``-o`` says, else the terminal.
+    """Return the format of ``-f``, else of the suffix of ``-o``, else the terminal's.
 
     Raises:
         OptionError: a format or suffix that no file in the room has.
@@ -214,7 +214,9 @@ def terminal_width(output: Path | None = None, width: int | None = None) -> int 
 
 
 def use_color(output: Path | None = None, color: str = "auto") -> bool:
-    """``--color``; else never in a file; else NO_COLOR, FORCE_COLOR, and what stdout is."""
+    """Decide on color: ``--color``; else none in a file; else NO_COLOR, FORCE_COLOR, and a
+    terminal.
+    """
     if color != "auto":
         return color == "always"
     if output is not None or os.environ.get("NO_COLOR"):

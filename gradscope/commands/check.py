@@ -253,7 +253,7 @@ def run(
     file: FileOptions,
     display: DisplayOptions,
 ) -> None:
-    """Report what is wrong with models, and nothing else: for CI.
+    """Report the problems of models, and nothing else: for CI.
 
     Each model runs forward and backward as its config says, and the rules judge it. Exit code 1: a
     finding of the severity --fail-on or worse (default: error); 2: a config is wrong; 3: a model

@@ -166,8 +166,7 @@ def run(
 
 
 def _files(words: list[str], *, asked: bool) -> tuple[list[str], str | None]:
-    """The words that may be files, those that name runs as their paths; and what is reported of
-    them.
+    """Return the words that may be files, runs as their paths; and a notice on them.
 
     Of two runs those that no word names are the newest, unless keys are ``asked`` for, as models
     take.

@@ -1,4 +1,4 @@
-"""``gradscope doctor``: what is installed, what fits together, what is missing."""
+"""``gradscope doctor``: installed versions, and whether they fit together."""
 
 from __future__ import annotations
 

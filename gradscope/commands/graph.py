@@ -190,7 +190,7 @@ def run(
 
 
 def _check_drawn(direction: str, hide_views: bool, format: str) -> None:
-    """Refuse what the format cannot show."""
+    """Refuse options that the format cannot show."""
     if direction not in DIRECTIONS:
         help = did_you_mean(direction.upper(), DIRECTIONS) or f"one of {', '.join(DIRECTIONS)}"
         raise OptionError(f"unknown direction `{direction}`", help=help)
@@ -257,7 +257,7 @@ class GraphOutput:
 
 
 def saved_graph(words: list[str] | None) -> Path | None:
-    """The file of a saved graph, if that is what the words name."""
+    """Return the file of a saved graph, if the words name one."""
     models, _ = split_words(words)
     is_saved = len(models) == 1 and models[0].lower().endswith(".json")
     return Path(models[0]) if is_saved else None

@@ -140,7 +140,7 @@ def _permission(spec: str, folder: Path) -> str:
 
 
 def _model(spec: str, arguments: Sequence[Argument]) -> Iterator[str]:
-    """The lines of the key `model`: the spec, and what a class or function of one's own takes."""
+    """Yield the lines of the key `model`: the spec, and the arguments of the user's class."""
     if not arguments:
         yield f"model: {_plain(spec)}"
         return

@@ -1,4 +1,4 @@
-"""``gradscope leaks``: what each output depends on and must not."""
+"""``gradscope leaks``: forbidden dependencies of outputs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def run(
     file: FileOptions,
     display: DisplayOptions,
 ) -> None:
-    """Say what each output depends on and must not: later inputs, other samples, padding.
+    """Find forbidden dependencies of outputs: on later inputs, other samples, padding.
 
     Forward passes that differ in one place must agree everywhere else, bit by bit; gradients say
     the same a second time. A leak is shown with the first call that lets it through, and its line.

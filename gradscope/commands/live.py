@@ -54,7 +54,7 @@ def run(
     rank: Rank = None,
     display: DisplayOptions,
 ) -> None:
-    """Show what `gradscope run` records while the script runs, from another terminal.
+    """Show the record of `gradscope run` while the script runs, from another terminal.
 
     In a terminal, the output of `gradscope show RUN` is updated until the run ends or Ctrl-C. In a
     pipe, each step, finding and event is a line.

@@ -29,7 +29,7 @@ def run(
     format: Annotated[str, format_option("terminal or json.", ROOM)] = "terminal",
     display: DisplayOptions,
 ) -> None:
-    """List the rules, or explain one: what it looks for, why it matters, how to fix it.
+    """List the rules, or explain one: its check, its reason, its fix.
 
     GS rules judge a model or a training run; GD rules judge a `gradscope diff`. Thresholds are
     shown with their presets and their sources.

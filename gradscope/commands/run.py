@@ -103,7 +103,7 @@ def _behind_python(name: str, words: Sequence[str], options: Sequence[str]) -> S
 
 
 def _flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Python's own options, as it reads them, and what comes after them."""
+    """Split off Python's own options, as it reads them; return them and the rest."""
     flags: list[str] = []
     left = list(words)
     while left and left[0].startswith("-") and left[0] != "-":

@@ -1,4 +1,4 @@
-"""``gradscope schema``: what a config may hold, as JSON Schema or as a list of its keys."""
+"""``gradscope schema``: the config's keys, as JSON Schema or as a list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gradscope spike``: which sample made a step, or what else did."""
+"""``gradscope spike``: the sample that made a step spike, or another cause."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _check_script(model: ModelOptions) -> None:
-    """Refuse what a script has no use for.
+    """Refuse options that do not apply to a script.
 
     Raises:
         OptionError: says what.
@@ -267,7 +267,7 @@ def _run(
 
 
 def _unknown(error: LayerError, word: str | None) -> LayerError:
-    """The error, with what to write if the first word was meant for a MODEL."""
+    """Return the error, with advice if the first word was meant for a MODEL."""
     if word is None or not any(f"`{word}`" in problem.message for problem in error.problems):
         return error
     from gradscope.config.targets import spec_fault

@@ -20,7 +20,7 @@ _STARS = {"*": "([^.]*)", "**": "(.*)"}
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """``A=B``: names of A and what B has for them; what a `*` stands for is the same in both."""
+    """``A=B``: names of A and B's names for them; a `*` stands for the same text in both."""
 
     text: str
     _b: re.Pattern[str] = field(init=False)
@@ -40,7 +40,7 @@ class Renaming:
         object.__setattr__(self, "_a", a)
 
     def of(self, name: str) -> str | None:
-        """A's name for one of B's; what lies below a name that is renamed goes with it.
+        """Return A's name for one of B's; submodules of a renamed module go with it.
 
         Raises:
             OptionError: it takes too long to tell.
@@ -59,7 +59,7 @@ class Renaming:
         return "".join(self._filled(match.groups())) + name[end:]
 
     def _filled(self, groups: Sequence[str]) -> Iterator[str]:
-        """A's pattern with what B's stars stood for."""
+        """Yield A's pattern with the texts that B's stars matched."""
         left = iter(groups)
         for part in re.split(r"(\*\*?)", self._a):
             yield next(left) if part in _STARS else part
@@ -70,7 +70,7 @@ def align_calls(
     b: Mapping[CallKey, Hashable],
     renamings: Sequence[Renaming] = (),
 ) -> dict[CallKey, CallKey]:
-    """A's calls by B's: by ``renamings``, else by name; what is left, by order and shape.
+    """Align A's calls with B's: by ``renamings``, else by name; the rest by order and shape.
 
     ``a`` and ``b`` have of each call what says that two are alike.
     """

@@ -70,7 +70,7 @@ class _DivergentTensor:
 
 
 def _forward(pair: SavedPair) -> _DivergentTensor | None:
-    """The first tensor that diverges, as time goes: what a call is given, then what it returns."""
+    """Return the first divergent tensor in time: a call's inputs, then its outputs."""
     for call, done in timeline(pair.a.report.calls):
         given = _given(call, "input") if done else []
         for key in _given(call, "output" if done else "input"):
@@ -86,7 +86,7 @@ def _given(call: ModuleCall, kind: str) -> list[TensorKey]:
 
 
 def _backward(pair: SavedPair) -> _DivergentTensor | None:
-    """The same from the loss back: what comes to a call, its parameters, what it sends on."""
+    """Return the same from the loss back: a call's output gradient, parameters, input gradient."""
     parameters: dict[CallKey, list[str]] = {}
     for parameter in pair.a.report.parameters:
         parameters.setdefault(_owner(pair, parameter.name), []).append(parameter.name)

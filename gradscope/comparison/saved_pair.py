@@ -1,4 +1,6 @@
-"""Saved reports: one with its tensors by place and its calls in time; two, and what differs."""
+"""Saved reports: one with its tensors by place and its calls in time; two, and their
+differences.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +136,7 @@ class SavedPair:
 
     @classmethod
     def of(cls, a: SavedRun, b: SavedRun, match: Sequence[str]) -> SavedPair:
-        """Refuses what cannot be compared."""
+        """Pair two runs; refuses reports that cannot be compared."""
         for one in (a, b):
             if one.report.status == "failed":
                 raise OptionError(

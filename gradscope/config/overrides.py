@@ -115,7 +115,7 @@ class Override:
 
 
 def parse_override(argument: str, number: int) -> Override | list[Problem]:
-    """The command line's ``number``-th argument as an override, or what is wrong with it."""
+    """Return the command line's ``number``-th argument as an override, or its problems."""
     match = _FORM.match(argument)
     key = match[1] if match else ""
     if match is None or not all(key.split(".")):
@@ -224,7 +224,7 @@ _USAGE: Final = "write `${env:NAME}` or `${env:NAME,default}`; `$${` is a litera
 
 
 def interpolate(value: Any, path: Path = ()) -> tuple[Any, list[Complaint]]:
-    """``value`` with the environment's values in its texts, and what could not be found.
+    """Return ``value`` with the environment's values in its texts, and complaints.
 
     A text that is one interpolation and nothing else becomes what YAML reads in it: a number, a
     truth value, null. What was put in is not read for further interpolations.

@@ -1,4 +1,4 @@
-"""The values of a config's keys: shown to people, made of what they write, and as JSON Schema."""
+"""Descriptions of config keys' values: for people, from their input, and as JSON Schema."""
 
 from __future__ import annotations
 

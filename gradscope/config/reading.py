@@ -22,7 +22,7 @@ from gradscope.errors import ConfigError, Place, Problem
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A config, and what is known of where it came from.
+    """A config, with the origin of its values.
 
     ``directory`` is what relative paths are relative to, ``name`` what a header shows, ``given``
     the dotted keys that were asked for; every other key has its default. ``exclude`` are patterns

@@ -60,7 +60,7 @@ _VALUE: Final = {
 
 
 class InterventionConfig(Strict):
-    """One change of what flows: which layers, where, what is done, and how much."""
+    """One intervention: the layers, the tensor, the action, and its value."""
 
     layers: Patterns = Field(
         description="The modules; for parameter_grad their own parameters, or parameters by name."
@@ -132,7 +132,7 @@ class Rules(Strict):
 
 
 class Config(Strict):
-    """A gradscope config: a model, what goes into it, and how the gradients are made."""
+    """A gradscope config: a model, its inputs, and the settings of backward."""
 
     model: Annotated[str | dict[str, Any], WithJsonSchema(CALL), Expected("a spec or a mapping")]
     weights: Annotated[str | None, Expected("DEFAULT, the name of weights, or null")] = Field(

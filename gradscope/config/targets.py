@@ -240,7 +240,7 @@ def parse_target(value: Mapping[str, Any], key: str = "_target_") -> Target:
 
 
 def normalise(value: Any, path: Path = ()) -> tuple[Any, list[Complaint]]:
-    """``value`` with each target mapping inside it in the ``_target_`` form, and what is wrong."""
+    """Return ``value`` with each target mapping in the ``_target_`` form, and complaints."""
     complaints: list[Complaint] = []
     return _normalise(value, path, complaints, inside=False), complaints
 

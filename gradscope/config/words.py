@@ -16,7 +16,9 @@ _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # where the YAML scanner cou
 
 
 def visible(text: str) -> str:
-    """``text`` with escapes for what does not print: it can neither drive a terminal nor hide."""
+    """Return ``text`` with unprintable characters escaped: it can neither drive a terminal nor
+    hide.
+    """
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _escape(ord(c)) for c in text)

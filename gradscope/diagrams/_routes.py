@@ -1,4 +1,4 @@
-"""Paths between named places as tables, operation by operation, and what is not in the graph."""
+"""Paths between named places as tables, operation by operation, and absent names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _DIGITS = 12
 
 
 def blocks(graph: AutogradGraph, view: GraphView, flow: Flow) -> Iterator[Iterable[Text]]:
-    """A table for each target, or what is between; several matches of a pattern are cut short.
+    """Yield a table for each target, or of the part between; several matches of a pattern are cut
+    short.
 
     Raises:
         OptionError: a name that is neither in the graph nor in the model.
@@ -202,7 +203,7 @@ def cut(graph: AutogradGraph, names: Sequence[str]) -> Iterator[Line]:
 
 
 def answer_lines(answer: Answer) -> Iterator[Line]:
-    """One cause: whom it concerns, what and where it is, what helps."""
+    """Yield one cause: its names, its kind and place, its fix."""
     names = answer.upstream or (answer.name,)
     message = plain(answer.message)
     module = plain(answer.module or "")

@@ -129,7 +129,7 @@ def _called(
 
 
 def _beside(name: str, around: Group) -> str:
-    """A dotted name without what all in the same module share."""
+    """Return a dotted name without the prefix that all in the same module share."""
     module = (around.members[0] if around.members else around).name
     return name.removeprefix(f"{module}.") if module else name
 
@@ -228,7 +228,7 @@ def gradient(norm: float | None, nonfinite: int) -> str:
 
 
 def saved(n: int | None) -> str:
-    """Bytes; what could not be read is not 0."""
+    """Return bytes as text; an unknown size is not 0."""
     return ABSENT if n is None else size(n)
 
 

@@ -1,4 +1,4 @@
-"""A graph as GraphML, for yEd, Gephi and networkx: every node and every edge with what is known."""
+"""A graph as GraphML, for yEd, Gephi and networkx: every node and edge with its facts."""
 
 from __future__ import annotations
 

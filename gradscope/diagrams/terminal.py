@@ -1,4 +1,4 @@
-"""A graph as text for people: its main path, a tree by module, and what is not in it."""
+"""A graph as text for people: its main path, a tree by module, and absent names."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _main(
     is_open: Callable[[Group], bool],
     view: GraphView,
 ) -> Iterator[Text]:
-    """The longest path as one chain of what a reader of the tree's upper levels knows."""
+    """Yield the longest path as one chain, in the words of the tree's upper levels."""
     path = main_path(flow, flow.order[0])
     stations = [plain(graph.start), *chain(path, root, flow, is_open)]
     if stations[1].replace(" #", "#") == stations[0]:  # the graph starts at that very module

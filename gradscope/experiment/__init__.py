@@ -1,4 +1,4 @@
-"""Short trainings of one script that differ in one thing: the arms, and what their losses say.
+"""Short trainings of one script that differ in one thing: the arms, and their losses.
 
 ``arms`` lists them. A file of ``interventions/`` is what one of them changes inside the script's
 process, which ``arm_process`` prepares; ``arm_runs`` starts and ends these processes. ``curves``

@@ -1,4 +1,4 @@
-"""An arm inside the script's process: what is prepared before it, changed in it, noted after it."""
+"""An arm inside the script's process: the setup before it, the change in it, the notes after it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ArmProcess:
             made.seed, made.default_rng = shifted(made.seed), shifted(made.default_rng)
 
     def install(self) -> None:
-        """The script has imported torch: change what the arm changes."""
+        """Apply the arm's change, once the script has imported torch."""
         import torch
 
         from gradscope.experiment.facts import note_facts
@@ -97,7 +97,7 @@ class ArmProcess:
         torch.save = torch.serialization.save = checked_save
 
     def end(self) -> None:
-        """The script has ended: write what was noted."""
+        """Write the notes at the script's end."""
         self.patches.close()
         self.file.write_text(json.dumps(self.notes), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Runs the arms, each in a process and a scratch copy of its own, and reads what they left."""
+"""Runs the arms, each in its own process and scratch copy, and reads their results."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _fault(arm: Arm, ended: Tried, history: RunHistory | None, notes: dict[str, 
 
 
 def ending(exit: str, ended: Tried) -> str:
-    """The exception, or the exit code, or the last line of what was written to standard error."""
+    """Return the exception, or the exit code, or the last line on standard error."""
     if exit and not exit.lstrip("-").isdigit():
         return exit
     lines = [line for line in ended.errors.strip().splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""The arms of an experiment: what each changes, and what the script must have for it; no torch."""
+"""The arms of an experiment: the change of each, and its requirements on the script; no torch."""
 
 from __future__ import annotations
 

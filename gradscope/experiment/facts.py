@@ -37,7 +37,7 @@ class Facts:
 
     @classmethod
     def of(cls, history: RunHistory, notes: dict[str, Any]) -> Facts:
-        """By the run of *as it is* and what was noted in it."""
+        """Collect the facts from the run of *as it is* and its notes."""
         rates: dict[str, set[tuple[float, ...]]] = {}
         for step in history.steps:
             rates.setdefault(step.optimizer, set()).add(step.learning_rates)
@@ -63,7 +63,7 @@ def _is_clipped(step: TrainingStep) -> bool:
 
 
 def note_facts(patches: ExitStack, notes: dict[str, Any]) -> None:
-    """Note, while the script runs as it is, what its run's file does not tell."""
+    """Note facts that the run's file lacks, while the script runs as it is."""
     from gradscope.capture.hooks import hook_optimizers
     from gradscope.experiment.interventions.no_dropout import dropout_of
     from gradscope.training.discovery import outermost_modules

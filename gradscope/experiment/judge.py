@@ -105,8 +105,9 @@ class Arms:
 
     @property
     def base(self) -> float:
-        """The loss from which falls count: at the start, or what is reached without the input where
-        the script as it is reaches no more."""
+        """Loss from which falls count: the start, or the loss without the input if the script as it
+        is does no better.
+        """
         blind = self.curves.get("no-input")
         if blind is None or blind.diverged or not self.gain("no-input") < _HELPS:
             return self.start
@@ -217,7 +218,7 @@ def _of_data(arms: Arms) -> Judged | None:
 
 
 def _nothing(arms: Arms) -> Judged:
-    """None of these, with what the arms say in its place."""
+    """Return no verdict, with the arms' evidence instead."""
     evidence = [_fell(arms, AS_IT_IS.name)]
     if "one-batch" in arms.curves:
         evidence.append(_fell(arms, "one-batch"))

@@ -1,4 +1,4 @@
-"""A copy of the working folder in which an arm runs, so that what it writes is gone afterwards.
+"""A copy of the working folder in which an arm runs, so that its files are gone afterwards.
 
 Refusing to write would end most scripts at their first checkpoint, and letting them write would
 put the checkpoint of a learning rate × 100 in the place of the user's best one. Small files are

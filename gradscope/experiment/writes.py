@@ -1,4 +1,4 @@
-"""Keeps an arm's writes in its scratch copy: what lies outside of it is not written.
+"""Keeps an arm's writes in its scratch copy: files outside are not written.
 
 A guard against accidents and no sandbox: it sees what Python opens, and ``torch.save``.
 """

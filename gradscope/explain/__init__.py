@@ -1,4 +1,4 @@
-"""Explanations of what went wrong, in the user's terms: a room for each question.
+"""Explanations of problems in the user's terms: a room for each question.
 
 - ``missing``: the cause of a missing gradient (a second forward that follows the parameter's data);
 - ``zero``: the cause of an exactly zero gradient (a second backward, traced edge by edge);

@@ -33,7 +33,7 @@ _EVERY = 30.0
 
 
 class FeatureCache:
-    """The features that a file holds under one key; what was added is in it after ``open``.
+    """The features in a file under one key; added ones are in it after ``open``.
 
     The key is of everything that features depend on beside the picture: weights, the modules' code,
     mode, dtype, layer, pooling, and what the transform makes of two test pictures. A picture is

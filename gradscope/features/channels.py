@@ -1,4 +1,4 @@
-"""The response of a layer's channels: how strong, to which pictures, where, and to what part."""
+"""The response of a layer's channels: its strength, the pictures, the places, and the parts."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ Box = tuple[float, float, float, float]
 def receptive_boxes(
     model: nn.Module, inputs: Tensor, layer: Layer, channel: int, places: Sequence[int]
 ) -> list[Box | None]:
-    """Left, top, right and bottom, as shares of the input, of what moves each picture's value.
+    """Return left, top, right and bottom, as shares of the input, of the area behind each value.
 
     The value is that of the channel at the picture's place (row · width + column) in the map. The
     box holds nine tenths of the absolute gradient with respect to the input along each side; None

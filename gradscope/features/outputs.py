@@ -19,7 +19,7 @@ from gradscope.nesting import find
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A module that is observed: what it gives, or with ``reads`` what it is given."""
+    """A module that is observed: its output, or with ``reads`` its input."""
 
     name: str
     module: nn.Module

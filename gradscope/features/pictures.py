@@ -136,7 +136,7 @@ def digits() -> list[Source]:
 
 @contextmanager
 def naming(pictures: Sequence[Source], numbers: Sequence[int]) -> Iterator[None]:
-    """Within this the model runs on these pictures: what it raises gets a note that names them."""
+    """Run the model on these pictures in the block: an exception gets a note that names them."""
     try:
         yield
     except Exception as error:

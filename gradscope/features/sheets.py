@@ -1,4 +1,4 @@
-"""Pictures of filters, of what channels respond to and want, and of feature space."""
+"""Pictures of filters, of channels' responses and optima, and of feature space."""
 
 from __future__ import annotations
 
@@ -130,7 +130,9 @@ def excitation_sheet(
     top: int,
     total: int,
 ) -> list[Image]:
-    """A row of pictures for each of the strongest channels, what excites it framed."""
+    """Return a row of pictures for each of the strongest channels, with a frame around the
+    cause.
+    """
     stats = [one for one in sweep.stats() if not one.dead]
     tiles = []
     progress.begin("drawing the best pictures of each channel")
@@ -162,7 +164,7 @@ def excitation_sheet(
 def _best(
     sweep: ChannelSweep, channel: int, pictures: Sequence[Source], viewer: Viewer
 ) -> Iterator[tuple[float, int, Box | None]]:
-    """The value, the picture and what the value depends on, of those that excite a channel most."""
+    """Yield value, picture and box of the pictures that excite a channel most."""
     values, numbers = sweep.best[channel].tolist(), sweep.pictures[channel].tolist()
     places = sweep.places[channel].tolist()
     for value, which, place in zip(values, numbers, places, strict=True):

@@ -22,7 +22,7 @@ METRICS = {"cosine": "cosine", "l2": "euclidean"}
 
 
 def check_metric(metric: str) -> None:
-    """Refuse what is no metric.
+    """Refuse an unknown metric.
 
     Raises:
         OptionError: it is none of ``METRICS``.
@@ -70,7 +70,7 @@ SAMPLE = 2000
 
 
 def check_method(method: str) -> None:
-    """Refuse what is no method, or is not installed.
+    """Refuse a method that is unknown or not installed.
 
     Raises:
         OptionError: it is none of ``METHODS``.

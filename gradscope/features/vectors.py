@@ -61,7 +61,7 @@ class FeatureArray:
 
 
 def check_pooling(pooling: str) -> None:
-    """Refuse what is no pooling.
+    """Refuse an unknown pooling.
 
     Raises:
         OptionError: it is none of ``POOLINGS``.

@@ -157,7 +157,7 @@ def page_files(path: Path, count: int) -> list[Path]:
 
 
 def check_look(alpha: float | None, colormap: str) -> None:
-    """Refuse what cannot be drawn.
+    """Refuse a look that cannot be drawn.
 
     Raises:
         OptionError: a share that is none, or an unknown colour map.

@@ -41,7 +41,8 @@ class Geometry:
         return _moved(as_matrix(back), x, y)
 
     def seen(self) -> tuple[tuple[float, float], ...]:
-        """The corners in the photograph of what the model saw, in the order round the input.
+        """Return the corners of the model's view in the photograph, in the order round the
+        input.
 
         They may lie outside the photograph, where the transform padded it.
         """

@@ -20,7 +20,7 @@ _VISIBLE = 320
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Photo:
-    """A photograph as ``read_image`` gives it, and what the model made of it.
+    """A photograph as ``read_image`` gives it, and the model's result.
 
     ``geometry`` is from ``trace``; without one the model's input is taken as the full picture.
     ``pixel`` is the row and column of one in the model's input that is to be marked.
@@ -70,7 +70,7 @@ def magnified(picture: Image.Image, times: int) -> Image.Image:
 
 
 def cropped(photo: Photo) -> Photo:
-    """The photograph without what the model did not see: the smallest box around what it saw."""
+    """Return the photograph cropped to the smallest box around the model's view."""
     geometry = photo.geometry
     if geometry is None or geometry.sees_all():
         return photo
@@ -153,7 +153,7 @@ def painted(
 
 
 def framed(photo: Photo, box: tuple[float, float, float, float], times: int) -> Image.Image:
-    """The photograph ``times`` as large, with a line around a part of what the model saw.
+    """Return the photograph ``times`` as large, with a line around a part of the model's view.
 
     ``box`` is left, top, right and bottom of that part, as shares of the model's input.
     """
@@ -213,8 +213,9 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layers:
-    """Steps of the colour scale; where a value is NaN or Inf; what the model saw. None: nowhere
-    and everywhere."""
+    """Steps of the colour scale; places of NaN or Inf; the model's view. None: nowhere and
+    everywhere. None: nowhere and everywhere.
+    """
 
     steps: _Layer
     broken: _Layer | None

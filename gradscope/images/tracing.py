@@ -67,7 +67,7 @@ def trace(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Output:
-    """The size (height, width) of what a transform gives, and enough of its pixels."""
+    """The size (height, width) of a transform's output, and enough of its pixels."""
 
     size: tuple[int, int]
     values: _Values
@@ -164,7 +164,7 @@ def _every(sides: Sequence[int]) -> int:
 
 
 def _read(values: _Values, black: _Values, white: _Values) -> NDArray[np.float64]:
-    """Brightness, 0 to 1: black and white tell what the transform makes of 0 and 255."""
+    """Return brightness, 0 to 1, by the transform's output for 0 and 255."""
     span = np.asarray(white - black, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(span != 0, (values - black) / span, np.nan)

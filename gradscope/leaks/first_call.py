@@ -85,7 +85,7 @@ class _Log:
     _soft: dict[int, tuple[torch.Tensor, _Key, CallSite]] = field(default_factory=dict)
 
     def listen(self, call: TracedCall) -> Any:
-        """Run a function, and look at its result and at what it wrote to."""
+        """Run a function, and check its result and the tensors that it wrote to."""
         result = call.run()
         if self._busy:
             return result
@@ -103,7 +103,7 @@ class _Log:
         return result if written_to is not None else new
 
     def _follow(self, key: _Key, call: TracedCall, made: Any) -> None:
-        """Remember what softmax made, as far as it is only carried on."""
+        """Remember a softmax's result, as far as it is only passed on."""
         operation = by_function(key.function)
         given = [self._soft[id(t)] for _, t in find(call.args, torch.Tensor) if id(t) in self._soft]
         if operation.has(Trait.SOFTMAX) and isinstance(made, torch.Tensor):
@@ -114,7 +114,9 @@ class _Log:
             self.weights[key] = given[0][1:]
 
     def returned(self, module: Any, args: Any, kwargs: Any, output: Any) -> Any:
-        """A module returns: what no function made, such as a script's result, is seen here."""
+        """Note a module's output: a result of no traced function, such as a script's, appears
+        here.
+        """
         innermost = self.calls.innermost(module)
         new = output
         if innermost is not None:
@@ -334,7 +336,7 @@ def _finite(effect: float) -> float | None:
 
 
 def told(crossing: Crossing | None, words: str) -> str:
-    """The operation, where it is, and what it does."""
+    """Return the operation, its place, and its effect, in words."""
     if crossing is None:
         return f"{words} (no single operation lets it through)"
     at = f" at {crossing.file}:{crossing.line}" if crossing.file else ""

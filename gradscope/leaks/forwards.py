@@ -28,7 +28,7 @@ _ASIDE |= {"state", "states", "cache_params", "rnn_state", "hidden_state", "pres
 
 @dataclass(kw_only=True)
 class _OutputKept(Observer):
-    """Keeps what the model returned; no loss is computed."""
+    """Keeps the model's output; no loss is computed."""
 
     output: Any = None
 

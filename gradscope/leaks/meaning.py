@@ -209,7 +209,7 @@ def _settled(
     axes: Mapping[str, int],
     every: Sequence[Given],
 ) -> Given:
-    """With the axes of what is no source, found by the sizes that the sources have."""
+    """Return a tensor that is no source with its axes, found by the sources' sizes."""
     if one.role in (TOKENS, VALUES):
         return one
     shape = tuple(one.tensor.shape)
@@ -243,7 +243,7 @@ def _settled(
 
 
 def _kept_value(mask: Given) -> Any:
-    """The value of what is not masked: by what a given mask holds, else by its name."""
+    """Return the value of unmasked entries: from the given mask, else by its name."""
     tensor = mask.tensor
     assert mask.time is not None
     one: Any = False if tensor.dtype == torch.bool else 0

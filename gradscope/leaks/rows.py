@@ -1,4 +1,4 @@
-"""Batches that differ in one place: one sample in many rows, and what is changed in each row."""
+"""Batches that differ in one place: one sample in many rows, with a change in each row."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def cuts(positions: int) -> list[int]:
 
 
 def future(count: int, positions: int, at: Sequence[int | None]) -> torch.Tensor:
-    """For each row what lies after its position, as bool [rows, positions]; None: nothing."""
+    """Return for each row the positions after its own, as bool [rows, positions]; None: none."""
     where = torch.zeros(count, positions, dtype=torch.bool)
     for row, position in enumerate(at[:count]):
         if position is not None:

@@ -146,7 +146,7 @@ class Subject:
 
     @cached_property
     def hidden(self) -> torch.Tensor:
-        """Bool [rows, positions]: what is masked in the base."""
+        """Return the masked places of the base, bool [rows, positions]."""
         length = 0
         if self.mask is not None:
             length = self.positions
@@ -286,7 +286,7 @@ def _shown(row: torch.Tensor) -> Iterator[str]:
 
 
 def with_masks(base: Tensors, mask: Given, masked: tuple[Masked, ...], hole: Any) -> Tensors:
-    """The base with those places masked, by what is in the mask there."""
+    """Return the base with those places masked, by the values in the mask."""
     tensor = base[mask.path].clone()
     for one in masked:
         if mask.role == LENGTHS:

@@ -61,7 +61,7 @@ def _placed(labels: torch.Tensor, shape: Sequence[int], *dims: int) -> torch.Ten
 
 
 def readings_of(size: int, dirty: torch.Tensor, slack: int = 0) -> list[torch.Tensor]:
-    """For a dimension of that size, which entries may belong to what was changed."""
+    """Return the entries of a dimension of that size that may belong to the changed positions."""
     length = dirty.numel()
     if size == length:
         return [dirty]

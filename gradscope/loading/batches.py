@@ -35,7 +35,7 @@ class Batch:
 
 
 def raw_batches(made: Any, context: Context, key: str) -> Iterator[Any]:
-    """The batches in what the data function returned, as they are.
+    """Yield the batches of the data function's result, as they are.
 
     Raises:
         ConfigError: something that holds no batches, or an iterable that yields none.

@@ -19,7 +19,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
 def load(model: nn.Module, path: Path, place: Place | None = None) -> list[str]:
-    """Load a file into a model, all of it or nothing; what was undone or filled in, in sentences.
+    """Load a file into a model, all of it or nothing; return adjustments, in sentences.
 
     Raises:
         ConfigError: the file cannot be read, holds no weights, or does not fit the model.
@@ -56,7 +56,7 @@ def load(model: nn.Module, path: Path, place: Place | None = None) -> list[str]:
 
 
 def _where_they_are(path: Path, content: Any) -> str:
-    """Advises what to save if the weights lie under an unusual key."""
+    """Return the advice for weights under an unusual key."""
     parts = content.items() if isinstance(content, Mapping) else ()
     keys = [key for key, part in parts if isinstance(part, Mapping) and _holds(part)]
     if not keys:
@@ -178,7 +178,7 @@ def _load_whole(
     path: Path,
     place: Place | None,
 ) -> None:
-    """Load, or put back what was there and say what does not fit.
+    """Load, or restore the old weights and report the mismatch.
 
     Torch itself must try: modules may rename old keys on the way in.
     """

@@ -1,4 +1,4 @@
-"""A target made to fit what it is compared with: class ids, values, or random ones."""
+"""A target adapted to the output: class ids, values, or random ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RANDOM = "random"
 
 
 class Mismatch(ModelError):
-    """An output and a target that do not go together; ``kind`` is what sort of error it is."""
+    """An output and a target that do not match; ``kind`` is the kind of error."""
 
     def __init__(self, message: str, *, kind: str, help: str) -> None:
         super().__init__(message, help=help)
@@ -39,7 +39,7 @@ class Draws:
         return torch.Generator().manual_seed(self.seed % 2**64)
 
     def _whole(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
-        """The shape to draw, and what of it is of this part."""
+        """Return the shape to draw, and the slice of this part."""
         part = self.part
         if part is None or not shape or shape[0] != part.stop - part.start:
             return shape, ...

@@ -1,4 +1,4 @@
-"""``device``, ``dtype``, ``autocast``, ``seed``: words to torch's objects, and what is here."""
+"""Words of the config to torch's objects: ``device``, ``dtype``, ``autocast``, ``seed``."""
 
 from __future__ import annotations
 

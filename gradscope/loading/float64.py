@@ -1,4 +1,4 @@
-"""A workload in float64, on a copy of its model: what differs there is no rounding."""
+"""A workload in float64, on a copy of its model: a difference there is no rounding."""
 
 from __future__ import annotations
 

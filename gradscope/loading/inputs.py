@@ -32,7 +32,8 @@ def make_batches(
     parts: int = 0,
     own: Batches | None = None,
 ) -> tuple[Batches, list[str], Any]:
-    """A factory of fresh batch iterators, what was inferred, and the target for every batch.
+    """Return a factory of fresh batch iterators, the inferred settings, and every batch's
+    target.
 
     Each iterator reseeds as it starts and yields the same values as the one before it. The target
     is a tensor, ``"random"``, or None; a batch of a data function may bring its own. The model

@@ -1,4 +1,4 @@
-"""Libraries and files that cannot be imported: what went wrong, and what to do about it."""
+"""Libraries and files that cannot be imported: the cause and the fix."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
 
 
 def _check(settings: Settings) -> None:
-    """Refuse at once what a run would stumble over, or silently take for something else."""
+    """Refuse at once settings that fail later or would be misread silently."""
     for key, (fits, wanted, help) in _WANTED.items():
         wish = settings.get(key)
         if wish is None or fits(wish):

@@ -60,7 +60,7 @@ def resolve(
 
 
 class Criterion:
-    """Called as ``(output, target)`` it gives the loss, and remembers what it did.
+    """Computes the loss from ``(output, target)``, and remembers its choice.
 
     ``name`` is the loss that was used and ``notices`` what was inferred, after the first call;
     ``inferred`` is whether it was, and ``without_graph`` names the numbers in the output that could

@@ -82,7 +82,8 @@ def _takes_model(found: Any) -> bool:
 
 
 def _grouped(model: nn.Module, wanted: Any, targets: Targets) -> list[dict[str, Any]]:
-    """PyTorch's parameter groups: first what no pattern matches; of several matches the last wins.
+    """Return PyTorch's parameter groups: first the unmatched ones; of several matches the last
+    wins.
 
     ``wanted`` has such groups with patterns in the place of the parameters.
     """

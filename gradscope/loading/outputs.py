@@ -1,4 +1,4 @@
-"""The tensors and the single numbers in what a model returned, and what is upstream of a number."""
+"""The tensors and single numbers in a model's output, and the nodes upstream of a number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loss that a model computes itself, found among what it returns.
+"""The loss that a model computes itself, found in its output.
 
 It is the tensor called ``loss``; else a number that has a graph, and all parameters upstream of it
 that are not part of the other outputs; else the sum of a mapping or a list of numbers. A number

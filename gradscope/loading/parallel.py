@@ -196,7 +196,7 @@ def _split_layers(
 
 
 def _require_own(unit: nn.Module, name: str, model: nn.Module, place: Place | None) -> None:
-    """Refuse to part what shares its weights: each would have weights of its own afterwards.
+    """Refuse to shard a module with shared weights: afterwards each would have its own.
 
     Raises:
         ConfigError: a module outside has one of its parameters too.
@@ -217,7 +217,7 @@ def _require_own(unit: nn.Module, name: str, model: nn.Module, place: Place | No
 
 
 def _styles() -> dict[str, tuple[tuple[type[nn.Module], ...], Any]]:
-    """By name: the modules that can be split so, and what splits one."""
+    """Return styles by name: the modules that can be split so, and the style's maker."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,

@@ -53,7 +53,7 @@ _AUTO_BUILDERS = {"from_config", "from_pretrained"}
 
 
 class Policy:
-    """The rules, with what the command line allowed on top."""
+    """The rules, with the command line's permissions on top."""
 
     def __init__(self, own: OwnCode, allow: Iterable[str] = ()) -> None:
         self.own = own
@@ -99,7 +99,7 @@ class Policy:
     def check_resolved(
         self, found: Any, written: str, holder: ModuleType | None, place: Place | None = None
     ) -> None:
-        """Refuse what a permitted name turned out to be; ``holder`` is the module that has it."""
+        """Refuse an object by its resolved name; ``holder`` is the module that has it."""
         module, qualname = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
         if isinstance(found, ModuleType):
             raise TargetError(
@@ -146,7 +146,7 @@ class Policy:
 def refusal(
     what: str, name: str, place: Place | None = None, hint: str | None = None
 ) -> TargetError:
-    """The error for an import outside the rules; ``name`` is what --allow would have to cover."""
+    """Return the error for an import outside the rules; ``name`` is the one for --allow."""
     parts = [name] if _is_path(name) else name.split(".")
     # The narrowest pattern that still reads well: all of a package, but one name of torch's.
     wide = parts[0] not in {"torch", "torchvision", "timm", "transformers", "builtins"}

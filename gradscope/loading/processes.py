@@ -1,4 +1,4 @@
-"""This process among those that ``torchrun`` started: its group, and what they leave each other."""
+"""This process among those that ``torchrun`` started: its group, and their shared store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"
 
 @dataclass(slots=True)
 class Processes:
-    """Those of a run, and what they leave for each other in a store.
+    """Processes of a run, and their shared store.
 
     The store is the launcher's own: it needs no process of the run, so what one left there before
     it ended is read by the others all the same. Every wait ends.
@@ -79,7 +79,7 @@ class Processes:
         return None
 
     def leave_report(self, text: str) -> None:
-        """Leave what this process recorded; or that nothing was, with an empty text."""
+        """Leave this process's report; an empty text means that there is none."""
         self._reported = True
         with contextlib.suppress(RuntimeError):
             self._put(f"report-{self.rank}", text)
@@ -89,7 +89,7 @@ class Processes:
         return self._get(f"report-{rank}", patience) or None
 
     def leave_reduced(self, text: str) -> None:
-        """Leave what was made of all reports; or that nothing was, with an empty text."""
+        """Leave the combined report; an empty text means that there is none."""
         with contextlib.suppress(RuntimeError):
             self._put("reduced", text)
 
@@ -279,7 +279,7 @@ def _sharing_store(rank: int, world: int, device: torch.device) -> Iterator[Proc
 
 
 def _outlive_the_launchers_word(processes: Processes) -> None:
-    """Go on for what is left to say where the launcher ends this process, as another one failed.
+    """Survive the launcher's SIGTERM after another process failed, to print the rest.
 
     It sends SIGTERM then, which ends the command as Ctrl-C does, and waits half a minute. By then
     a collective has failed too. The command ends afterwards, so nothing is put back.

@@ -91,7 +91,7 @@ def _check_value(
     value: Any,
     place: Place | None,
 ) -> None:
-    """Refuse an argument, and what makes transformers or timm fetch files without a request."""
+    """Refuse an argument, and values with which transformers or timm fetch files unasked."""
     if argument in refused:
         _refuse(f"be given to `{name}`", argument, refused, place)
     library = below(module, ["transformers"])
@@ -177,7 +177,7 @@ def check_sizes(name: str, arguments: Mapping[str, Any], place: Place | None) ->
 
 
 def _numbers(arguments: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Each full number in a mapping, under the name that says what it is."""
+    """Yield each full number in a mapping, under its name."""
     for key, value in arguments.items():
         if isinstance(value, Mapping):
             yield from _numbers(value)

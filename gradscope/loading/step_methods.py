@@ -101,7 +101,7 @@ def step_method(
 
 
 def check_given(found: StepMethod | None, inputs: Any, target: Any, place: Place | None) -> None:
-    """Refuse to make up what a method takes as a full batch: no layer says what is in it.
+    """Refuse to invent a full batch for a method: no layer shows its contents.
 
     Raises:
         ConfigError: no input was named, or a target that is drawn to fit an output.

@@ -60,7 +60,7 @@ def replace(
     instantiate: Callable[[Mapping[str, Any], str], Any],
     place: Where = nowhere,
 ) -> list[str]:
-    """Put new modules in the place of named ones, on the device of what was there.
+    """Replace named modules by new ones, on the old ones' device.
 
     Raises:
         ConfigError: no module of that name (the closest is offered), or no module to put there.
@@ -157,7 +157,8 @@ def resolve(
     tensor: Callable[[Any, str], Any],
     place: Where = nowhere,
 ) -> tuple[Intervention, ...]:
-    """The interventions with what their patterns select in ``model``.
+    """Return the interventions with the modules or parameters that their patterns select in
+    ``model``.
 
     ``tensor`` makes a tensor of a value that is no number, for the key that it is given.
 

@@ -41,7 +41,7 @@ _DOING = {
 
 
 class Targets:
-    """Builds what one config names.
+    """Builds the objects that one config names.
 
     ``directory`` is its folder, ``place`` says where a key is, ``typed`` whether its value
     is on the command line, and in no file. ``notices`` says which arguments came to nothing.
@@ -61,7 +61,7 @@ class Targets:
         self.notices: list[str] = []
 
     def instantiate(self, mapping: Mapping[str, Any], key: str) -> Any:
-        """Build what a ``_target_`` mapping asks for, its nested ones first.
+        """Build the object of a ``_target_`` mapping, its nested ones first.
 
         A function as the loss is the loss itself: it is bound, and called once there is an output.
 
@@ -101,7 +101,7 @@ class Targets:
         return made
 
     def build(self, value: Any, key: str) -> Any:
-        """``value`` with each target mapping in it replaced by what it builds."""
+        """Return ``value`` with each target mapping in it replaced by the object built."""
         if is_target(value):
             return self.instantiate(value, key)
         if isinstance(value, Mapping):
@@ -122,7 +122,7 @@ class Targets:
         like: Any = None,
         downloads: bool = False,
     ) -> Any:
-        """Call (or bind) what ``name`` stands for, and say whose fault it is when that fails.
+        """Call (or bind) the object ``name``, and name the responsible code if that fails.
 
         ``like`` is what the arguments are passed on to, to know which names it takes; ``downloads``
         is whether weights were asked for.
@@ -150,7 +150,9 @@ class Targets:
     def wall(
         self, found: Any, name: str, key: str = "model", *, downloads: bool = False
     ) -> Wall | None:
-        """The wall around a library's code; None for the user's own, and what --allow lets in."""
+        """Return the wall around a library's code; None for the user's own, or allowed by
+        --allow.
+        """
         module = getattr(found, "__module__", None) or ""
         resolved = f"{module}.{getattr(found, '__qualname__', '')}"
         file = getattr(sys.modules.get(module), "__file__", None)
@@ -223,7 +225,7 @@ class Targets:
 
 
 def _by_name(found: Any, args: Sequence[Any]) -> dict[str, Any]:
-    """Positional arguments by the callee's names: what is refused is refused there too."""
+    """Return positional arguments by the callee's names, so that refusals apply to them too."""
     try:
         return dict(inspect.signature(found).bind_partial(*args).arguments)
     except (TypeError, ValueError):

@@ -64,7 +64,7 @@ def class_id(word: str, classes: tuple[str, ...] | None, count: int) -> int:
 
 @dataclass(frozen=True)
 class Viewer:
-    """A model and what it makes of a picture: ``transform`` gives [C, H, W] as the model takes it.
+    """A model and its input transform: ``transform`` gives [C, H, W] as the model takes it.
 
     ``classes`` are names by class id, where the weights come with them or the config has them, and
     then ``named`` is where; ``random`` says that the weights were drawn, not learnt. ``inputs`` is

@@ -1,4 +1,4 @@
-"""The second wall: what a library may do while it builds what a config names.
+"""The second wall: the allowed actions of a library while it builds a config's object.
 
 The first wall (policy.py, refused_arguments.py) goes by names, and so it is always older than the
 libraries. This one asks what is about to happen: Python's audit events (PEP 578) tell of it before
@@ -204,7 +204,7 @@ class Refused(ConfigError):
 
 
 class Wall:
-    """A context: what ``name`` stands for is called in it, and may not reach outside the process.
+    """A context in which ``name``'s object is called, without reach outside the process.
 
     Args:
         name: what is built, as the config has it.
@@ -255,7 +255,7 @@ class Wall:
             raise refusals[0] from (error if error is not refusals[0] else error.__cause__)
 
     def refusal(self, deed: str) -> Refused:
-        """The error for what was about to happen."""
+        """Return the error for the refused action."""
         return Refused(
             f"`{self.name}` was about to {deed}, which no config can make it do",
             place=self.place,

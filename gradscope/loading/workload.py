@@ -79,7 +79,7 @@ def load(
     inputs: Any = None,
     processes: Processes | None = None,
 ) -> Workload:
-    """Build what a config asks for; ``allow`` and GRADSCOPE_ALLOW widen what it may import.
+    """Build the workload of a config; ``allow`` and GRADSCOPE_ALLOW permit more imports.
 
     Args:
         loaded: the config.
@@ -164,7 +164,7 @@ def load(
 
 
 def load_model(loaded: LoadedConfig, allow: Sequence[str] = ()) -> nn.Module:
-    """The model alone, as ``load`` makes it: what it takes need not be known.
+    """Return the model alone, as ``load`` builds it; its inputs need not be known.
 
     Raises:
         GradscopeError: as ``load``.
@@ -174,7 +174,7 @@ def load_model(loaded: LoadedConfig, allow: Sequence[str] = ()) -> nn.Module:
 
 @dataclass
 class BuiltModel:
-    """The model on its device, and what was found out on the way."""
+    """The model on its device, with facts found while building it."""
 
     model: nn.Module
     kind: ModelKind
@@ -313,7 +313,7 @@ def _effective(
     weights: str | None,
     make_optimizer: Callable[[nn.Module], Optimizer] | None,
 ) -> dict[str, Any]:
-    """The config with what its defaults came to, as plain JSON data."""
+    """Return the config with resolved defaults, as plain JSON data."""
     values: dict[str, Any] = loaded.config.model_dump(mode="json")
     values["device"] = str(device)
     values["dtype"] = str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""The gradient of each sample of a batch: norms, shares, and what they say of the batch's size.
+"""The gradient of each sample of a batch: norms, shares, and the batch's noise scale.
 
 ``contributions.py`` takes the gradients apart, ``layers.py`` knows how for each class of module; to
 add a class, add a function there. ``noise_scale.py`` estimates the noise of the gradient.

@@ -24,7 +24,7 @@ _LAYERS = 3
 
 @dataclass(kw_only=True)
 class _OutputKept(Observer):
-    """Keeps what the model returned."""
+    """Keeps the model's output."""
 
     output: Any = None
 

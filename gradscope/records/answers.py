@@ -1,4 +1,4 @@
-"""Answers on gradients that are not useful: cause, place, and what could not be judged."""
+"""Answers on gradients that are not useful: cause, place, and unjudged rules."""
 
 from __future__ import annotations
 

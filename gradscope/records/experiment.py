@@ -1,4 +1,4 @@
-"""An experiment: short trainings of one script that differ in one thing, and what they say."""
+"""An experiment: short trainings of one script that differ in one thing, and their results."""
 
 from __future__ import annotations
 

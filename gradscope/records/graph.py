@@ -1,4 +1,4 @@
-"""The autograd graph, of the loss or of one output, and what holds of every such graph."""
+"""The autograd graph of the loss or of one output, and properties of every such graph."""
 
 from __future__ import annotations
 

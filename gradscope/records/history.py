@@ -1,4 +1,4 @@
-"""A training run as it is shown: its header, its steps, and what was measured over them."""
+"""A training run for display: its header, its steps, and measurements over them."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def load_any(path: Path) -> Shown | AutogradGraph:
 
 
 def load_shown(path: Path) -> Shown:
-    """Read what ``gradscope show`` shows of a file.
+    """Read a file that ``gradscope show`` can show.
 
     Raises:
         ConfigError: the file is missing, unreadable or another.

@@ -37,7 +37,7 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class AxisResult:
-    """One axis: whether the outputs depend on what they must not see along it.
+    """One axis: the outputs' forbidden dependencies along it.
 
     Attributes:
         axis: one of ``AXES``.

@@ -1,4 +1,4 @@
-"""A model's modules and parameters, and what their calls did."""
+"""A model's modules and parameters, and the facts of their calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ModuleCall:
 
 @dataclass(frozen=True, slots=True)
 class ParameterStats:
-    """One parameter, what the run added to its ``.grad``, and how far the optimizer moved it."""
+    """One parameter, the gradient that the run added, and the optimizer's update of it."""
 
     name: str
     shape: tuple[int, ...]
@@ -82,7 +82,7 @@ class ModuleFacts:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Two operations of the autograd graph that meet: what ``op`` computed went into ``into``.
+    """Two connected operations of the autograd graph: the result of ``op`` went into ``into``.
 
     Operations that only move numbers (views, casts, permutations) are passed over. A name is the
     innermost module that made the operation, None outside every module.

@@ -60,7 +60,7 @@ class ParameterPlacement:
 
 @dataclass(frozen=True, slots=True)
 class ParallelRun:
-    """The processes of a run, and what each has of the model.
+    """The processes of a run, and each one's part of the model.
 
     Attributes:
         kind: ddp, fsdp, tp, or "fsdp x tp".

@@ -20,7 +20,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class RelatedLine:
-    """A line that had a part in an error: it saved what another mutated or freed, or made it."""
+    """A line with a part in an error: it saved a tensor that another line mutated or freed, or made
+    it.
+    """
 
     role: str  # saved | mutated | freed | carried | made
     file: str

@@ -154,7 +154,7 @@ class TrainingStep:
 
 @dataclass(frozen=True, slots=True)
 class StepSample:
-    """One model in one sampled step: what ``inspect`` would have recorded.
+    """One model in one sampled step, recorded as by ``inspect``.
 
     Gradients in ``report`` are those at the end of the last backward, without the loss scale;
     ``clipped`` has the norms of those that the optimizer got, by parameter, where they differ.

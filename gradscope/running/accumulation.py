@@ -53,7 +53,7 @@ class _Gradients:
 
 @dataclass
 class _Comparison:
-    """One step in one batch and in micro-batches, with and without what may make them differ."""
+    """One step in one batch and in micro-batches, with and without each possible difference."""
 
     step: Step
     sizes: list[int] = field(default_factory=list)

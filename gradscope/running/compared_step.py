@@ -104,7 +104,7 @@ class Comparison(StepProbe):
         return self._share
 
     def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
-        """Hold what the step left against what the tape's left."""
+        """Compare the step's results with the tape's."""
         super().end(loss, parameters)
         self.missing = self.tape.gradients.keys() - self.gradients.keys() - self.summed
         if self.samples and not self.samples.complete:

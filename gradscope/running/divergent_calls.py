@@ -95,7 +95,7 @@ def divergent_calls(found: Divergence) -> tuple[list[DivergentCall], list[Diverg
 
 
 def value_noise(found: Divergence, key: ProbeKey) -> Noise:
-    """Of what a call takes or returns."""
+    """Return the noise of a call's input or output."""
     return Noise.of([one.values.get(key) for one in found.noise], found.step)
 
 
@@ -194,7 +194,7 @@ def is_compiled(workload: Workload) -> bool:
 
 @dataclass(kw_only=True)
 class _OutputRecorder(LossRecorder):
-    """Keeps what the model returned, too."""
+    """Keeps the model's output, too."""
 
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
 

@@ -123,7 +123,7 @@ class GradientObserver(Observer):
             self.first_nonfinite = step.number
 
     def wants_update(self, step: Step) -> bool:
-        """Not after the last one: its gradients are what is asked about."""
+        """Return False after the last step: its gradients are the answer."""
         return step.number + 1 < step.workload.steps
 
     def around_update(self, step: Step) -> AbstractContextManager[None]:

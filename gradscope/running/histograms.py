@@ -25,7 +25,7 @@ _LOWEST, _HIGHEST = -1074, 1023
 
 
 def counted(tensor: torch.Tensor) -> dict[str, Any]:
-    """The fields of a ``Histogram`` that say what is in a tensor; complex numbers by modulus."""
+    """Return the fields of a ``Histogram`` for a tensor; complex numbers by modulus."""
     bins = torch.zeros(2, _HIGHEST - _LOWEST + 1, dtype=torch.int64)
     zeros = nan = inf = numel = 0
     for chunk in _chunks(tensor.detach()):
@@ -67,7 +67,7 @@ def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 @dataclass
 class _Output:
-    """An output of a call: its histogram as it was returned, and what backward sends to it."""
+    """An output of a call: its histogram as it was returned, and its gradient."""
 
     activation: Histogram
     gradient: torch.Tensor | None = None
@@ -87,7 +87,7 @@ class _Outputs:
     found: list[_Output] = field(default_factory=list)
 
     def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """Count what the call returned, and wait for its gradient."""
+        """Count the call's outputs, and wait for their gradients."""
         call = self.calls.end(module)
         if call is None or call.recomputed:
             return

@@ -1,4 +1,4 @@
-"""Steps under a recorder: what flows through every call, and what the parameters get of it."""
+"""Steps under a recorder: activations and gradients of every call, and of the parameters."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class StepProbe:
         return gradient
 
     def end(self, loss: torch.Tensor, parameters: Gradients) -> None:
-        """Keep what the step left."""
+        """Keep the step's results."""
         self.loss, self.arrived = loss, parameters
 
 
@@ -187,7 +187,7 @@ class Tape(StepProbe):
         return self._copies.enter(tensor.detach().clone(), value)
 
     def gradient(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
-        """Keep the gradient; held, it is written to by nobody."""
+        """Keep the gradient; a held tensor is not written to."""
         self.gradients.setdefault(key, []).append(gradient.detach())
         return gradient
 

@@ -159,7 +159,7 @@ def gradients(step: Step) -> _StepGradients:
 
 
 class Verifier:
-    """Holds the gradients of a plain step and what a second plain step differed by."""
+    """Holds the gradients of a plain step, and a second plain step's difference."""
 
     def __init__(self, plain_step: Callable[[], _StepGradients]) -> None:
         self._first = plain_step()
@@ -226,7 +226,7 @@ class PlainStep:
 
 @dataclass(kw_only=True)
 class LossRecorder(Observer):
-    """Keeps what backward starts from, and says when it is there."""
+    """Keeps the root of backward, and reports when it is there."""
 
     arm: Callable[[], None] = lambda: None
     loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
@@ -240,7 +240,7 @@ class LossRecorder(Observer):
 
 
 class StepFailed(Exception):
-    """A step raised, which is the cause; ``phase`` says in which part, ``notes`` what else."""
+    """A step raised: the exception is the cause, ``phase`` its part, ``notes`` further facts."""
 
     def __init__(self, workload: Workload, phase: str, *notes: str) -> None:
         super().__init__(phase)

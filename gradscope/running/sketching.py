@@ -113,7 +113,7 @@ class _Projections(StepProbe):
 def sketches(
     workload: Workload, modules: Collection[str], number: int = 0
 ) -> tuple[tuple[Sketch, ...], list[str]]:
-    """Sketches of what the calls of some modules took and returned, and of their parameters.
+    """Sketch the inputs and outputs of some modules' calls, and their parameters.
 
     Args:
         workload: the workload to run; its state is restored.

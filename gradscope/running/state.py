@@ -207,7 +207,7 @@ def _gradient(leaf: torch.Tensor) -> Restore:
 
 
 def _value(tensor: torch.Tensor) -> Restore:
-    """Its memory and what was in it, and the version by which a pending backward knows it.
+    """Return a function that restores the tensor's memory, its values, and its version.
 
     Of a tensor that is spread over processes, this one's part.
     """
@@ -290,7 +290,7 @@ def _modes() -> list[int]:
 
 
 def _leave_modes(before: list[int]) -> None:
-    """Leave what the model's code entered and never left."""
+    """Leave modes that the model's code entered and never left."""
     for (stack, pop), count in zip(_STACKS, before, strict=True):
         for _ in range(len(stack()) - count):
             pop()

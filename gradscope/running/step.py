@@ -82,7 +82,7 @@ class Observer:
         return nullcontext()
 
     def after_backward(self, step: Step) -> None:
-        """All backwards are done, and nobody holds the graph any more."""
+        """All backwards are done, and the graph is released."""
 
     def wants_update(self, step: Step) -> bool:
         """Return True if the optimizer, if there is one, makes its step."""
@@ -139,7 +139,7 @@ class Step:
 
     @property
     def named_inputs(self) -> list[tuple[str, torch.Tensor]]:
-        """The same, by the names that a reader has for them; what is nested shares one."""
+        """Return the same, by the names that a reader has for them; nested tensors share one."""
         positional = len(self.clone.args)
         return [(_input_name(path, positional), t) for path, t in self.inputs.items()]
 
@@ -175,7 +175,7 @@ class Step:
             yield replace(self, clone=own, part=part)
 
     def forward(self) -> GraphRoot:
-        """Seeded forward and loss; what backward starts from.
+        """Run the seeded forward and the loss; return the root of backward.
 
         Of micro-batches the first is seeded, and the loss of each is divided by their number.
         """
@@ -202,7 +202,7 @@ class Step:
         return root
 
     def loss(self) -> torch.Tensor:
-        """``forward``, for those who start from a tensor."""
+        """Run ``forward`` for a caller that starts from a tensor."""
         root = self.forward()
         assert isinstance(root, torch.Tensor)
         return root
@@ -330,14 +330,14 @@ def as_found(workload: Workload, *, weights: bool | None = None) -> Iterator[Non
 
 
 def _modules(workload: Workload) -> list[nn.Module]:
-    """The model, with what spreads it over processes, and the loss where it is a module."""
+    """Return the model, with its parallel wrappers, and the loss if it is a module."""
     loss = workload.criterion.spec
     model = workload.model if workload.parallel is None else workload.parallel.outer
     return [model, *([loss] if isinstance(loss, nn.Module) else [])]
 
 
 def cloned_batch(batch: Batch) -> Batch:
-    """A batch on tensors of its own: what the model or the loss writes into them stays there."""
+    """Return the batch on copies of its tensors, for the model or the loss to write into."""
 
     def clone(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)

@@ -98,7 +98,7 @@ class _Passes:
         return took
 
     def twice(self, size: int) -> float:
-        """The better of two passes: the first of a shape pays for what is prepared only once."""
+        """Return the better time of two passes: the first of a shape includes one-time setup."""
         return min(self.step(size), self.step(size))
 
     def measure(self) -> None:
@@ -168,7 +168,7 @@ class _Passes:
         return wins
 
     def rest(self, size: int) -> None:
-        """Run what is left, in halves where memory does not suffice."""
+        """Run the remaining items, in halves if memory does not suffice."""
         while self.left:
             size = min(size, self.left)
             try:

@@ -1,4 +1,4 @@
-"""From pictures to the number that is explained: how a model is called, what is read of it."""
+"""From pictures to the explained number: the call of a model, and the reading of its output."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ModelInputs:
         return self._with(lambda tensor: self._picked(tensor, places), len(rows))
 
     def first(self, rows: int) -> ModelInputs:
-        """The call for as many pictures, all of which get the first row of what is held fixed."""
+        """Return the call for as many pictures, each with the first row of the fixed inputs."""
         return self.some([0] * rows)
 
     def call(self, model: nn.Module, pictures: Tensor, owners: Tensor) -> Any:

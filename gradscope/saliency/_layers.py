@@ -34,7 +34,7 @@ class Choice:
 
 @dataclass(slots=True)
 class _Candidate:
-    """One map that some call made: who, the tensor's place in the graph, what it is."""
+    """One map that a call made: the module, the tensor's place in the graph, its form."""
 
     name: str
     edge: GradientEdge
@@ -189,7 +189,7 @@ Scores = Callable[[Tensor], Tensor]
 
 @dataclass(slots=True)
 class LayerCall:
-    """One call of the target layer: a copy of what it gave, and what to differentiate by."""
+    """One call of the target layer: a copy of its output, and the tensor to differentiate by."""
 
     activation: Tensor
     by: Tensor | GradientEdge

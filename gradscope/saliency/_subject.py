@@ -1,4 +1,4 @@
-"""The model, the images and the score to explain: what all methods share, computed once."""
+"""The model, the images and the score to explain: shared by all methods, computed once."""
 
 from __future__ import annotations
 

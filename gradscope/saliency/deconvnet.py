@@ -1,4 +1,4 @@
-"""Deconvnet: the gradient with only what is positive sent back through each ReLU."""
+"""Deconvnet: the gradient with only its positive part sent back through each ReLU."""
 
 from __future__ import annotations
 

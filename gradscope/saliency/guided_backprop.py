@@ -76,7 +76,7 @@ class Coverage:
 
 
 def ruled_gradient(subject: Subject, rule: Rule) -> tuple[Tensor, Coverage]:
-    """The input's gradient [N, C, H, W] under a rule for ReLU, and what the rule covered.
+    """Return the input's gradient [N, C, H, W] under a rule for ReLU, and the rule's coverage.
 
     Raises:
         OptionError: the model has no ReLU, so that this would be the plain gradient.

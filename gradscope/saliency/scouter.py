@@ -1,4 +1,4 @@
-"""SCOUTER: what the target's own slot attends to, in a model that scores by slot attention."""
+"""SCOUTER: the attention of the target's own slot, in a model that scores by slot attention."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def table_rows(table: Table, width: int | None, *, rule: bool = True) -> Iterato
 
 
 def table_lines(table: Table, width: int | None) -> Iterator[Text]:
-    """A table under its title, with what was hidden and the legend below."""
+    """Yield a table under its title, with its hidden columns and the legend below."""
     yield Text.assemble((table.title, "bold"), f"  {table.caption}" if table.caption else "")
     yield from table_rows(table, width)
     # A column without a name belongs to its neighbour.

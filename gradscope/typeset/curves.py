@@ -26,7 +26,8 @@ def curve(
     last: int,
     width: int,
 ) -> str:
-    """A column for each stretch of the steps ``first`` to ``last``: the median of what is there.
+    """Draw a column for each stretch of the steps ``first`` to ``last``: the median of its
+    values.
 
     A stretch between two steps is drawn as the one before it, for nothing else is known; where
     a step has no value there is a blank, and a mark where something was ``lost``: at those steps it
@@ -144,7 +145,7 @@ def log_bars(values: Sequence[float | None]) -> list[str]:
 
 
 def bar(part: float, cells: int = _CELLS) -> str:
-    """A bar of a share of its full length; what is not nothing shows."""
+    """Return a bar of a share of its full length; any value above 0 is visible."""
     eighths = max(1, round(part * cells * 8))
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 

@@ -1,4 +1,4 @@
-"""Tables of cells, and which of their columns fit a width: rich sets what is planned here."""
+"""Tables of cells, and the columns that fit a width: rich sets the planned table."""
 
 from __future__ import annotations
 
@@ -148,7 +148,9 @@ def _total(shown: Sequence[int], widths: Sequence[int]) -> int:
 def _drop(
     table: Table, shown: Sequence[int], widths: Sequence[int], width: int, bound: int
 ) -> list[int]:
-    """Without the columns that say least, until the rest fits; two always stay, else what table."""
+    """Drop the least important columns until the rest fits; two always stay, else it is no
+    table.
+    """
     found = list(shown)
     while not table.fixed and len(found) > 2 and _total(found, widths) > width:
         candidates = [i for i in found[1:] if table.columns[i].keep < bound]

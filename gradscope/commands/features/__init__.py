@@ -1,4 +1,4 @@
-"""``gradscope features``: what layers look for, and how they see pictures; a file a command."""
+"""``gradscope features``: filters, activations and feature space; a file a command."""
 
 EXAMPLES = (
     ("gradscope features filters", "The filters of the bundled network's first convolution."),
@@ -10,4 +10,4 @@ EXAMPLES = (
 
 
 def run() -> None:
-    """See what layers look for and how they see pictures: filters, activations, feature space."""
+    """Show a network's filters, its responses to pictures, and its feature space."""

@@ -207,8 +207,7 @@ class FeatureOutput:
 
     @contextmanager
     def running(self, timeout: float | None) -> Iterator[None]:
-        """Within this the model runs: what it prints is not the result, what it raises is
-        reported."""
+        """Run the model in the block: its prints go to standard error, its errors are reported."""
         try:
             with running(timeout):
                 yield
@@ -220,7 +219,7 @@ class FeatureOutput:
             raise
 
     def write(self, result: FeatureResult, *name: str, also: Sequence[Path] = ()) -> None:
-        """The picture, called ``name``, and what there is to say; or the report.
+        """Write the picture, called ``name``, and the notices; or the report.
 
         ``also`` are files that are written by now.
         """

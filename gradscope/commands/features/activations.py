@@ -1,4 +1,4 @@
-"""``gradscope features activations``: what the channels of layers respond to."""
+"""``gradscope features activations``: the responses of layers' channels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(
     sheet: SheetOptions,
     display: DisplayOptions,
 ) -> None:
-    """Draw what the channels of a layer respond to: the strongest first; dead ones are counted.
+    """Draw the responses of a layer's channels: the strongest first; dead ones are counted.
 
     One picture: its map in each channel. Several, or a folder: the pictures with the strongest
     response of each channel, and its position. Without `-l`: the last layer with a map.

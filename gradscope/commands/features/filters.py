@@ -1,4 +1,4 @@
-"""``gradscope features filters``: what the filters of a convolution look like."""
+"""``gradscope features filters``: the filters of a convolution as pictures."""
 
 from __future__ import annotations
 

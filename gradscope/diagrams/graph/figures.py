@@ -122,7 +122,7 @@ def _shared(one: Group, other: Group, depths: dict[int, int]) -> int:
 
 
 def _range(group: Group) -> None:
-    """A fold shows what enters its first member, and the range over all."""
+    """Show a fold as its first member's gradient, and the range over all."""
     first = group.members[0]
     norms = [one.grad_norm for one in group.members if one.grad_norm is not None]
     group.grad_norm, group.nonfinite, group.mark = first.grad_norm, first.nonfinite, first.mark

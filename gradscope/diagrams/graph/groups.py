@@ -126,7 +126,7 @@ def _opens_fully(root: Group, limit: int) -> bool:
 
 
 def shown(root: Group, is_open: Callable[[Group], bool]) -> dict[int, Group | int]:
-    """For every operation what stands for it: itself, or the closed group that hides it.
+    """Map every operation to its display: itself, or the closed group that hides it.
 
     An open fold shows its first member; the others' operations are stood for by those of the first.
     """
@@ -202,7 +202,7 @@ def dotted(group: Group) -> str:
 def chain(
     path: Sequence[int], root: Group, flow: Flow, is_open: Callable[[Group], bool]
 ) -> Iterator[str]:
-    """A path's stations, modules instead of what happens inside one."""
+    """Yield a path's stations, with modules in place of their contents."""
 
     def entered(group: Group) -> bool:
         held = group.name == "" or any(True for _ in group.groups())
@@ -268,7 +268,7 @@ def _within(parts: list[Group | int], flow: Flow) -> tuple[str, ...]:
 
 
 def shorten(root: Group, flow: Flow) -> None:
-    """Cut every long row of modules for good; what ``--expand`` names stays as it is."""
+    """Cut every long row of modules for good; groups in ``--expand`` stay as they are."""
     groups = list(below(root))
     for group in groups:  # grows while it is read: a long row may be cut into long ones
         held = any(True for _ in group.groups())

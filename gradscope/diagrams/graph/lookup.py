@@ -1,4 +1,4 @@
-"""Finds places in a graph by name, the part between them, and what is not in the graph and why.
+"""Finds places in a graph by name, the part between them, and the reason why a name is absent.
 
 The graph's start is found by its own word first, then modules, parameters and inputs by their
 names, a module's call as ``cell#2``, and then patterns. A module that has the start's name is found
@@ -200,7 +200,7 @@ def _between(
 
 
 def _part(graph: AutogradGraph, kept: set[int], lost: list[str], view: GraphView) -> AutogradGraph:
-    """The record of the kept nodes alone: it says nothing of what was left out."""
+    """Return the record of the kept nodes alone, without a hint of the others."""
     nodes = tuple(_within(node, kept) for node in graph.nodes if node.id in kept)
     inside = {node.name for node in nodes if node.kind == "parameter"}
     start = _words(view.sources) or graph.start
@@ -231,7 +231,7 @@ def _onward(node: GraphNode) -> tuple[int, ...]:
 
 
 def _within(node: GraphNode, kept: set[int]) -> GraphNode:
-    """The node without its edges to what is left out."""
+    """Return the node without edges to dropped nodes."""
     to = tuple(edge if edge is not None and edge[0] in kept else None for edge in node.to)
     return replace(node, to=to, inner=tuple(edge for edge in node.inner if edge[0] in kept))
 
@@ -260,7 +260,7 @@ def _saved(nodes: tuple[GraphNode, ...]) -> int | None:
 
 
 def check_layers(graph: AutogradGraph, patterns: Sequence[str]) -> None:
-    """Check ``--layers`` and ``--exclude`` against what a saved graph knows of its model.
+    """Check ``--layers`` and ``--exclude`` against a saved graph's modules.
 
     Raises:
         LayerError: a pattern matches none of its modules, or together they leave none.
@@ -270,7 +270,7 @@ def check_layers(graph: AutogradGraph, patterns: Sequence[str]) -> None:
 
 
 def check_expand(graph: AutogradGraph, patterns: Sequence[str]) -> None:
-    """Check ``--expand``, which opens what has operations.
+    """Check ``--expand``, which opens groups with operations.
 
     Raises:
         LayerError: a pattern matches no module with operations.

@@ -1,4 +1,4 @@
-"""The page to explore a graph: what its script is given, and what can be read without script.
+"""The page to explore a graph: its script's data, and the text without script.
 
 ``assets`` holds the template, its style, and its script in parts.
 """

@@ -90,7 +90,7 @@ def embed(graph: AutogradGraph, view: GraphView, root: Group, flow: Flow) -> dic
 
 
 def zip_parts(shown: Tree) -> Iterator[tuple[Group, list[Group | int]]]:
-    """Each group with what it shows."""
+    """Yield each group with its shown parts."""
     return zip(shown.groups, shown.parts, strict=True)
 
 
@@ -203,7 +203,7 @@ def _own(parts: list[Group | int], held: dict[int, int]) -> Iterator[int]:
 def _open(
     shown: Tree, entries: list[dict[str, Any]], wanted: Callable[[Group], bool], view: GraphView
 ) -> None:
-    """Mark what is open at first: what the view asks for, outer groups first, while there is room.
+    """Mark the groups open at first: those of the view, outer ones first, while there is room.
 
     A fold opens into its members, and its first member with it; on the page's own account only
     where that leaves few boxes.

@@ -28,7 +28,7 @@ MARKS = {
 
 
 def escaped(text: str) -> str:
-    """Text for HTML, what does not print written as its escape."""
+    """Return text for HTML, with unprintable characters as escapes."""
     return html.escape(plain(text), quote=True)
 
 

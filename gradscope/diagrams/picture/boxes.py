@@ -186,7 +186,7 @@ class Scale:
         return tuple(map(number if self.by == "gradient" else _bytes, self._values(3)))
 
     def legend(self, fills: Iterable[str]) -> tuple[tuple[str, str], ...]:
-        """Swatches with words: what else was used than the scale."""
+        """Return swatches with words: the fills used beside the scale."""
         used = set(fills)
         others = ((ZERO, "zero"), (MISSING, "no gradient"), (NONFINITE, "NaN or Inf"))
         return tuple(pair for pair in others if pair[0] in used)

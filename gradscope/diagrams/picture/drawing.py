@@ -129,7 +129,7 @@ def _reduced(
 
 
 def _captioned(drawing: Drawing, graph: AutogradGraph, view: GraphView, colors: Scale) -> Drawing:
-    """The drawing with what is above it."""
+    """Return the drawing with its caption."""
     title, notes = caption(graph)
     return replace(
         drawing,

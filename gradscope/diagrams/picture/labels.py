@@ -67,7 +67,7 @@ def leaf_lines(node: GraphNode) -> tuple[str, ...]:
 
 
 def group_lines(group: Group) -> tuple[str, ...]:
-    """A closed group: what it is, how much is in it, the gradient that enters."""
+    """Return the lines of a closed group: its name, its size, the gradient that enters."""
     facts = [plural(group.ops, "op")]
     if group.parameters:
         facts.append(plural(group.parameters, "parameter"))

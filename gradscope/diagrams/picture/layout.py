@@ -31,7 +31,7 @@ from gradscope.typeset.numbers import number
 
 
 def laid_out(graph: AutogradGraph, view: GraphView, form: str) -> tuple[bytes, Drawing]:
-    """The picture in a format of Graphviz, and what it shows.
+    """Return the picture in a format of Graphviz, and its drawing.
 
     Each attempt may take ``view.timeout`` seconds; ``view.say`` hears what was drawn instead.
 

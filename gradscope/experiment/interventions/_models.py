@@ -48,7 +48,7 @@ def on_models(patches: ExitStack, found: Callable[[nn.Module], None]) -> None:
 
 
 def on_calls(patches: ExitStack, notes: dict[str, Any], change: Change) -> None:
-    """Each outermost call with gradients of a module is given what ``change`` makes of it.
+    """Apply ``change`` to the inputs of each outermost call with gradients.
 
     Outermost is a call that no other call is inside of, whether of the model or of a part that the
     script calls itself. ``notes`` counts them as "calls", and those that were changed.

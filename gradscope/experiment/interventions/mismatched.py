@@ -19,7 +19,7 @@ from gradscope.training.replicas import batch_comes_first
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
-    """Shift what the outermost calls are given along the batch, labels left out.
+    """Shift the inputs of the outermost calls along the batch, labels left out.
 
     By another number of samples each time: where targets follow a pattern, as 0, 1, 0, 1, a model
     learns them from the inputs of any fixed neighbour.

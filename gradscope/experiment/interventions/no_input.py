@@ -18,7 +18,7 @@ from gradscope.leaks.meaning import role_named
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
-    """Replace what the outermost calls are given. Labels, masks and lengths stay."""
+    """Replace the inputs of the outermost calls. Labels, masks and lengths stay."""
     kept: dict[tuple[int, str], torch.Tensor] = {}  # of the first call, by module and argument
 
     def change(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The learning rate stays what the optimizer was constructed with."""
+"""The learning rate stays at the optimizer's first value."""
 
 from __future__ import annotations
 

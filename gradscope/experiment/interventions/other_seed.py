@@ -24,7 +24,7 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
 
 
 def shifted(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of a seed that gets another one; None, or what is no whole number, stays."""
+    """Return a seeding function that uses another seed; None and non-integers stay."""
 
     @functools.wraps(original)
     def seed(*args: Any, **kwargs: Any) -> Any:

@@ -33,7 +33,7 @@ _SHOWN = 8
 def explain_error(
     failure: BaseException, phase: str, executing: list[Call], model: nn.Module | None = None
 ) -> ErrorRecord:
-    """The record of what stopped a run, as far as the exception and its traceback tell.
+    """Return the record of the exception that stopped a run, as far as its traceback shows.
 
     Args:
         failure: the exception, with its traceback.
@@ -86,7 +86,7 @@ def worth_again(record: ErrorRecord, failure: BaseException) -> bool:
 
 
 def explain_again(record: ErrorRecord, failure: BaseException, again: Again) -> ErrorRecord:
-    """The record with what only a second run can tell: who saved, wrote, freed, and the operands.
+    """Add the facts that need a second run: the operands, and who saved, wrote or freed them.
 
     The run is repeated under a watch. Where it does not raise the same again, or the user stops it,
     the record stays as it is.
@@ -140,7 +140,7 @@ def _same(one: BaseException, other: BaseException) -> bool:
 
 
 def _explained(record: ErrorRecord, case: Case) -> ErrorRecord:
-    """The record with what its kind has to say of the case."""
+    """Add the explanation of the record's kind."""
     kind = kinds().get(case.kind)
     explanation = None if kind is None else kind.explain(case)
     if explanation is None:

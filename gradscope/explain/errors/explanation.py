@@ -111,7 +111,7 @@ def method(text: str, call: str) -> str:
 
 
 def given_as(failed: FailedOperation, given: Operand) -> str:
-    """``the input `x` [2, 3]``: by what the user wrote, if it is one thing."""
+    """``the input `x` [2, 3]``: by the user's expression, if it is a single one."""
     word = failed.argument
     return f"the input{f' `{word}`' if word else ''} {list(given.shape)}"
 

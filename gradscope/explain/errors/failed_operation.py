@@ -21,7 +21,7 @@ _SPACES = ("torch.", "F.", "self.", "nn.", "np.", "numpy.", "math.")
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """The expression that was being evaluated: what it calls, and its operands as text."""
+    """Expression that was being evaluated: the name it calls, and its operands as text."""
 
     name: str = ""
     operands: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ _COUNTED = 1 << 24  # no more ids than this are read for their range
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that took part: what the user calls it, and what it is."""
+    """Tensor that took part: its name in the user's code, and its properties."""
 
     text: str | None
     shape: tuple[int, ...]

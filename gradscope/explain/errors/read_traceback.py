@@ -1,4 +1,4 @@
-"""The operation that raised, read off the frames: they still hold what they worked on.
+"""The operation that raised, read off the frames: these still hold its operands.
 
 Of a traceback, of an operation that runs now, and of calls nested until Python's limit.
 """
@@ -40,7 +40,9 @@ class ModelNames:
             self.modules = {id(module): name for name, module in model.named_modules()}
 
     def attribute(self, tensor: torch.Tensor) -> tuple[str, type | None] | None:
-        """The plain attribute of a module that holds it, and of what type, if that is no tensor."""
+        """Return the module's plain attribute that holds the tensor, and its type if that is no
+        tensor.
+        """
         for module in self.model.modules() if self.model is not None else ():
             for name, value in module.__dict__.items():
                 if not name.startswith("_") and any(t is tensor for t in _within(value)):

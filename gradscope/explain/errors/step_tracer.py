@@ -1,4 +1,4 @@
-"""Traces a second run: who saved which tensor, who wrote to it, who freed what it saved.
+"""Traces a second run: who saved which tensor, who wrote to it, who freed the saved ones.
 
 A mode sees the operations in the order in which the user's code calls them; the graph's nodes are
 distinguished by who made them. No hook on saved tensors is used: with one, autograd would no longer
@@ -138,7 +138,7 @@ class ErrorTracer:
         free_nodes(nodes)
 
     def failed(self, failure: BaseException) -> FailedOperation | None:
-        """The operation that raised ``failure``, or what ``failure`` was raised from."""
+        """Return the operation that raised ``failure`` or its cause."""
         chain: list[BaseException] = []
         one: BaseException | None = failure
         while one is not None and one not in chain:
@@ -158,7 +158,7 @@ class ErrorTracer:
         return self._memory.get(kept.memory)
 
     def run(self, call: TracedCall) -> Any:
-        """Run the operation, then note what it made, saved and wrote."""
+        """Run the operation, then note the tensors that it made, saved and wrote."""
         name, args = function_name(call.function), call.args
         operation = by_function(name)
         if operation.has(Trait.ASKS) or name.startswith((".", "_record_function")):

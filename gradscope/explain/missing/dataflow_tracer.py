@@ -1,4 +1,5 @@
-"""The second run: every operation seen, with what it took from which parameters and what it kept.
+"""The second run: every operation, with the parameters upstream of its arguments and of its
+result.
 
 A mode sees the operations as the user's code and ``torch.nn`` call them; the autograd graph says
 which gradient paths they kept, also where an operation is many in one or written in C++.
@@ -39,7 +40,7 @@ _CACHED_BITS = 11  # of the ints that Python makes only once, with room for late
 
 
 class Tracer:
-    """Follows what is computed from some parameters; ``run`` is for a watch of functions.
+    """Follows the data of some parameters; ``run`` handles each traced function.
 
     Args:
         model: names the modules.
@@ -69,7 +70,7 @@ class Tracer:
         self._disabled: str | None = None
 
     def run(self, call: TracedCall) -> Any:
-        """Run the operation, then note what it did."""
+        """Run the operation, then note its results."""
         name, args, kwargs = function_name(call.function), call.args, call.kwargs
         operation = by_function(name)
         if operation.has(Trait.ASKS, Trait.CARRIES_NOTHING):

@@ -74,7 +74,7 @@ def _name(expression: ast.expr) -> str:
 
 
 def why_disabled(frame: FrameType, last: CodeType, seen: str | None) -> tuple[str, str | None]:
-    """The cause where an operation ran without gradients, and what switched them off.
+    """Return the cause if an operation ran without gradients, and the code that disabled them.
 
     Args:
         frame: that of the operation or one inside it.

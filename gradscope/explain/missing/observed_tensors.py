@@ -22,7 +22,7 @@ from gradscope.nesting import find
 
 
 class Number(float):
-    """A float that came out of a tensor, and what was computed from it, with the values' numbers.
+    """A float read from a tensor or computed from one, with the numbers of its values.
 
     It is a float to everything else; the functions of ``math`` give a plain one.
     """
@@ -227,7 +227,7 @@ class ObservedTensors:
                 self._writes[memory] = number
 
     def renew(self, outputs: Iterable[torch.Tensor], memories: set[int]) -> None:
-        """Memory that no argument had is new: what was once at its address is gone."""
+        """Forget earlier tensors at the memory of new outputs."""
         for tensor in outputs:
             memory = memory_of(tensor)
             if memory not in memories:

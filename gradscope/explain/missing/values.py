@@ -1,4 +1,4 @@
-"""The values of the second run: each tensor's value, its sources, its line, and what cut it off.
+"""The values of the second run: each tensor's value, its sources, its line, and its cut.
 
 Sets of parameters are bit masks. A value comes after those it was computed from, so one sweep in
 either direction answers for all parameters at once.
@@ -24,7 +24,7 @@ CAUSES = ("no-grad", "detached", "non-differentiable")
 
 @dataclass(slots=True)
 class Value:
-    """One state of one tensor, or of what left for Python (then nothing is ``live``).
+    """State of a tensor, or of data that left for Python (then nothing is ``live``).
 
     Attributes:
         parents: the values it was computed from.
@@ -91,7 +91,7 @@ class LiveMasks:
         self._masks: dict[Node, int] = {}
 
     def of(self, tensor: torch.Tensor, observed: int) -> int:
-        """The mask of a tensor; ``observed`` is what its value is already known to lead to."""
+        """Return the mask of a tensor; ``observed`` is the mask of its known value."""
         if id(tensor) in self._bits:
             return self._bits[id(tensor)]
         if not tensor.requires_grad or tensor.grad_fn is None:
@@ -209,7 +209,7 @@ def _lost_paths(
 
 
 def _leaving(flow: Flow, last_uses: dict[int, int]) -> list[tuple[Value, int]]:
-    """The operations that gave Python what the last values with a path went into, oldest first."""
+    """Return the operations that passed the last values with a path to Python, oldest first."""
     upstream = [0] * len(flow.values)
     found = []
     for number, value in enumerate(flow.values):
@@ -250,7 +250,7 @@ def _first_cuts(flow: Flow) -> Iterator[tuple[int, int]]:
 
 
 def _take(flow: Flow, cuts: list[tuple[int, int]], left: int, found: list[Cut]) -> int:
-    """Give each parameter of ``left`` the first cut by precedence; what is left then."""
+    """Give each parameter of ``left`` the first cut by precedence; return the rest."""
     for cause in CAUSES:
         for number, lost in cuts:
             value = flow.values[number]

@@ -1,4 +1,4 @@
-"""The reason of any operation: by its elements, its rows, sums, products, or what it was given."""
+"""Reasons for any operation: by its elements, its rows, sums, products, or its inputs."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ _SKIP = "skip such a batch, or sum (`reduction='sum'`) and divide by `max(count,
 
 
 def _picked(result: NonFiniteResult) -> Reason | None:
-    """The negative log-likelihood: what it averages over."""
+    """Explain a negative log-likelihood by the entries that it averages over."""
     target, weight = result.arguments.get("target"), result.arguments.get("weight")
     ignored = int(result.number("ignore_index", -100))
     if not isinstance(target, torch.Tensor) or result.kind != NAN:

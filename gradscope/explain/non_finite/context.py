@@ -74,7 +74,7 @@ class NodeSites:
         self._last = torch._C._autograd._get_sequence_nr()
 
     def of(self, node: Node) -> tuple[CallSite, int | None, str | None, bool]:
-        """Place, call, function, and whether hooks are before what the node has saved."""
+        """Return place, call and function, and True if hooks cover the node's saved tensors."""
         number = node._sequence_nr()
         if not self._first <= number < self._last:
             return CallSite(), None, None, True

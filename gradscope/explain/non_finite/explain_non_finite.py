@@ -96,7 +96,7 @@ def _run_call(
     backward: Callable[[Any], Iterable[tuple[str, torch.Tensor]]] | None,
     tracer: NonFiniteTracer,
 ) -> tuple[NonFiniteOrigin, ...]:
-    """Run the call; what was found not finite without an origin."""
+    """Run the call; return the non-finite values without an origin."""
     left: list[NonFiniteOrigin] = []
     with hooked(watchable(model), tracer.enter, tracer.leave):
         try:
@@ -116,7 +116,7 @@ def _run_call(
 
 
 def _came_unseen(tracer: NonFiniteTracer, output: Any) -> Iterator[NonFiniteOrigin]:
-    """NaN and Inf in what a call gave, and comes from no operation that was seen."""
+    """Yield NaN and Inf in a call's output without a traced origin."""
     with tracer.quiet():
         for name, tensor in find(output, torch.Tensor):
             found = level(tensor)
@@ -131,7 +131,7 @@ def _run(
     step: Callable[[], None] | None,
     tracer: NonFiniteTracer,
 ) -> tuple[NonFiniteOrigin, ...]:
-    """Run the step; what was found not finite without an origin."""
+    """Run the step; return the non-finite values without an origin."""
     left: list[NonFiniteOrigin] = []
     with hooked(watchable(model), tracer.enter, tracer.leave):
         try:
@@ -164,7 +164,7 @@ def gradients(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 def stays(
     tracer: NonFiniteTracer, phase: str, tensors: Iterable[tuple[str, torch.Tensor]]
 ) -> Iterator[NonFiniteOrigin]:
-    """Note what of these is NaN or Inf; those of them that have no known origin."""
+    """Note NaN and Inf in these tensors; yield those without a known origin."""
     with tracer.quiet():
         for name, tensor in tensors:
             if kind := tracer.external.stays(tensor, name):
@@ -228,7 +228,7 @@ class ScriptStepTracer:
 
 
 def _together(models: Mapping[str, nn.Module]) -> nn.Module:
-    """One model as it is; several in a module that names them and belongs to nobody."""
+    """Return one model as it is; several as children of a new module."""
     if len(models) == 1:
         return next(iter(models.values()))
     around = nn.Module()

@@ -21,7 +21,7 @@ _LOAD = "load a checkpoint from before, or initialise it"
 
 
 class ExternalTensors:
-    """Registers what comes from outside, and notes what the run leaves.
+    """Registers tensors from outside the run, and notes non-finite tensors that it leaves.
 
     Args:
         model: owns parameters and buffers.
@@ -81,7 +81,7 @@ class ExternalTensors:
                 origin.reached = True
 
     def outside(self, tensor: torch.Tensor, found: int, site: CallSite) -> int:
-        """A tensor that nobody saw being made: a constant, a closure's, a file's."""
+        """Register a tensor of unknown origin: a constant, a closure's, a file's."""
         count = _count(tensor, found)
         reason = Reason(_share(tensor, count), _LOOK, count)
         return self._origins.add(

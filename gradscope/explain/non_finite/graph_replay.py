@@ -133,7 +133,7 @@ class _Replay:
                         self.foreseen.setdefault((following, number), value.detach())
 
     def run(self, node: Node) -> None:
-        """Run the operation of a node; where that cannot be, take what its node or others saved."""
+        """Run a node's operation; if that is impossible, take values saved by nodes."""
         at = self.written(node)
         self.places.at = at.site
         with torch.no_grad():
@@ -246,7 +246,7 @@ class _Replay:
 
 @dataclass(frozen=True, slots=True)
 class SavedNode:
-    """A node whose slope may not be finite: what it saved, kept for when its graph is gone.
+    """Node with a possibly infinite derivative: its saved tensors, kept beyond its graph.
 
     Attributes:
         name: of the operation.

@@ -1,5 +1,6 @@
-"""The second run: each operation of PyTorch's core, of forward, backward and the optimizer's step,
-and whether it made something that is NaN or Inf out of what is better."""
+"""The second run: each operation of PyTorch's core, in forward, backward and the optimizer's step,
+and if it made a NaN or Inf from better inputs.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +154,7 @@ class NonFiniteTracer:
 
     @contextmanager
     def replaying(self, function: str | None) -> Iterator[None]:
-        """The same of what is a part of one function that was called earlier, by its name."""
+        """Trace operations as parts of one function that was called earlier, by its name."""
         with self._function.named(function), OperatorTracer(self._operator):
             yield
 
@@ -190,7 +191,7 @@ class NonFiniteTracer:
         self.calls.leave(module, args, kwargs, output)
 
     def _operator(self, call: TracedCall) -> Any:
-        """Run the operation, then look at what it made."""
+        """Run the operation, then check its results."""
         if self._function.asleep:
             return call.run()
         self.context.passing()
@@ -252,7 +253,7 @@ class NonFiniteTracer:
     def _arguments_level(
         self, schema: OperatorSchema, arguments: dict[str, Any], before: dict[int, int]
     ) -> tuple[int, int]:
-        """The worst of what went in, and its origins."""
+        """Return the worst level of the arguments, and their origins."""
         worst, mask = FINITE, 0
         for name, value in arguments.items():
             if name in schema.written and name not in schema.updated:

@@ -1,4 +1,4 @@
-"""The origins of NaN and Inf, the memory that holds what they made, and the message on each."""
+"""The origins of NaN and Inf, the memory that holds the results, and the message on each."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ObservedOrigins:
         return 1 << number
 
     def made_in(self, group: object, function: str, site: CallSite) -> int:
-        """The bit of what a call of a function, or the function on that line, made in forward."""
+        """Return the bit of the origin that a call of a function, or that line, made in forward."""
         for number, origin in enumerate(self.all):
             same = (origin.op or "").strip("_") == function
             at = (origin.site.file, origin.site.line)
@@ -127,7 +127,7 @@ class ObservedOrigins:
                 origin.spread.setdefault(name)
 
     def mark_reached(self, mask: int) -> None:
-        """These stay; what was given is blamed only where nothing else can be."""
+        """Mark these as lasting; inputs are blamed only if nothing else can be."""
         made = [origin for origin in self.members(mask) if not origin.deliberate]
         for origin in made or self.members(mask):
             origin.reached = True
@@ -197,7 +197,7 @@ def unseen(kind: int, phase: str, what: str) -> NonFiniteOrigin:
 
 
 def reason(origin: ObservedOrigin) -> str:
-    """The arithmetic, with what the same function then made of it."""
+    """Return the arithmetic, and the NaN that the same function then made."""
     text = origin.reason.counted
     if origin.and_then is None:
         return text

@@ -24,7 +24,7 @@ KINDS = ("finite", "inf", "nan")
 
 
 def level(tensor: torch.Tensor) -> int:
-    """The worst that is among the elements that are here; what cannot be read counts as finite."""
+    """Return the worst level of the local elements; an unreadable tensor counts as finite."""
     tensor = local(tensor)
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return FINITE

@@ -1,4 +1,4 @@
-"""The precision forecast: what narrower dtypes would lose of a run's activations and gradients.
+"""The precision forecast: values of a run that narrower dtypes would lose.
 
 Counted exactly: PyTorch's own casts say where zero and infinity begin, and one pass over a tensor
 counts for every dtype and scale at once.
@@ -91,7 +91,7 @@ def _bits_of(value: float, source: torch.dtype) -> int:
 
 
 class Counter:
-    """Counts what each of several casts would do to the elements of a tensor, in one pass."""
+    """Counts the effects of several casts on a tensor's elements, in one pass."""
 
     def __init__(self, casts: Sequence[Cast]) -> None:
         self.casts = tuple(casts)
@@ -268,7 +268,7 @@ class _CastTracer:
                 self._handles.append(hook_tensor(tensor, self._reader(key)))
 
     def add(self, key: _Key, tensor: torch.Tensor) -> None:
-        """Count a tensor's elements as part of what ``key`` stands for."""
+        """Count a tensor's elements under ``key``."""
         counts = self._counter.count(tensor)
         if counts.device.type != "meta":
             self.counts.setdefault(key, []).append(counts)

@@ -1,4 +1,4 @@
-"""A node of the graph, run forward again: its operation, and what it was given.
+"""A node of the graph, run forward again: its operation and its inputs.
 
 A node's attributes are named as the arguments of its operation, so the operation's schema says what
 is known: by what the node saved, by the edges that lead to its inputs, by the shape of its result.
@@ -50,7 +50,9 @@ class NodeForward:
     missing: frozenset[str]
 
     def run(self, given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
-        """Its results, with arguments that it did not know or that stand for what it knew."""
+        """Return the results, with arguments that the node did not save or that replace saved
+        ones.
+        """
         result = self.function(**{**self.arguments, **given})
         return result if isinstance(result, tuple) else tuple(_listed(result))
 
@@ -64,7 +66,7 @@ def forwards(node: Node) -> Iterator[NodeForward]:
 def bound(
     name: str, saved: Mapping[str, Any], count: int, made: Any = None
 ) -> Iterator[NodeForward]:
-    """The same by the name of the operation, what the node saved and how many edges it has.
+    """Yield the same by the operation's name, its saved values and its number of edges.
 
     Args:
         made: has shape, dtype and device of the result, where these are known.

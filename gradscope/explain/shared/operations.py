@@ -223,7 +223,7 @@ _NUMBERED = re.compile(r"(Backward)?\d*$")
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """The name of what a mode was called with: ``linear``, ``add_``, ``.data``."""
+    """Return the name of a mode's function: ``linear``, ``add_``, ``.data``."""
     name = getattr(function, "__name__", type(function).__name__)
     if name in ("__get__", "__set__"):
         return "." + str(getattr(getattr(function, "__self__", None), "__name__", name))
@@ -237,7 +237,7 @@ def written(name: str) -> str:
 
 
 def by_function(name: str) -> Operation:
-    """The operation upstream of a function's name; what is in place is the same operation."""
+    """Return the operation of a function's name; an in-place one is the same operation."""
     plain = written(name).removesuffix("_")
     plain = _SIGNS.get(plain, plain)
     return _TABLE.get(name) or _TABLE.get(plain) or _unknown(plain)

@@ -47,7 +47,7 @@ Handler = Callable[[TracedCall], Any]
 
 
 class _CalledOnce(TracedCall):
-    """A call that runs once, however often it is asked to; ``error`` is what it raised."""
+    """A call that runs once, however often ``run`` is called; ``error`` is its exception."""
 
     def __init__(self, call: TracedCall) -> None:
         super().__init__(call.function, call.args, call.kwargs)
@@ -67,7 +67,7 @@ class _CalledOnce(TracedCall):
 def lent(
     handler: Handler, ignores: Callable[[], bool], failed: Callable[[Exception], None]
 ) -> Handler:
-    """A handler to calls that are somebody else's: each runs once, whatever becomes of itself.
+    """Lend a handler to calls of foreign code: each runs once, even if the handler fails.
 
     Args:
         handler: gets the calls.
@@ -101,7 +101,7 @@ class Guarding(Protocol):
 
 
 class _Unguarded:
-    """Of code that runs for nobody but us: an error of ours may end it."""
+    """Guard for code that runs for gradscope alone: an error of ours may end it."""
 
     def hook(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function

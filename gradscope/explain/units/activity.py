@@ -56,7 +56,7 @@ _FEW = 16
 
 
 class Reach:
-    """Follows what linear layers gave of a few rows; ``highest`` answers for such a tensor.
+    """Follows linear layers' outputs for few rows; ``highest`` gives their bounds.
 
     With weights w and a bias b, no input whose entries lie between l and h, and whose length is n
     at most, gives more than b + min(h·Σw⁺ + l·Σw⁻, n·‖w‖).
@@ -66,7 +66,7 @@ class Reach:
         self._bounds: dict[int, torch.Tensor] = {}  # by the memory of what the layer gave
 
     def saw(self, operation: Operation, args: tuple[Any, ...], result: Any) -> None:
-        """``operation`` made ``result``: a linear layer's is kept, what is written over it ends it.
+        """Note a linear layer's ``result``; drop results that are overwritten.
 
         A view is of the same memory and the same numbers.
         """
@@ -174,7 +174,7 @@ class _UnitTracer:
         self._channels, self._reach = Channels(), Reach()
 
     def run(self, call: TracedCall) -> Any:
-        """Run the operator, and look at what it is given or gives."""
+        """Run the operator, and measure its input or output."""
         function: Any = call.function
         operation = by_operator(function._schema.name.removeprefix("aten::"))
         x: Any = call.args[0] if call.args else None
@@ -222,7 +222,7 @@ class _UnitTracer:
         seen.flat = seen.flat + saturated
 
     def _place(self) -> CallSite | None:
-        """The innermost call, unless what runs is no part of the model."""
+        """Return the innermost call, unless the code is no part of the model."""
         site = self.calls.site()
         return None if site.module is None else site
 

@@ -1,4 +1,4 @@
-"""The places at which gradients end, each with its cause, its words and what is upstream of it."""
+"""The points at which gradients end, each with its cause, its words and its upstream parameters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Blocker:
 
 @dataclass(slots=True)
 class Blockers:
-    """The causes, each with what is upstream of it; those of one kind and line are one."""
+    """The causes, each with its upstream parameters; equal kinds at one line are merged."""
 
     model: nn.Module
     found: list[Blocker] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Blockers:
         *,
         satisfied: bool,
     ) -> None:
-        """Say where each is, and merge what is at one place.
+        """Locate each cause, and merge those at one place.
 
         ``satisfied`` is whether the loss is zero: there is nothing left to learn then.
         """

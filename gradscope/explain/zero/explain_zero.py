@@ -93,7 +93,7 @@ class ZeroTrace:
         return self._tracer.recomputed
 
     def backward(self, loss: torch.Tensor, run: Callable[[], None]) -> list[Node]:
-        """Watch one backward from ``loss``, and find what ends the gradients.
+        """Trace one backward from ``loss``, and find the causes that end gradients.
 
         Args:
             loss: what backward begins with.
@@ -112,7 +112,7 @@ class ZeroTrace:
         return nodes
 
     def replay(self, loss: torch.Tensor, gradient: torch.Tensor | None = None) -> list[Node] | None:
-        """The same, of a graph that somebody else's backward is about to run through.
+        """Trace a graph that another backward is about to run through.
 
         Nothing but the values of gradients is computed for it: no ``.grad`` is written.
 
@@ -169,7 +169,7 @@ class ZeroTrace:
         self._blockers.locate(self._calls, values, trace, satisfied=satisfied)
 
     def forget(self) -> None:
-        """Let go of the graph; what was found stays."""
+        """Release the graph; findings stay."""
         self._tracer.values.clear()
         self._blockers.forget()
 
@@ -251,7 +251,7 @@ def _run(
 
 
 def _with_details(cause: ZeroCause, trace: BackwardTrace, frozen: Collection[str]) -> ZeroCause:
-    """Note where a weight of zeros is frozen, and where what an activation gives are logits."""
+    """Note a frozen weight of zeros, and an activation that gives logits."""
     if cause.why == "zero-weight" and cause.figure("name") in frozen:
         return replace(cause, figures=(*cause.figures, ("frozen", True)))
     node = cause.node

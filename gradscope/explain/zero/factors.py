@@ -49,7 +49,7 @@ class FactorOrigin:
 
 
 class FactorOrigins:
-    """Follows zeros back to what made them.
+    """Follows zeros back to their origin.
 
     Args:
         names: of parameters and buffers by ``id``.

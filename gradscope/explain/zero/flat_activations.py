@@ -20,7 +20,7 @@ _SCALED = {torch.float16: 2.0**8, torch.bfloat16: 2.0**80, torch.float32: 2.0**8
 
 
 class NodeReplay:
-    """A node that passed zeros on for what it got, run again with other gradients."""
+    """A node that passed zeros on, run again with other gradients."""
 
     def __init__(self, node: Node, position: int, got: Gradients) -> None:
         self.node, self.position, self.got = node, position, got
@@ -91,7 +91,7 @@ class NodeReplay:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of what is sent on: that is where a number may be too small."""
+        """Dtype of the sent gradient: in it, a number may be too small."""
         tensors = [t for t in (self.answer, *self.got) if t is not None]
         return tensors[0].dtype if tensors else torch.float32
 

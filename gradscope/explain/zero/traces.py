@@ -83,7 +83,7 @@ class ZeroPoint:
 
 @dataclass(slots=True)
 class BackwardTrace:
-    """The graph upstream of a loss, and what ``backward`` brings to it."""
+    """The graph upstream of a loss, and the gradients that ``backward`` brings to it."""
 
     root: Node
     nodes: list[Node] = field(default_factory=list)
@@ -158,7 +158,7 @@ class BackwardTrace:
         return nodes
 
     def consumers(self, node: Node) -> list[Node]:
-        """The operations that take what a node made."""
+        """Return the operations that take a node's output."""
         return [self.nodes[number] for number, _ in self._consumers[self._number[node]]]
 
     def gradients(self, node: Node) -> Gradients:
@@ -232,7 +232,7 @@ class BackwardTrace:
     def _join(
         self, number: int, roots: list[GradientEdge], outer: dict[int, tuple[Node, int]]
     ) -> None:
-        """The graph of what a checkpoint ran again is a part of this one."""
+        """Add the graph that a checkpoint recomputed."""
         fresh = self._add([edge.node for edge in roots])
         for edge in roots:
             # Its gradient is what the checkpoint's own node got.
@@ -261,7 +261,7 @@ class ObservedValues:
 
 
 class ForwardTracer:
-    """Notes, of every operation with a gradient that Python calls, what ``ObservedValues`` has."""
+    """Notes ``ObservedValues`` of every operation with a gradient that Python calls."""
 
     def __init__(self) -> None:
         self.values: dict[Node, ObservedValues] = {}

@@ -1,4 +1,4 @@
-"""Does decoding step by step, with a cache, give what the full forward pass gives?"""
+"""Does decoding step by step, with a cache, equal the full forward pass?"""
 
 from __future__ import annotations
 

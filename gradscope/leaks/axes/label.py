@@ -1,4 +1,4 @@
-"""Does what is predicted see the label?"""
+"""Does a prediction depend on its label?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does padding, by its content or by how much of it there is, change what is not padding?"""
+"""Does padding, by its content or its amount, change other positions?"""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _pair(subject: Subject, real: int, count: int) -> tuple[Tensors, Tensors]:
 
 
 def _trial(subject: Subject, real: int) -> Trial:
-    """The short rows first: what they have too may not change where there is padding."""
+    """Compare the short rows first: outputs that they share must not change with padding."""
     count, side = subject.few, _side(subject)
     padded, short = _pair(subject, real, count)
     long_layout, short_layout = _layouts(subject, real, count)

@@ -34,7 +34,7 @@ Layer = tuple[str, nn.Module]
 
 @dataclass
 class Trial:
-    """One call of forward: what it got, what it raised, and which layer refused which argument.
+    """One call of forward: its inputs, its error, and the arguments refused by layers.
 
     Where no copy of the model could be made, there was no call.
     """
@@ -257,7 +257,7 @@ def _has_forward(model: nn.Module) -> bool:
 
 
 def _first_that_says(model: nn.Module) -> Layer | None:
-    """The first layer that says what it takes, if none before it may have changed the shape."""
+    """Return the first layer with a known input, if no earlier one may change the shape."""
     for name, layer in model.named_modules():
         if sources(layer, 2):
             return name, layer

@@ -42,7 +42,7 @@ class Context:
         return ConfigError(message, place=self.place(key), help=help)
 
     def say(self, notice: str) -> None:
-        """Note what was inferred or mended, once."""
+        """Note an inferred or adjusted setting, once."""
         if notice not in self.notices:
             self.notices.append(notice)
 

@@ -96,8 +96,8 @@ def _plan_source(
 
 
 def plan_target(config: Any, context: Context, key: str = "target") -> Build:
-    """``target``: class ids or values (a number stands for the full batch), a path to a file,
-    or sources; a list of mappings of sources is what detection models take.
+    """Plan ``target``: class ids or values (a number stands for the full batch), a path to a file,
+    or sources; detection models take a list of mappings of sources.
 
     Raises:
         ConfigError: a target that is malformed, or whose file is.

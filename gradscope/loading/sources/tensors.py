@@ -1,4 +1,4 @@
-"""Tensors that the config itself describes (``shape``, ``values``), and what all tensors share."""
+"""Tensors that the config describes (``shape``, ``values``), and options common to all tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``text:`` and ``tokens:`` — token ids for language models, with what else their forward wants."""
+"""``text:`` and ``tokens:`` — token ids for language models, with forward's other inputs."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def _is_users(request: Request) -> bool:
 
 
 def faults(model: str | Mapping[str, Any], targets: Targets) -> None:
-    """Raise what is wrong with a model's name, without building it."""
+    """Raise the errors of a model's name, without building it."""
     request, library = _request(model, targets, None, False, torch.device("cpu"))
     _check(request, library)
 

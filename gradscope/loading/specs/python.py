@@ -27,7 +27,7 @@ def check(request: Request) -> None:
 
 
 def build(request: Request) -> Built:
-    """Call the class or function; what it returns must be a module."""
+    """Call the class or function; it must return a module."""
     check(request)
     if request.weights is not None:
         raise ConfigError(

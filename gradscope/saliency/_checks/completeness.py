@@ -1,4 +1,4 @@
-"""Completeness: whether a map's values add up to what the score gained over the baseline."""
+"""Completeness: a map's values must add up to the score's gain over the baseline."""
 
 from __future__ import annotations
 

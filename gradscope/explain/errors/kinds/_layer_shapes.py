@@ -240,7 +240,7 @@ def _unflattened(
 
 
 def _pool(sizes: tuple[int, ...], wanted: int) -> str:
-    """The pooling that would give what the layer wants, where there is one."""
+    """Return the pooling that gives the size which the layer needs; "" without one."""
     channels, *call_site = sizes
     if len(call_site) != 2 or wanted % channels:
         return ""

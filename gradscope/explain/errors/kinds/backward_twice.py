@@ -1,4 +1,4 @@
-"""A second backward: which node came to nothing, who freed it, and what leads back to it."""
+"""A second backward: the node without saved tensors, who freed them, and the way back to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ADVICE_REPEATS = (
 
 
 def explain(case: Case) -> Explanation | None:
-    """A backward that came to what an earlier one had freed."""
+    """Explain a backward that reached tensors freed by an earlier one."""
     tracer = case.tracer
     if tracer is None or tracer.failing is None:
         return None
@@ -62,7 +62,9 @@ def _run(run: BackwardRun) -> str:
 
 
 def _bridge(tracer: ErrorTracer, failing: BackwardRun, node: Node) -> CarriedTensor | None:
-    """The tensor by which what was made since leads to the node; the one found last counts."""
+    """Return the tensor through which the later graph reaches the node; the last one found
+    counts.
+    """
     inside = set(failing.nodes)
     found = [c for n, c in tracer.carried.items() if n in inside and node in ordered([n])]
     named = [c for c in found if c.attribute]
@@ -130,7 +132,7 @@ def _two_losses(failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor) -
 
 
 def _before(tracer: ErrorTracer, failing: BackwardRun) -> Explanation | None:
-    """The graph was freed before this run began: by whom, nobody saw."""
+    """Explain a graph that was freed before this run began, by an unknown caller."""
     old = [c for n, c in tracer.carried.items() if tracer.made[n].epoch < 0 and n in failing.nodes]
     if not old:
         return None

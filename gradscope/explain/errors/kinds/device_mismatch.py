@@ -37,7 +37,7 @@ def _weights(layer: nn.Module, name: str | None) -> Iterator[Operand]:
 
 
 def _home(failed: FailedOperation) -> str:
-    """The device that the others come to: that of what was computed."""
+    """Return the device to move to: the device of a computed operand."""
     computed = (one for one in failed.operands if one.computed)
     return next(computed, failed.operands[0]).device
 

@@ -79,7 +79,7 @@ def _ids(case: Case) -> Explanation | None:
 
 
 def _drawn(ids: Operand, count: int | None, advice: str) -> str:
-    """The advice, after what draws such ids where the input is random."""
+    """Return the advice, preceded by a source of valid ids if the input is random."""
     if count is None or ids.computed:
         return advice
     drawn = f"{{shape: {list(ids.shape)}, fill: randint({count})}}"

@@ -11,7 +11,7 @@ from gradscope.explain.errors.failed_operation import FailedOperation, Operand
 
 
 def explain(case: Case) -> Explanation | None:
-    """Ids against the number of what they choose from."""
+    """Explain ids beyond the size of the table that they index."""
     return first_explanation(case, (_embedding, _one_hot, _index, _asserted))
 
 

@@ -1,4 +1,4 @@
-"""In-place errors: which tensor, who saved it, who wrote to it and where, and what to write."""
+"""In-place errors: the tensor, who saved it, who wrote to it and where, and the fix."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _between(writes: Sequence[Write], then: int, now: int) -> list[Write]:
 
 
 def _unseen(tracer: ErrorTracer, shape: list[int], then: int, now: int) -> Explanation | None:
-    """Nobody was seen to save it, as in a function of the user's own: who wrote tells itself."""
+    """Explain a write to a tensor whose saver was not traced, as in a user's function."""
     size = math.prod(shape)
     fits = [
         found
@@ -109,7 +109,7 @@ def _explained(
 
 
 def _tensor(kept: SavedTensor, write: Write, owner: str | None) -> tuple[str, str]:
-    """The saved tensor in words, and then what was written to."""
+    """Return the saved tensor in words, and the tensor that was written to."""
     full, name = write.event.full, write.event.target
     saved = list(kept.shape)
     if owner:  # a weight is saved as it is multiplied with: transposed

@@ -1,4 +1,4 @@
-"""A loss without a graph: what is frozen, or where the parameters' data left it."""
+"""A loss without a graph: the frozen parameters, or the place where their data left the graph."""
 
 from __future__ import annotations
 

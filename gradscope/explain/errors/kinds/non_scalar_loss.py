@@ -6,7 +6,7 @@ from gradscope.explain.errors.explanation import Case, Explanation, Kind, line
 
 
 def explain(case: Case) -> Explanation | None:
-    """A loss of several numbers: its shape, and who made it."""
+    """Explain a loss of several numbers: its shape, and its origin."""
     tracer = case.tracer
     if tracer is None or tracer.failing is None or tracer.failing.root is None:
         return None

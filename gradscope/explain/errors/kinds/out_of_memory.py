@@ -1,4 +1,4 @@
-"""Out of memory: how much was asked for, for what result, and by whom."""
+"""Out of memory: the size of the request, its result, and the operation."""
 
 from __future__ import annotations
 

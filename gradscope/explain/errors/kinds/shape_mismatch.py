@@ -1,4 +1,4 @@
-"""Shapes that an operation or a loss cannot bring together: both sides, and what joins them."""
+"""Shapes that an operation or a loss cannot combine: both sides, and the fix."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _viewed(case: Case) -> Explanation | None:
 
 
 def _split(shape: tuple[int, ...], wanted: list[int]) -> tuple[int, list[int]] | None:
-    """The last dimension and what it was to be split into, where the others stay."""
+    """Return the last dimension and the sizes to split it into, if the others stay."""
     same = len(shape) - 1
     if same < 1 or list(shape[:same]) != wanted[:same] or len(wanted) <= len(shape):
         return None
@@ -205,7 +205,7 @@ def _broadcast(case: Case) -> Explanation | None:
 
 
 def _skip(a: Operand, b: Operand) -> str:
-    """A sum of a branch and what goes around it: the way around is to be brought to its size."""
+    """Explain a sum of a branch and its shortcut: the shortcut must get the branch's size."""
     out, around = (b, a) if _is_shortcut(a, b) else (a, b)
     x = around.text or "the shortcut"
     if len(a.shape) != 4:
