@@ -171,7 +171,9 @@ class CallStack:
         self._threads: dict[int, list[tuple[FrameType, Call]]] = {}
 
     def enter(self, frame: FrameType, call: Call) -> None:
-        """``call`` begins in ``frame``; what it is nested in is ``innermost`` of the same frame."""
+        """Note that ``call`` begins in ``frame``; ``innermost`` of the same frame is the call
+        around it.
+        """
         self._own().append((frame, call))
 
     def innermost(self, frame: FrameType) -> Call | None:

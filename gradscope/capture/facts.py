@@ -94,7 +94,7 @@ def _library(kind: type[nn.Module]) -> str | None:
 
 
 def of_library(model: nn.Module, parameter: str) -> bool:
-    """Return True if an installed library's code decides what happens to a parameter.
+    """Return True if an installed library's code decides about a parameter's gradient.
 
     The nearest class around it that is not PyTorch's own decides.
     """
@@ -139,7 +139,9 @@ class Buffers:
         self._unsure: list[tuple[list[tuple[nn.Module, str]], Measured]] = []
 
     def entered(self, facts: Iterable[ModuleFacts]) -> tuple[ModuleFacts, ...]:
-        """Facts about the same modules, with the names of what the forward wrote to."""
+        """Return facts about the same modules, with the names of buffers that the forward wrote
+        to.
+        """
         written = {self._names[module]: names for module, names in self.written().items()}
         return tuple(
             replace(f, written=tuple(_joined(f.name, name) for name in written[f.name]))
@@ -149,7 +151,7 @@ class Buffers:
         )
 
     def compare(self) -> None:
-        """Look which buffers are not what they were."""
+        """Find the buffers that changed."""
         self._compared = True
         unsure: dict[torch.device, list[tuple[nn.Module, str, torch.Tensor]]] = {}
         for module, buffers in self._before.items():
@@ -170,7 +172,7 @@ class Buffers:
             )
 
     def written(self) -> dict[nn.Module, tuple[str, ...]]:
-        """The names of each module's own buffers that were not what they had been."""
+        """Return the names of each module's own buffers that changed."""
         if not self._compared:
             self.compare()
         done = resolve(answers for _, answers in self._unsure)

@@ -110,7 +110,7 @@ INNER = "inner-backward"
 
 @dataclass(slots=True)
 class ObservedTensor:
-    """A tensor that a call took or returned: what was seen of it, without the tensor."""
+    """A tensor that a call took or returned: its facts, without the tensor."""
 
     path: str
     measured: Measured

@@ -83,7 +83,7 @@ class GradientSlot:
             self.settle()
 
     def settle(self) -> None:
-        """Measure what has arrived: at the last part, or at the end where some never came."""
+        """Measure the sum that has arrived: at the last part, or at the end if some never came."""
         partial, self._partial, self._arrived = self._partial, None, 0
         if partial is None:
             return
@@ -164,7 +164,7 @@ class GradientHooks:
             slot.settle()
 
     def release(self) -> None:
-        """Remove every hook, let go of every node, and settle what never completed."""
+        """Remove every hook, release every node, and settle incomplete slots."""
         for handle in self._handles:
             handle.remove()
         self.settle()

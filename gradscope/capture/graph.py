@@ -1,5 +1,6 @@
-"""The one walk over the autograd graph, and what is read off it: who consumes an edge, which call
-made a node, what is saved for backward."""
+"""The one walk over the autograd graph, and its results: consumers of an edge, the call that made a
+node, tensors saved for backward.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The only file that registers hooks; which modules take them; what a signal raises inside one."""
+"""The only file that registers hooks; the modules that take them; signals raised inside one."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class OwnHook:
         self._handle: Handle | None = None
 
     def held_by(self, handle: Handle) -> OwnHook:
-        """The hook, as what takes it away again."""
+        """Return the hook, with the handle that removes it."""
         self._handle = handle
         return self
 
@@ -161,7 +161,7 @@ def hook_first_call(module: nn.Module, before: Callable[[], None]) -> OwnHook:
 
 
 def hook_calls(module: nn.Module, before: PreHook | None, after: PostHook | None) -> list[OwnHook]:
-    """``hooked`` of one module, until what is returned is removed.
+    """Hook one module like ``hooked``, until the returned hooks are removed.
 
     The call goes on with what the two return, unless that is None.
     """
@@ -203,7 +203,7 @@ def before_any_call(before: Callable[[nn.Module], None]) -> Iterator[None]:
 
 @contextmanager
 def _compiled_modules_silent() -> Iterator[None]:
-    """A compiled module warns of global hooks, and of this one nobody needs to know."""
+    """Silence a compiled module's warning of global hooks, which concerns gradscope alone."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled
         yield
         return
@@ -221,7 +221,8 @@ def hook_tensor(tensor: torch.Tensor, hook: Callable[[Any], torch.Tensor | None]
 
 
 def hook_node(node: Node, hook: Callable[..., Any]) -> Handle:
-    """Call ``hook`` with what ``node`` sends to its inputs and what it got for its outputs.
+    """Call ``hook`` with the gradients that ``node`` sends to its inputs and gets for its
+    outputs.
 
     What it returns is sent instead, unless that is None.
     """
@@ -238,7 +239,7 @@ _LENDER = torch.Tensor()
 
 
 def hook_first_output(node: Node, read: Callable[[torch.Tensor | None], None]) -> dict[int, Any]:
-    """Call ``read`` with the gradient for the first output of ``node``, until what is returned is
+    """Call ``read`` with the gradient for the first output of ``node``, until the returned dict is
     cleared.
 
     So does ``Tensor.register_hook``; but a tensor of the script's is left alone, and no handle is

@@ -1,4 +1,5 @@
-"""Hooks that change what flows, and what it was before and after: experiments on one step.
+"""Hooks that change tensors in a step, and their values before and after: experiments on one
+step.
 
 They are set before any other hook of gradscope, so that everything that is recorded has the
 changes in it. An action is a file of ``actions/``.
@@ -42,7 +43,7 @@ _Copies = list[tuple[torch.Tensor, int]]
 
 @dataclass(slots=True)
 class _Place:
-    """One tensor that is changed: what it was, and what became of it."""
+    """One tensor that is changed: its values before and after."""
 
     before: GradientSlot
     after: GradientSlot
@@ -69,7 +70,7 @@ class Interventions:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Change what flows until the block ends."""
+        """Apply the interventions until the block ends."""
         with ExitStack() as hooks:
             for number, one in enumerate(self.wanted):
                 for name, target in self._targets(one).items():
@@ -148,8 +149,9 @@ class Interventions:
         kwargs: dict[str, Any],
         copies: _Copies,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with copies of what needs a gradient: only what this call sends back, and
-        no other reader of the tensor, is a copy."""
+        """Return the arguments with copies of those that need a gradient: a copy gets this call's
+        gradient alone, no other reader's.
+        """
         paths = {id(t): path for path, t in call_tensors(args, kwargs) if is_floating(t)}
 
         def copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -283,7 +285,9 @@ def _fits(value: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 
 def _refuse_writes(name: str, copies: _Copies) -> None:
-    """A module that writes into its input would write into the copy, which nobody else reads."""
+    """Refuse a module that writes into its input: it would write into the copy, without other
+    readers.
+    """
     if any(version(own) != before for own, before in copies):
         raise ConfigError(
             f"`{name}` writes into its input in place: its grad_input cannot be changed",

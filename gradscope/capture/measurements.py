@@ -58,7 +58,7 @@ class MeasurementCache:
         return found if same and found and version(tensor) == found.version >= 0 else None
 
     def remember(self, tensor: torch.Tensor, measured: Measured) -> _Measurement:
-        """Keep what is known of a tensor, so that it is not measured again."""
+        """Keep the statistics of a tensor, so that it is not measured again."""
         found = _Measurement(weakref.ref(tensor), version(tensor), None, measured)
         self._measurements[id(tensor)] = found
         return found

@@ -1,4 +1,4 @@
-"""Autograd nodes: their order, stacks and records, and what goes into a loss or a batch norm."""
+"""Autograd nodes: their order, stacks and records, and the inputs of a loss or a batch norm."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def topological(
     following: Callable[[_Item], Iterable[_Item]],
     rank: Callable[[_Item], int],
 ) -> list[_Item]:
-    """All that ``roots`` lead to, each before what it leads to; the least ``rank`` comes first."""
+    """Return all items downstream of ``roots`` in topological order; the least ``rank`` comes
+    first.
+    """
     roots = list(dict.fromkeys(roots))
     onward: dict[_Item, list[_Item]] = {}
     waiting: Counter[_Item] = Counter()
@@ -201,7 +203,8 @@ _COPY = "CopyBackwards"
 
 
 def links(found: Walk, spans: Sequence[Span], label: Label) -> tuple[Link, ...]:
-    """The producer of what went into each loss and each batch norm, in the order of forward.
+    """Return the producers of the inputs of each loss and each batch norm, in the order of
+    forward.
 
     What needs no gradient has no node, so a frozen producer is not found.
 
@@ -262,7 +265,7 @@ def _pairs(found: Walk) -> list[tuple[Node, Node, bool]]:
 
 
 def _producer(reader: Node, found: Walk) -> tuple[Node | None, bool]:
-    """The operation that computed what ``reader`` took, and whether others are known to read it."""
+    """Return the operation that computed ``reader``'s input, and True if others read it too."""
     shared, position, node = False, 0, reader
     while True:
         following = node.next_functions

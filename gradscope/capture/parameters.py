@@ -1,4 +1,6 @@
-"""Parameters: their values, what a backward added to their gradients, how far a step moved them."""
+"""Parameters: their values, the gradients that a backward added, and the size of a step's
+update.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,8 @@ class Update:
 
 
 def updates(model: nn.Module, before: Mapping[nn.Parameter, torch.Tensor]) -> dict[str, Update]:
-    """By parameter name, from what they were ``before``: here, where they are sharded.
+    """Return updates by parameter name, from the values ``before``: of the local shard, if
+    sharded.
 
     The differences take the place of the copies in ``before``: they need no memory of their own.
     """

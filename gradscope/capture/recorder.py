@@ -164,7 +164,7 @@ class Recorder:
         free_nodes(self._nodes)
 
     def take_nodes(self) -> list[Node]:
-        """The nodes that were seen, for who frees them when nobody else holds the graph."""
+        """Return the nodes, for a caller that frees them when the graph is no longer held."""
         nodes, self._nodes = self._nodes, []
         return nodes
 

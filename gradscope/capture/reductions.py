@@ -41,7 +41,9 @@ def in_memory_order(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 def _flat_chunks(tensor: torch.Tensor, most: int) -> Iterator[torch.Tensor]:
-    """All elements, so many at a time, in one dimension; only what is not in a row is copied."""
+    """Yield all elements in chunks of one dimension; only a tensor that is not contiguous is
+    copied.
+    """
     if tensor.is_contiguous():
         yield from torch.split(tensor.view(-1), most)
     elif tensor.numel() <= most:

@@ -25,7 +25,7 @@ _AUTOGRAD: Any = torch._C._autograd
 
 @contextmanager
 def noticing_hooked_saves(seen: Callable[[], None]) -> Iterator[None]:
-    """Call ``seen`` when somebody's hooks (a checkpoint's, an offloader's) take over saved tensors.
+    """Call ``seen`` when other hooks (a checkpoint's, an offloader's) take over saved tensors.
 
     For older releases of torch, 2.8 among them: in later ones each saved tensor tells whether it
     has a hook.
@@ -48,7 +48,9 @@ def noticing_hooked_saves(seen: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def counting_saved(model: nn.Module) -> Iterator[SavedBytes]:
-    """Count what a forward inside the block saves, by the number of the innermost call."""
+    """Count the tensors that a forward inside the block saves, by the number of the innermost
+    call.
+    """
     saved = SavedBytes(model.parameters())
     modules = named_modules(model)
     stack = CallStack()

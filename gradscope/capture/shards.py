@@ -1,4 +1,4 @@
-"""Tensors that are spread over processes: what this one has of them, with no word to the others.
+"""Tensors that are spread over processes: this process's part, without communication.
 
 Nearly every operation on a ``DTensor`` may communicate, a comparison and ``item()`` among them; a
 process that does so alone waits for the others forever. So nothing here or above computes with one.

@@ -226,7 +226,7 @@ def finish(
     numbers: list[float],
     values: tuple[Value, ...] | None = None,
 ) -> TensorStats:
-    """A tensor's eight numbers as a record; a NaN among them is what there is not."""
+    """Return a tensor's eight numbers as a record; a NaN among them is an unknown one."""
     *moments, zeros, nan, inf = numbers
     found: list[float | None] = [*moments]
     if nan + inf:

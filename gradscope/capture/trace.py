@@ -1,5 +1,6 @@
-"""One backward, followed through the autograd graph: what reaches each node, what each one keeps,
-and the graphs that reentrant checkpoints build on the way."""
+"""One backward, followed through the autograd graph: the gradient and saved tensors of each node,
+and the graphs that reentrant checkpoints build on the way.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +104,7 @@ class Trace:
         return sum(self._bytes)
 
     def release(self) -> list[Node]:
-        """Remove every hook; what was noted stays. The nodes are the caller's to let go."""
+        """Remove every hook; the records stay. The nodes are the caller's to let go."""
         for handle in self._handles:
             handle.remove()
         for restore in self._restore:
@@ -115,7 +116,9 @@ class Trace:
         return nodes
 
     def nodes(self) -> tuple[GraphNode, ...]:
-        """The records with what has arrived by now, each before those that it leads to."""
+        """Return the records with the gradients so far, each before the nodes downstream of it in
+        the list.
+        """
         self._remeasure_leaves()
         done = resolve(item for received in self._gradients for item in received.measured)
         complete = []
@@ -197,7 +200,7 @@ class Trace:
     def _join(
         self, checkpoint: int, roots: list[GradientEdge], outer: dict[int, tuple[Node, int]]
     ) -> None:
-        """The graph of what the checkpoint's function ran again is a part of this one."""
+        """Add the graph of a checkpoint's recomputation to this one."""
         if not roots:
             return
         record = self._records[checkpoint]

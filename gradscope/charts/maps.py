@@ -79,7 +79,7 @@ def _stretches(n: int, most: int) -> list[range]:
 
 
 def _middle(values: Sequence[float | None]) -> float | None:
-    """The median; what was lost wins."""
+    """Return the median; a NaN or Inf wins."""
     known = sorted(value for value in values if value is not None and math.isfinite(value))
     lost = [value for value in values if value is not None and not math.isfinite(value)]
     return lost[0] if lost else known[(len(known) - 1) // 2] if known else None
@@ -220,7 +220,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """All modules, those outside first; ``y`` is what the colours say."""
+    """All modules, those outside first; ``y`` is the quantity of the colours."""
 
     title: str
     y: str
@@ -237,7 +237,7 @@ class Blocks:
 
     @property
     def colors(self) -> str:
-        """Says in words what each colour means."""
+        """Return the meaning of the colours in words."""
         scale = self.scale
         if scale is None:
             return f"{self.y}: none"
@@ -247,7 +247,7 @@ class Blocks:
 def blocks_svg(
     of: Blocks, href: Callable[[str], str | None], place: Callable[[str], str | None]
 ) -> str:
-    """The blocks as an SVG element: each leads to what ``href`` has, and is called ``place``."""
+    """Return the blocks as an SVG element: each links to ``href``, and has the id ``place``."""
     columns = 1 + max(one.last for one in of.blocks)
     height = _ROW * (1 + max(one.depth for one in of.blocks))
     label = escape(plain(f"{of.title}: {of.colors}"), quote=True)

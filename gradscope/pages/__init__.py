@@ -78,7 +78,7 @@ def items(lines: Iterable[Line]) -> tuple[Item, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image file's bytes, as a part of the page; ``text`` is for those who cannot see it."""
+    """An image file's bytes, as a part of the page; ``text`` is its alternative text."""
 
     png: bytes
     text: str
@@ -108,7 +108,7 @@ def table_part(table: Table) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """``title`` is what was run, ``facts`` are reported below it, a list for each line."""
+    """``title`` names the run, ``facts`` are reported below it, a list for each line."""
 
     kind: str  # the command that makes it
     title: str

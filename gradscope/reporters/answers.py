@@ -84,7 +84,7 @@ def _grouped(answers: Sequence[Answer]) -> list[Alike]:
 
 
 def answer_lines(group: Alike) -> Iterator[Line]:
-    """One cause: whom it concerns, what it is, where, and what helps."""
+    """Yield one cause: its names, its kind, its place, its fix."""
     answer = group.first
     names = answer.upstream or (answer.name,)
     if is_well(answer) and answer.cause is None:
@@ -185,7 +185,7 @@ def conclusion(report: WhyReport) -> Iterator[Line]:
 
 
 def _over_steps(report: WhyReport) -> Iterator[Line]:
-    """Yield lines on a training run: its findings, and what could not be judged."""
+    """Yield lines on a training run: its findings, and the rules that could not judge."""
     whom = plural(report.checked, "parameter")
     bad = [answer for answer in report.answers if severity(answer) is not None]
     found, symptoms = len(bad), sum(one.explained_by is not None for one in bad)

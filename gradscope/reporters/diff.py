@@ -33,7 +33,7 @@ _NOISE = {
 
 
 def facts(report: DiffReport) -> list[list[str]]:
-    """A line for each of the two runs; the first fact is what it is."""
+    """Return a line for each of the two runs; the first fact is its title."""
     return [
         [f"{which}  {first}", *rest]
         for which, run, loss in zip("AB", (report.a, report.b), report.losses, strict=True)
@@ -111,7 +111,9 @@ def _where(finding: Finding) -> str:
 
 
 def document(report: DiffReport, view: DiffView, format: str) -> Document:
-    """The verdict with findings, what went over steps, the tables, and the terms."""
+    """Return the document: the verdict with findings, curves over steps, the tables, and the
+    terms.
+    """
     blocks: list[Block] = [
         Said(tuple(verdict(report)), "verdict", listed=True),
         Found(report.findings, part="verdict", titled=False),
@@ -129,7 +131,7 @@ def document(report: DiffReport, view: DiffView, format: str) -> Document:
 
 
 def _as_check(report: DiffReport) -> CheckReport:
-    """For formats that hold findings only: what was found is found of B."""
+    """Return findings as a check of B, for formats that hold findings only."""
     model = CheckedModel(status=report.status, run=report.b, findings=report.findings)
     rules = tuple(rule.code for rule in COMPARISONS)
     return CheckReport(status=report.status, versions=report.versions, rules=rules, models=(model,))

@@ -1,4 +1,4 @@
-"""An experiment: the verdict, what the rules found, the losses of its arms, and the arms."""
+"""An experiment: the verdict, the rules' findings, the losses of its arms, and the arms."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def notes(report: ExperimentReport) -> list[str]:
 
 
 def verdict(report: ExperimentReport) -> Iterator[Line]:
-    """The cause, what shows it, and what to do."""
+    """Yield the cause, its evidence, and the next step."""
     if report.status == "failed":
         yield Line(plain(report.message), "failed:", "bad")
         return
@@ -125,7 +125,7 @@ def _curve(one: ArmResult) -> Curve:
 
 
 def document(report: ExperimentReport, view: TextView, format: str) -> Document:
-    """The verdict with what the rules found, the losses, and the table."""
+    """Return the document: the verdict with the rules' findings, the losses, and the table."""
     blocks: list[Block] = [
         Said(tuple(verdict(report)), "verdict", listed=True),
         Found(report.findings, part="verdict", titled=False),

@@ -100,7 +100,7 @@ def grouped(findings: Sequence[Finding], known: Known = nothing) -> list[Similar
 
 
 def lines(group: SimilarFindings, known: Known = nothing) -> Iterator[Line]:
-    """The sentence, then, one step in: place and figures, the remedy, and who is like it."""
+    """Yield the sentence, then, one step in: place and figures, the remedy, and similar names."""
     finding = group.first
     tone = TONES.get(finding.severity, "")
     yield Line(f"{place(finding)}: {plain(finding.message)}", lead(finding, known), tone)
@@ -116,7 +116,7 @@ def lines(group: SimilarFindings, known: Known = nothing) -> Iterator[Line]:
 
 
 def lead(finding: Finding, known: Known = nothing) -> str:
-    """Severity, code, rule and when: what the finding is before it says where."""
+    """Return severity, code, rule and time of a finding, in front of its place."""
     parts = (finding.severity, finding.code, finding.rule, known(finding).when)
     return " ".join(plain(part) for part in parts if part)
 
@@ -139,7 +139,7 @@ def facts(finding: Finding) -> list[str]:
 
 
 def places(finding: Finding) -> list[str]:
-    """The line that does it, and the line that made what it names, where that is another."""
+    """Return the line of the fault, and the line that made its subject, if that is another."""
     found = [f"at {plain(finding.location)}"] if finding.location else []
     if finding.made and finding.made != finding.location:
         found.append(plain(made_at(finding)))

@@ -16,7 +16,7 @@ from gradscope.typeset.console import printed
 
 
 def _dumped(record: Any, view: Any) -> str:
-    """The record itself; a view chooses what is shown of it, not what it is."""
+    """Return the record as JSON; a view chooses the display, not the record."""
     return record_json.dumps(record)
 
 

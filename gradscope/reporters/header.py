@@ -72,7 +72,9 @@ def precision(run: RunInfo) -> str:
 
 
 def loss_facts(run: RunInfo) -> list[str]:
-    """The loss that the run started from, and who chose it; nothing without one."""
+    """Return the loss that the run started from, and whether it was inferred; nothing without
+    one.
+    """
     if run.loss in ("", "inferred"):
         return []
     how = ""

@@ -25,7 +25,7 @@ def in_order(report: LeaksReport) -> list[AxisResult]:
 
 
 def axis_lines(one: AxisResult) -> Iterator[Line]:
-    """One axis: its verdict, what was found, and what helps."""
+    """Yield one axis: its verdict, its finding, and its fix."""
     if one.verdict != "leaks":
         lead = "info" if one.verdict == "by-design" else one.verdict
         tone = {"clean": "good", "by-design": TONES.get("info", "")}.get(one.verdict, "")

@@ -25,7 +25,7 @@ _COLUMNS = (
 
 
 def methods(listed: Sequence[MethodText], view: TextView) -> str:
-    """One row for each method: what it shows, its options and its paper."""
+    """Return one row for each method: its summary, its options and its paper."""
     rows = tuple(
         tuple(Cell(plain(text)) for text in (m.name, m.summary, ", ".join(m.options), m.paper))
         for m in listed
@@ -38,7 +38,7 @@ _MARGIN = 4
 
 
 def keys(listed: Iterable[KeyText], view: TextView) -> str:
-    """A paragraph for each key: its name, what it takes, its default, and what it means.
+    """Return a paragraph for each key: its name, its form, its default, and its meaning.
 
     Those of a group are below it.
     """

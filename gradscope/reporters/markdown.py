@@ -129,7 +129,7 @@ def escaped(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Prose: its code spans stay what they are."""
+    """Escape prose; its code spans stay as they are."""
     parts = re.split(r"(`[^`]+`)", text)
     return "".join(part if i % 2 else escaped(part) for i, part in enumerate(parts))
 

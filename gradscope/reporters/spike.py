@@ -26,7 +26,7 @@ def title(report: SpikeReport) -> list[str]:
 
 
 def verdict(report: SpikeReport) -> Iterator[Line]:
-    """The cause, and what restricts it."""
+    """Yield the cause, and the restrictions of the verdict."""
     tone = _TONES.get(report.cause, "bad")
     yield Line(plain(report.message), f"{plain(report.cause)}:", tone)
     if report.mixing:
@@ -129,7 +129,7 @@ def _text(value: int | None) -> str:
 
 
 def document(report: SpikeReport, view: TextView, format: str) -> Document:
-    """The verdict first, then what it rests on."""
+    """Return the document: the verdict first, then its evidence."""
     blocks: list[Block] = [Said(tuple(verdict(report)), "verdict", listed=True)]
     blocks += [*tables(report), Said(tuple(end(report)), "optimizer")]
     heading = f"spike: {' · '.join(title(report))}"

@@ -1,4 +1,5 @@
-"""The verdict on a run in a few lines: the worst cause, where, how sure, what to do, what else.
+"""The verdict on a run in a few lines: the worst cause, its place, certainty and fix, other
+findings.
 
 Without a finding it says which rules could judge the run, and which had too few samples.
 """

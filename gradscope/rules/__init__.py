@@ -1,4 +1,5 @@
-"""The rule book: what a report says is wrong. One file is one rule, found by its name; no torch.
+"""The rule book: the rules that judge a report. One file is one rule, found by its name; no
+torch.
 
 A rule's file has ``RULE``, its documentation, and ``find(report, limits)``, a pure function. Where
 the first pass cannot tell, ``wants(report, limits)`` names the full sample that could. A rule that

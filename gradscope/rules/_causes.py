@@ -51,7 +51,9 @@ def is_exact(found: TrainingFinding) -> bool:
 
 
 def _weight(found: TrainingFinding) -> tuple[int, bool, int, str, str]:
-    """The worst first; then facts of every step, then what began first."""
+    """Return the sort key of causes: the worst first; then facts of every step, then by first
+    step.
+    """
     known = found.severity in SEVERITIES
     severity = SEVERITIES.index(found.severity) if known else len(SEVERITIES)
     return severity, not is_exact(found), _first(found), found.code, found.name

@@ -1,4 +1,4 @@
-"""The active rules: which full samples they request, and what they find."""
+"""The active rules: the full samples that they request, and their findings."""
 
 from __future__ import annotations
 

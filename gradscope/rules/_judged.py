@@ -105,7 +105,7 @@ class Seen:
 
 
 def judgement(seen: Seen) -> Judgement:
-    """The rules that could be judged, and what the others need."""
+    """Return the rules that could be judged, and the needs of the others."""
     judged: list[str] = []
     lacking: list[NotJudged] = []
     for entry, limits in seen.settings.active():

@@ -9,7 +9,7 @@ from gradscope.rules._rule import Rule
 
 
 def unjudged(report: Report) -> Iterable[str]:
-    """The look that judges the axes, where nobody took it."""
+    """Request the full sample that judges the axes, if it was not taken."""
     asked = report.leaks is None and report.error is None and bool(report.calls)
     return ("leaks",) if asked else ()
 

@@ -130,7 +130,7 @@ def in_library_code(report: Report, location: str | None) -> bool:
 
 
 class Tree:
-    """The modules by name, with what lies below each."""
+    """The modules by name, with the modules inside each."""
 
     def __init__(self, report: Report) -> None:
         self.modules = {facts.name: facts for facts in report.modules}

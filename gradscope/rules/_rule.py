@@ -36,7 +36,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A threshold's value in one run, and who says so."""
+    """A threshold's value in one run, and its source."""
 
     value: float | None
     source: str
@@ -59,7 +59,7 @@ class Limits:
         return self.limits[name].value
 
     def of(self, name: str) -> Limit:
-        """The value, and who says so."""
+        """Return the value and its source."""
         return self.limits[name]
 
     def source(self, name: str) -> str:

@@ -54,7 +54,9 @@ def named(sample: SpikeSample, count: int) -> str:
 
 
 def _nonfinite_samples(capsule: Capsule) -> str | None:
-    """Few of the samples have a NaN or Inf; what mixes samples spreads it later."""
+    """Return the cause if few of the samples have a NaN or Inf; a mixing module spreads it
+    later.
+    """
     count = len(capsule.samples)
     for place, what, others in (
         ("input", "its input has NaN or Inf", "the other inputs have none"),

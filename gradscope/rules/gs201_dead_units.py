@@ -151,7 +151,9 @@ def _independent(one: UnitActivity, rows: int | None) -> float:
 
 
 def _of_layer(one: UnitActivity, samples: float, limits: Limits) -> tuple[float, float, str]:
-    """The same by all values of the layer: what is proven, what is plain, then what is likely."""
+    """Return the same by all values of the layer: the proven case, the plain one, then the likely
+    one.
+    """
     off, count = one.off or 0.0, one.units * one.samples
     values = f"{plural(count, 'value')}, {one.samples} of each unit"
     share, threshold = one.asleep / one.units, limits["share"]

@@ -141,7 +141,7 @@ def _is_run_by_others(names: Sequence[str], loop: LoopRecord) -> bool:
 
 
 def _outside_of(names: Sequence[str], loop: LoopRecord) -> str:
-    """That no module has them, and what does."""
+    """Return the sentence that no module has them, and their owner."""
     one = len(names) == 1
     kept = next((m.kept_in for m in loop.models if m.name in names and m.kept_in), None)
     if kept is not None:

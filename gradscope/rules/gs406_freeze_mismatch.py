@@ -1,4 +1,4 @@
-"""GS406: what the config freezes, and what is frozen."""
+"""GS406: the config's freeze patterns against the frozen parameters."""
 
 from __future__ import annotations
 

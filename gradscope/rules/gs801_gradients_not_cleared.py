@@ -68,7 +68,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _cleared(rounds: list[Round], optimizer: str) -> str:
-    """Return the sentence on what clears gradients."""
+    """Return the sentence on the calls that clear gradients."""
     others = {
         event.of
         for one in rounds

@@ -1,4 +1,4 @@
-"""GS831: what a model has learned is overwritten by the same old weights again and again."""
+"""GS831: a model's training is overwritten by the same old weights again and again."""
 
 from __future__ import annotations
 

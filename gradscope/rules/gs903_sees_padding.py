@@ -1,4 +1,4 @@
-"""GS903: padding changes what is not padded."""
+"""GS903: padding changes positions that are not padded."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def _thin(connection: sqlite3.Connection, table: str, number: str, most: int, st
 
 
 def copy(run: Path, target: Path) -> None:
-    """Copy what a run's file holds, and what its journal does, to an empty file.
+    """Copy a run file, journal included, to an empty file.
 
     Raises:
         sqlite3.Error: one cannot be read, or the other be written.
@@ -233,6 +233,6 @@ def close(connection: sqlite3.Connection) -> None:
 
 
 def give_up(connection: sqlite3.Connection) -> None:
-    """Close what cannot be written any more."""
+    """Close a connection that cannot be written any more."""
     with contextlib.suppress(sqlite3.Error):
         connection.close()

@@ -1,4 +1,4 @@
-"""Finds a run by its name, or the newest, and opens its files; says of any other what it is."""
+"""Finds a run by its name, or the newest, and opens its files; names the kind of any other file."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Within this, what SQLite says of a damaged file becomes an error that names it."""
+    """Turn SQLite's errors on a damaged file in the block into an error that names it."""
     try:
         yield
     # The message itself can quote damaged bytes.

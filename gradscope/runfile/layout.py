@@ -55,7 +55,7 @@ class ShardLayout:
 
 
 def _agreed(values: Sequence[float | None]) -> float | None:
-    """The number that all who know it say."""
+    """Return the number on which all ranks with a value agree; None without one."""
     known = [value for value in values if value is not None]
     if not known or any(abs(value - known[0]) > _ALIKE * abs(known[0]) for value in known):
         return None

@@ -1,4 +1,4 @@
-"""The comparison of the files of a run's ranks: what must be equal on some, and is not.
+"""The comparison of the files of a run's ranks: values that must be equal on some and are not.
 
 Tensors are read of those steps alone in which ranks differ.
 """

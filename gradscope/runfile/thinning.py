@@ -83,7 +83,7 @@ class KeptNorms:
         self.size += record.size
 
     def to_thin(self) -> Iterator[tuple[int, int, int]]:
-        """Names, with what ``stride`` says of the numbers of their rows; ``thinned`` is awaited."""
+        """Yield names, with ``stride``'s numbers for their rows; ``thinned`` must follow."""
         if self.size <= self.most:
             return
         share = self.most / self.size

@@ -116,7 +116,7 @@ class RunWriter:
         self._dropped = count + len(dropped), first or min(dropped), max(dropped)
 
     def finish(self, run: TrainingRun) -> None:
-        """Write what waits and the run as it ended, and close the file. Never fails."""
+        """Write the waiting records and the run's end, and close the file. Never fails."""
         if not self._closed:
             self._waiting.append((run,))
             self.close()
@@ -133,7 +133,8 @@ class RunWriter:
             time.sleep(_GLANCE)
 
     def close(self) -> None:
-        """Write what waits, and close the file; without ``finish`` as a run that was cut off.
+        """Write the waiting records, and close the file; without ``finish`` as a run that was cut
+        off.
 
         A disk that does not answer is not waited for for ever.
         """
@@ -193,7 +194,7 @@ class RunWriter:
             self._check = None
 
     def _write_some(self) -> None:
-        """Write what waits: of the samples as many as a quarter second makes rows of."""
+        """Write waiting records: as many samples as fit into a quarter second."""
         with self._lock:
             waiting, dropped = tuple(self._waiting), self._dropped
         batch = database.Batch()

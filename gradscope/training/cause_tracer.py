@@ -193,7 +193,7 @@ class CauseTracer:
         return self.conclude()
 
     def conclude(self) -> bool:
-        """The trace ends, with what it has shown so far; whether that is anything."""
+        """End the trace with its results so far; return True if there are any."""
         found: list[LoopCause] = []
         try:
             for missing in self._missing:
@@ -225,7 +225,7 @@ class CauseTracer:
         self._close()
 
     def _close(self) -> None:
-        """Take away what no trace needs any more.
+        """Remove modes that no trace needs any more.
 
         A block of the script's may have put a mode above ours, which it will take from there: as
         long as it does, ours stays where it is, and does nothing.

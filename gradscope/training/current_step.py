@@ -256,7 +256,7 @@ class CurrentStep:
         self.skip()
 
     def skip(self) -> None:
-        """The optimizer leaves this one out: what its backwards gave is of no use."""
+        """Drop the step's backwards: the optimizer skips this step."""
         self.backwards, self._read_after, self.losses = 0, 0, []
         self.first, self.end, self.divisor, self._late = 0, None, 1.0, False
         self.nonfinite, self.in_loss = None, False

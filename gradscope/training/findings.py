@@ -1,4 +1,4 @@
-"""The findings of a training run: what the rules say of its steps, each reported once.
+"""The findings of a training run: the rules' results on its steps, each reported once.
 
 A finding has the figures of its first step; only a worse severity replaces them. Its steps are
 ranges: between two successive samples with the finding, all steps count. No torch here.
@@ -79,7 +79,7 @@ class _Judged:
 
 
 class RunFindings:
-    """Takes in a run's steps and samples in order, and finds what is wrong with it.
+    """Takes in a run's steps and samples in order, and collects the rules' findings.
 
     ``step`` costs microseconds, ``sample`` what the rules alone cost ``check``. Both return the
     findings that are new and those that occurred in more steps than were returned before; one that
@@ -140,7 +140,7 @@ class RunFindings:
         self._weights: dict[tuple[int, str], Weights] = {}
 
     def norms(self, record: NormNames | ParameterNorms) -> None:
-        """Take in the norms of a step before the step itself, and before them what they are of."""
+        """Take in the norms of a step before the step itself, after the list of their names."""
         if isinstance(record, NormNames):
             self._names[record.id] = record.names
         else:
@@ -251,7 +251,7 @@ class RunFindings:
     def leaks(
         self, step: int, model: int, axes: Sequence[AxisResult]
     ) -> tuple[TrainingFinding, ...]:
-        """Take in what the outputs of a model depend on, judged once, after this step."""
+        """Take in a model's forbidden dependencies, judged once, after this step."""
         found: list[TrainingFinding] = []
         report = Report("findings", _NO_RUN, leaks=tuple(axes))
         for find, limits in self._over_leaks:
@@ -273,7 +273,9 @@ class RunFindings:
         return tuple(reported)
 
     def _placed(self, finding: Finding, model: int | None, key: Key) -> Finding:
-        """With the line that made what it names: as it was known first, for a model may be gone."""
+        """Return the finding with the line that made its subject: the first known one, as a model
+        may be gone.
+        """
         before = self._of_loop.get(key)
         if before is not None:
             return replace(finding, made=before.finding.made)

@@ -21,7 +21,9 @@ _ROUNDS_LITTLE = (torch.float32, torch.float64)
 
 @dataclass(slots=True)
 class Gradients:
-    """The gradients at the end of a backward: their norms, and what shows whether they changed."""
+    """The gradients at the end of a backward: their norms, and versions that reveal later
+    writes.
+    """
 
     norms: dict[nn.Parameter, float] = field(default_factory=dict)
     versions: dict[nn.Parameter, tuple[int, int]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""``--leaks``: one check of what the outputs of the script's models depend on and must not.
+"""``--leaks``: one check for forbidden dependencies of the models' outputs.
 
 A copy of each model is judged by forward passes, on the batch of its first call. The script's own
 models do not run for it.
@@ -242,7 +242,7 @@ def _unnoticed() -> Iterator[None]:
 
 
 class _Silenced:
-    """A stream that drops what one thread writes."""
+    """A stream that drops one thread's writes."""
 
     def __init__(self, stream: Any, thread: int | None) -> None:
         self._stream, self.thread = stream, thread

@@ -1,4 +1,4 @@
-"""The processor's memory while a step is sampled: what a sample takes, and gives back."""
+"""CPU memory in a sampled step: the need of a sample, and its release."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Frequency:
         self._seconds.append(seconds)
 
     def renew(self) -> None:
-        """Set how often by what it took lately: to be called each ``MEASURED`` steps."""
+        """Set the frequency by the latest durations: called every ``MEASURED`` steps."""
         if self._schedule.every is not None or not self._seconds:
             return
         plain = self._schedule.plain

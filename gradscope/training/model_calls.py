@@ -1,4 +1,4 @@
-"""The two hooks on each outermost model that stay: what its calls take and give."""
+"""The two lasting hooks on each outermost model, which note its calls' inputs and outputs."""
 
 from __future__ import annotations
 

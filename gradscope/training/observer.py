@@ -411,7 +411,7 @@ class Observer:
             self._prepare()
 
     def _find_stages(self) -> None:
-        """After forward has come to all models: a pipeline's stage is known by what runs it."""
+        """Find pipeline stages after every model's forward: a stage is known by its runner."""
         if self._stages_imported:
             self._in_stages = self.models.settle() or self._in_stages
 

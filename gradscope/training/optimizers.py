@@ -1,4 +1,4 @@
-"""The optimizers of a run: what they are called, what they hold, how they are set."""
+"""The optimizers of a run: their names, parameters and settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradscope.training.gradients import small
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class ObservedOptimizer:
-    """An optimizer that was seen: what the run calls it, and how many steps it made."""
+    """An observed optimizer: its name in the run, and its number of steps."""
 
     name: str = ""
     kind: str | None = None  # its class
@@ -36,7 +36,7 @@ class ObservedOptimizer:
         return same
 
     def look(self, optimizer: Optimizer) -> None:
-        """Take in what it holds now."""
+        """Read its present parameters."""
         self.groups = [len(group["params"]) for group in optimizer.param_groups]
         self.held = frozenset(p for g in optimizer.param_groups for p in g["params"])
         self.small = small(self.held)

@@ -97,7 +97,7 @@ def observe(observer: TrainingObserver) -> ExitStack:
 
 
 def observe_stages(patches: ExitStack, observer: TrainingObserver, stages: ModuleType) -> None:
-    """The same of what runs a pipeline's stages: ``torch.distributed.pipelining.stage``."""
+    """Patch the class that runs a pipeline's stages: ``torch.distributed.pipelining.stage``."""
     replace(patches, stages._PipelineStageBase, "scale_grads", lambda f: _divided(f, observer))
     if hasattr(stages.PipelineStage, _INFERENCE):  # earlier versions call it without gradients
         replace(patches, stages.PipelineStage, _INFERENCE, lambda f: _aside(f, observer))
@@ -217,7 +217,7 @@ def _aside(original: Callable[..., Any], observer: TrainingObserver) -> Callable
 
 
 def _own_hooks_left_out(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A module that is pickled or copied is what it is without us, to the last byte."""
+    """Remove gradscope's hooks from a pickled or copied module, to the last byte."""
 
     @functools.wraps(original)
     def __getstate__(self: nn.Module) -> Any:

@@ -11,7 +11,7 @@ from torch import nn
 
 
 def stages_imported() -> ModuleType | None:
-    """PyTorch's module of what runs stages; None where the script has not imported it."""
+    """Return PyTorch's module that runs stages; None if the script has not imported it."""
     return sys.modules.get("torch.distributed.pipelining.stage")
 
 

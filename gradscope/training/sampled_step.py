@@ -207,7 +207,7 @@ def _turn(model: Model, step: int) -> int:
 
 
 def _alike(entry: _SampledModel, held: Collection[nn.Parameter]) -> list[Fingerprints]:
-    """Fingerprints of what this process holds, and of what the model was called on."""
+    """Return fingerprints of this process's state, and of the model's inputs."""
     model = entry.model
     outer = model.outer()
     if outer is None:

@@ -126,7 +126,7 @@ class RunSettings:
 
 @dataclass(slots=True)
 class Session:
-    """Records what an observer sees. Whatever goes wrong here is never the script's."""
+    """Records an observer's facts. Whatever goes wrong here is never the script's."""
 
     run: TrainingRun
     settings: RunSettings
@@ -275,7 +275,7 @@ class Session:
             self._writer.call_each(seconds, check)
 
     def record(self, *records: TrainingRecord) -> None:
-        """Have records written, and what the rules say of them."""
+        """Write records, and the rules' findings on them."""
         if self.forked:  # a forked worker has its own life
             return
         found: list[TrainingRecord] = []
@@ -431,7 +431,7 @@ class Session:
         self.record(event)
 
     def script_failed(self, error: BaseException) -> None:
-        """The script raises this: what can be known of it only now is recorded."""
+        """Record the facts on an exception of the script that are known only now."""
         if self.observer is not None and not self.forked:
             self.observer.script_failed(error)
 

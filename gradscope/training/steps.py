@@ -1,4 +1,4 @@
-"""A step of the training, from first backward to end: records what the schedule wants.
+"""A step of the training, from first backward to end: records as the schedule demands.
 
 A step ends with ``optimizer.step()``; in a script that makes no optimizer it ends with each
 backward. Between two steps are the forwards and backwards of the second.
@@ -127,7 +127,9 @@ class Steps:
         self._write(TrainingEvent(self.number + 1, now, kind, message, details))
 
     def _end_script(self) -> None:
-        """By what is not an ``Exception``, which a script may well catch, as may the guard."""
+        """End the script by an exception that is no ``Exception``, which a script may catch, as may
+        the guard.
+        """
         self.stopping, self.cut = False, True
         raise SystemExit(1)
 
@@ -304,7 +306,7 @@ class Steps:
         self._end(optimizer, known)
 
     def _end(self, optimizer: Optimizer | None, known: ObservedOptimizer | None) -> None:
-        """A step has ended: record what the schedule wants, and free the rest.
+        """End a step: record as the schedule demands, and free the rest.
 
         If it wants nothing, this does as little as possible: the rest is made up for at the next
         step at which something is.
@@ -356,7 +358,7 @@ class Steps:
             self._end_script()
 
     def loop(self, *, ended: bool) -> LoopRecord:
-        """The loop as it went so far, with what traces have shown of it."""
+        """Return the record of the loop so far, with the traces' results."""
         tracer = self._parts.tracer
         if ended and tracer.active:
             tracer.conclude()
@@ -387,7 +389,7 @@ class Steps:
         self._last += took
 
     def _traced(self, optimizer: Optimizer | None) -> None:
-        """A traced step has ended: what it has shown is judged."""
+        """Judge the results of a traced step that has ended."""
         parts, tracer = self._parts, self._parts.tracer
         if tracer.lingers:
             tracer.end()

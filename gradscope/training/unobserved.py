@@ -29,7 +29,7 @@ def attached_late(seconds: float, steps: int) -> str:
 
 
 def why_no_step(script: str, observer: Observer | None, others: OtherProcesses | None) -> list[str]:
-    """Sentences: what this process did, and what others may have done.
+    """Explain a run without steps in sentences: this process's part, and other processes'.
 
     Args:
         script: as on Python's command line.

@@ -112,7 +112,7 @@ def _prepare(chain: Chain) -> _Walk:
 
 
 def _sorted(walk: _Walk, root: int) -> list[int]:
-    """The nodes with every consumer before what it consumes."""
+    """Return the nodes with every consumer before its inputs."""
     waiting = Counter(walk.consumers)
     ready, found = [root], []
     while ready:

@@ -1,4 +1,4 @@
-"""A run → charts over its steps: step metrics with what happened, and layers as maps."""
+"""A run → charts over its steps: step metrics with events, and layers as maps."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ _NAMES = 4
 
 
 def with_steps(history: RunHistory) -> tuple[list[Finding], Known]:
-    """The causes as any record has findings, the worst first, and what the run knows of each."""
+    """Return the causes as findings, the worst first, and the run's facts on each."""
     causes = folded(history.findings)
     beside = {id(one.finding.finding): _beside(one) for one in causes}
     return [one.finding.finding for one in causes], lambda finding: beside[id(finding)]

@@ -214,7 +214,7 @@ def _steps_read(history: RunHistory, series: Sequence[LayerSeries], title: str) 
 
 
 def _telling(history: RunHistory) -> Callable[[Entry[SeriesRow]], tuple[bool, int, float]]:
-    """The order of what tells most: not finite, named by a finding, changed most."""
+    """Return the sort key by importance: not finite, named by a finding, changed most."""
     named: dict[str, int] = {}
     for found in history.findings:
         finding = found.finding
@@ -265,7 +265,9 @@ def series_legend(
     texts: Sequence[Sequence[Cell]],
     shown: Sequence[SeriesRow],
 ) -> list[str]:
-    """The steps of the columns, what a row stands for, and the symbols that occur."""
+    """Return the legend: the steps of the columns, the meaning of a row, and the symbols that
+    occur.
+    """
     lines = []
     sampled = sorted(shown[0].places("")) if shown else []
     steps = list(_steps(columns, shown))

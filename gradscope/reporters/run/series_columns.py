@@ -87,7 +87,7 @@ class SeriesRow:
 
     @property
     def about(self) -> str:
-        """The parameter or the call: what a page finds the row by."""
+        """The parameter or the call: the key of the row in a page."""
         return label(self.series.name, self.series.call)
 
     def course(self, measure: str) -> Course:

@@ -183,7 +183,7 @@ _PLACES = {"min_at", "max_at"}
 
 
 def table(history: RunHistory, width: int | None) -> Table | None:
-    """The metrics at a width: the curves take what the figures leave."""
+    """Return the table of metrics at a width: the curves take the space that the figures leave."""
     rows = metrics(history)
     if not rows:
         return None
@@ -201,7 +201,9 @@ def table(history: RunHistory, width: int | None) -> Table | None:
 
 
 def _layouts(width: int | None) -> list[tuple[int, set[str]]]:
-    """The curves' room, and what may be hidden for it: the best first, the last as it may be."""
+    """Return the curves' widths, and the columns to hide for each: the best first, the last as a
+    fallback.
+    """
     if width is None:
         return [(_PIPED, set())]
     wide = [(room, set[str]()) for room in _WIDTHS]

@@ -133,7 +133,7 @@ _COLUMNS: Mapping[str, Collection[str] | None] = {
 
 
 def check(view: View) -> None:
-    """Refuse a view that names what no table has, before the run is read.
+    """Refuse a view that names an unknown column or table, before the run is read.
 
     Raises:
         OptionError: an unknown table, column or direction, or a ``top`` below 1.

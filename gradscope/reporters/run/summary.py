@@ -200,7 +200,9 @@ def _optimizers(history: RunHistory) -> list[str]:
 
 
 def _optimizer(name: str) -> str:
-    """Most variables say what they are; a class such as ``AdamW`` may not."""
+    """Return the optimizer's title: most variables name its kind; a class such as ``AdamW`` may
+    not.
+    """
     if not name:
         return "without an optimizer"
     return plain(name) if "opt" in name.lower() else f"optimizer {plain(name)}"

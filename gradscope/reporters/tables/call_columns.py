@@ -54,7 +54,7 @@ class CallRow:
 
     @property
     def about(self) -> str:
-        """The call, once: what a page finds the row by."""
+        """The call, once: the key of the row in a page."""
         return self.label if self.first else ""
 
     @property

@@ -41,7 +41,7 @@ class Column(Generic[Row]):
 def words(
     key: str, value: Callable[[Row], Scalar], text: Callable[[Row], str] | None = None, **more: Any
 ) -> Column[Row]:
-    """A column of text: what there is of the value, if no other."""
+    """Return a column of text: the value as text, if there is no other."""
 
     def show(row: Row) -> str:
         exact = value(row)
@@ -101,7 +101,7 @@ def placed(column: Column[Row], keep: Mapping[str, int], usual: Collection[str])
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[Row]):
-    """Rows that are sorted and counted as one: those shown, and what each of them stands for."""
+    """Rows that are sorted and counted as one: those shown, and the rows that each replaces."""
 
     shown: tuple[Row, ...]
     members: tuple[tuple[Row, ...], ...]

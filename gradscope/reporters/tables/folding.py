@@ -126,7 +126,7 @@ def _by_level(items: list[_Item[Row]]) -> list[_Item[Row]]:
 
 
 def _blocks(items: Sequence[_Item[Row]], level: int) -> Iterator[list[_Item[Row]]]:
-    """Stretches of items below one module of that depth; what lies above is alone."""
+    """Yield stretches of items below one module of that depth; an item above is alone."""
     block: list[_Item[Row]] = []
     for item in items:
         deep = len(item.parts) > level

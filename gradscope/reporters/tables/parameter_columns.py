@@ -33,7 +33,7 @@ class ParameterRow:
 
     @property
     def about(self) -> str:
-        """The parameter: what a page finds the row by."""
+        """The parameter: the key of the row in a page."""
         return plain(self.stats.name)
 
 

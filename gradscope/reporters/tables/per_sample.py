@@ -69,7 +69,7 @@ def _legend(found: PerSample, shown: int) -> Iterator[str]:
 
 
 def _noise(noise: GradientNoise, batch: int) -> str:
-    """The noise scale, with what it means for the batch's size."""
+    """Return the noise scale, with its meaning for the batch's size."""
     high = "or more" if noise.high is None else f"to {noise.high:.0f}"
     interval = f"95 % interval: {noise.low:.0f} {high}"
     if noise.value is None:

@@ -70,7 +70,7 @@ def parameters(report: Report, view: View) -> Table:
 
 
 def records(report: Report, view: View) -> tuple[list[str], list[list[Scalar]]]:
-    """Header and exact values of one table, a row for each tensor: what csv holds."""
+    """Return header and exact values of one table, a row for each tensor: the content of csv."""
     if view.table in PROBES:
         return transformer.records(report, view.table, view)
     if view.table == "parameters":
@@ -273,7 +273,7 @@ TABLES = tuple(_OF_TABLE)
 def check_choices(
     view: View, tables: Mapping[str, Collection[str] | None], usual: str, sortable: Collection[str]
 ) -> None:
-    """Refuse a view of tables that names what none of them has.
+    """Refuse a view of tables that names an unknown table or column.
 
     Args:
         tables: the columns of each; None of one that has none to choose.
@@ -307,7 +307,7 @@ def check_choices(
 
 
 def check(view: View) -> None:
-    """Refuse a view that names what no table has, before anything expensive runs.
+    """Refuse a view that names an unknown table or column, before anything expensive runs.
 
     Raises:
         OptionError: an unknown table, column or direction, a ``top`` below 1, a ``depth`` below 0.

@@ -63,7 +63,7 @@ def strange(stats: TensorStats) -> str:
 
 
 def norm_with_losses(stats: TensorStats) -> str:
-    """A gradient's norm, and beside it what the norm leaves out: a gradient lost is no detail."""
+    """Return a gradient's norm, with the number of elements that the norm leaves out."""
     lost = nonfinite(stats)
     if not lost:
         return number(stats.norm)

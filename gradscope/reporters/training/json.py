@@ -1,4 +1,4 @@
-"""A training run as strict JSON: the records, and what was measured at each step in columns."""
+"""A training run as strict JSON: the records, and each step's measurements in columns."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _metrics(steps: Sequence[TrainingStep]) -> Iterator[str]:
 
 
 def _finding(found: TrainingFinding, cause: TrainingFinding | None) -> str:
-    """A finding as reports have it, what a run knows of it, and what it follows from."""
+    """Return a finding as in reports, the run's facts on it, and its cause."""
     origin = None if found.origin is None else to_data(found.origin)
     data = {**to_data(found.finding), "model": found.model, "steps": found.steps, "origin": origin}
     if found.parameters is not None:

@@ -13,7 +13,7 @@ from gradscope.nesting import find
 
 
 class Batches:
-    """Compares what each call is given with the first, until the first that differs.
+    """Compares the inputs of each call with the first one's, until they differ.
 
     Attributes:
         same: in how many calls from the first on it was the same numbers; 0 once it was not.

@@ -1,4 +1,4 @@
-"""By what factor gradients are clipped, at every step.
+"""The factor by which gradients are clipped, at every step.
 
 ``clip_grad_norm_`` returns the norm that it found. On an accelerator it is kept as it is and read
 now and then: to read a number waits for the device.

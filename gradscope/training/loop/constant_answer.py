@@ -1,4 +1,4 @@
-"""The loss of the best answer that does not look at the input: what a network must beat."""
+"""The loss of the best answer that ignores the input: a network must beat it."""
 
 from __future__ import annotations
 

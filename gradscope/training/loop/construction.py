@@ -24,8 +24,9 @@ from gradscope.training.loop.script_lines import ScriptLine, script_line
 
 
 class Made(NamedTuple):
-    """A line, and a number that grows with what is made: plain values, which the garbage collector
-    does not have to go through."""
+    """A line, and a number that grows with each registration: plain values, outside the garbage
+    collector's reach.
+    """
 
     file: str
     number_of_line: int

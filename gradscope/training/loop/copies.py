@@ -43,7 +43,7 @@ class _Copy:
         self.unchanged, self.stale_buffers = True, False
 
     def compare(self) -> None:
-        """See what has changed since the start."""
+        """Note the changes since the start."""
         module, original = self.module(), self.original()
         if module is None or not self.unchanged:
             return
@@ -54,7 +54,7 @@ class _Copy:
 
 
 class Copies:
-    """Compares the copies that are there before the first step with what they were then.
+    """Compares the copies that exist before the first step with their first weights.
 
     Args:
         models: those of the training.

@@ -94,7 +94,7 @@ class Draws:
             self._scored.add(_key(distribution, value))
 
     def records(self) -> tuple[Draw, ...]:
-        """Those whose ``log_prob`` nobody used."""
+        """Return the draws without a later call of ``log_prob``."""
         return tuple(
             Draw(kind=key[0], steps=one.steps, location=one.line, used=key in self._used)
             for key, one in self._drawn.items()

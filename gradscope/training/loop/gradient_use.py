@@ -50,7 +50,7 @@ class GradientUse:
         return self._cleared or (self.backwards == 0 and self._state() is None)
 
     def backward_begins(self, line: str | None) -> None:
-        """Gradients will be added to what is there, by the backward of this line."""
+        """Note a backward, which adds to the present gradients, and its line."""
         self.backwards += 1
         self._cleared = False
         if self._other is not None:
@@ -81,7 +81,7 @@ class GradientUse:
             self._other, self._called = (now, line), False
 
     def called(self) -> None:
-        """A model is called with gradients: what comes is no other part of the same forward."""
+        """Note a call with gradients: later backwards are no part of the same forward."""
         self._called = True
 
     def step_begins(self, held: Iterable[nn.Parameter]) -> frozenset[str]:

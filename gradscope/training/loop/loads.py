@@ -20,8 +20,9 @@ _MOST = 8
 
 @dataclass(slots=True)
 class Undone:
-    """The loads of one model: what the last one left, and how many gave the same as the one before
-    it though an optimizer had made steps between them."""
+    """The loads of one model: the state after the last one, and how many repeated it though an
+    optimizer had made steps between them.
+    """
 
     digest: str
     optimizer: weakref.ref[Optimizer]

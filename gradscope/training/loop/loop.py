@@ -1,4 +1,4 @@
-"""The training loop as it goes: what was seen of it, as a record that rules read."""
+"""The training loop: its record so far, which rules read."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ class Loop:
             self._equal_weights.read(self._models)
 
     def clipped(self, parameters: Sequence[torch.Tensor], norm: object, bound: object) -> None:
-        """The gradients of these were clipped; ``norm`` is what they had."""
+        """Note the clipping of these parameters' gradients; ``norm`` is their norm before."""
         key = (id(parameters[0]), len(parameters)) if parameters else (0, 0)
         found = self._clips.get(key)
         if found is None:

@@ -149,7 +149,7 @@ class LossGraphs:
             self._place(seen, nodes[0])
 
     def _find_number(self, node: Node) -> None:
-        """A sum of a loss and of a constant: the constant may be what a tensor gave."""
+        """Find a sum of a loss and a constant: the constant may come from a tensor."""
         if kind(node) not in ("AddBackward", "SubBackward") or shape_of(node) != ():
             return
         stack = _stack(node)

@@ -56,7 +56,7 @@ def kind(node: Node) -> str:
 
 
 def shape_of(node: Node, output: int = 0) -> Shape | None:
-    """The shape of what it made; None where that is no plain tensor."""
+    """Return the shape of a node's output; None if that is no plain tensor."""
     made = node._input_metadata[output : output + 1]
     return None if not made or made[0].is_nested_tensor else tuple(made[0].shape)
 
@@ -83,8 +83,7 @@ def operations(root: Node) -> Iterator[Node]:
 
 
 def terms(root: Node) -> Iterator[Node]:
-    """The sums that a loss is made of, down to what is no sum of terms any more: a square, a
-    distance, a product of two things."""
+    """Yield the terms of a loss's sums, down to a square, a distance or a product."""
     stack, seen = [root], {root}
     while stack and len(seen) < _MOST:
         node = stack.pop()

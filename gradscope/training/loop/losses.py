@@ -75,7 +75,7 @@ class Losses:
         return _PART if any(one is before for one in operations(node)) else frozenset()
 
     def cleared(self) -> None:
-        """Gradients were cleared: what comes adds nothing twice."""
+        """Note cleared gradients: a later backward adds nothing twice."""
         self._latest = None
 
     def _compare(self, loss: float | None) -> None:

@@ -48,7 +48,7 @@ class ModelUse:
             self._same = self._digest == digest(module)
 
     def lasting(self, module: nn.Module, held: Collection[int]) -> Iterator[PlainTensor]:
-        """The plain tensors that were there at the last record, and that nobody has moved since.
+        """Yield plain tensors that existed at the last record and were not written to since.
 
         An input that is kept for a look is another one each time; what the script itself moves, by
         its gradient, trains.
@@ -110,7 +110,7 @@ class ModelUses:
             self._uncalled.pop(found, None)
 
     def close(self) -> None:
-        """Notice no more calls: from now on nobody knows which modules were never called."""
+        """Stop noticing calls: the modules that were never called are unknown from now on."""
         for hook in list(self._uncalled.values()):
             hook.remove()
         self._uncalled.clear()

@@ -1,4 +1,4 @@
-"""In which mode models are called: what behaves otherwise when a model trains, and does it."""
+"""Modes of models at their calls: modules that act otherwise in training, and do."""
 
 from __future__ import annotations
 

@@ -109,7 +109,8 @@ def _compared(node: Node) -> _Found | None:
 
 
 def _by_hand(node: Node) -> _Found | None:
-    """The square of ``output - target``: what the square and the activation keep tells the target.
+    """Read the target from the square of ``output - target``: saved tensors of both nodes give
+    it.
 
     None where another operation made the difference, or where both sides are computed.
     """

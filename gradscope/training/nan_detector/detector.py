@@ -34,7 +34,7 @@ _TASK, _NO_TASK = torch._C._current_graph_task_id, -1
 
 
 class NanDetector:
-    """Keeps what a replay of the calls of a step needs, until the step ends.
+    """Keeps the state for a replay of a step's calls, until the step ends.
 
     All in the thread that trains; nothing of the script is changed.
 

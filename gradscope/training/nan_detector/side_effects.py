@@ -116,7 +116,7 @@ class SideEffects:
 
 
 class _Entry:
-    """The surroundings of one call, to be compared with what they are after it."""
+    """The surroundings of one call, for a comparison after it."""
 
     def __init__(
         self,
@@ -227,7 +227,9 @@ def _values(buffers: Sequence[weakref.ref[torch.Tensor]]) -> PutBack:
 
 
 def _held(module: nn.Module | None) -> list[tuple[str, int]]:
-    """The objects that a module holds, by name: what it keeps in a container counts by that."""
+    """Return the objects that a module holds, by name; those in a container count by the
+    container.
+    """
     if module is None or _scripted(module):
         return []
     names = [(name, id(value)) for name, value in module.__dict__.items() if name != "training"]

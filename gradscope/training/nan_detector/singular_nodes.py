@@ -104,7 +104,7 @@ class SingularNodes:
 
 
 class SingularPlans:
-    """The losses of a script, and what is ``held`` of their singular nodes until the step ends."""
+    """The losses of a script, and the singular nodes' tensors ``held`` until the step ends."""
 
     def __init__(self) -> None:
         self._plans: list[SingularNodes] = []

@@ -1,4 +1,4 @@
-"""Steps that stand out: which they are, which samples made them, and what is kept of them.
+"""Steps that stand out: their detection, the samples that caused them, and their capsules.
 
 ``spikes.py`` judges each step before the optimizer moves the weights, and keeps a capsule of a
 spike. ``samples.py`` replays its calls and takes their gradients apart by sample,

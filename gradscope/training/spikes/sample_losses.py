@@ -20,7 +20,7 @@ _MOST = 16
 
 @dataclass(frozen=True, slots=True)
 class RowLosses:
-    """The terms of one loss: ``counts`` says which of them count, ``target`` is what it was given.
+    """The terms of one loss: ``counts`` marks those that count, ``target`` is the loss's target.
 
     All are flat, but the target.
     """
