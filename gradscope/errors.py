@@ -54,7 +54,7 @@ class Place:
 
 
 class Where(Protocol):
-    """Tells where a config's dotted key was given: its value, or with ``of_key`` the key."""
+    """Returns the place of a config's dotted key: its value, or with ``of_key`` the key."""
 
     def __call__(self, key: str, *, of_key: bool = False) -> Place | None:
         """Return the place; None for a key without a value."""

@@ -123,7 +123,7 @@ def _temporary(path: Path) -> Path:
     for left in path.parent.glob(f".gradscope-{_machine()}-*-*.tmp"):
         owner = left.name.split("-")[2]
         if owner.isdecimal() and not _runs(int(owner)):
-            with contextlib.suppress(OSError):  # somebody else's, or another writer was faster
+            with contextlib.suppress(OSError):  # another writer's file
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
     return path.with_name(own)
 
@@ -193,7 +193,7 @@ def check_readable(path: Path) -> None:
 
     Raises:
         ConfigError: it is one.
-        OSError: nobody can tell.
+        OSError: the path cannot be read.
     """
     if is_stream(path):
         raise ConfigError(f"`{path}` is not a regular file", help="copy its content into one")

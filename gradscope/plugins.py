@@ -1,7 +1,7 @@
 """A folder is a registry: the file's name is the name that the user types.
 
 ``names`` lists a package's files without importing them, ``load`` imports one; a folder in it is
-no choice, but holds what its files share. A choice that needs no file of its own is an entry of the
+no choice, but holds what its files share. A choice without a separate file is an entry of the
 ``FORMATS`` of the folder, or of a single file.
 """
 

@@ -60,7 +60,7 @@ def _replaced(text: str, value: str, written: str) -> str:
     if len(value) < _LONG:
         return re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda match: written, text)
     text = text.replace(value, written)
-    # Messages cut what is long.
+    # Messages cut long values.
     for end in [match.start() for match in re.finditer("…", text)][::-1]:
         length = next((n for n in range(len(value), 3, -1) if text.endswith(value[:n], 0, end)), 0)
         text = text[: end - length] + (written + text[end + 1 :] if length else text[end:])

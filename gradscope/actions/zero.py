@@ -2,5 +2,5 @@
 
 from gradscope.actions import Action
 
-# At an activation what is before the zeros still has a gradient, which is zero.
+# At an activation, upstream tensors still get a gradient: zeros.
 ACTION = Action(lambda tensor, _: tensor.clone().zero_())

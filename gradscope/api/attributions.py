@@ -120,7 +120,7 @@ def planned(
 
 
 def _background(classes: Sequence[str] | None) -> int | None:
-    """The class that stands for no object."""
+    """Return the background class, which means no object; None without one."""
     names = [name.strip("_ ").casefold() for name in classes or ()]
     return names.index("background") if "background" in names else None
 

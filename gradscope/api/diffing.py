@@ -168,7 +168,7 @@ def _refuse_for_compiled(reference: str | None, samples: SharedSamples | None) -
     """Refuse comparisons that need probes between calls.
 
     Raises:
-        OptionError: something was asked for that only calls can tell.
+        OptionError: an option needs the calls inside a model.
     """
     if reference is not None or samples is not None:
         what = "a reference" if reference is not None else "another batch"

@@ -82,7 +82,7 @@ def inspect(
         chain: layers to record with their autograd chain back to the leaves.
         verify: also run two plain steps, and check whether gradients are bit-identical.
         tasks: also compute the gradients of each loss separately, if there are several.
-        per_sample: also take the gradient apart by sample: the loss, the norm and the share of
+        per_sample: also split the gradient by sample: the loss, the norm and the share of
             each, and the gradient's noise scale.
         costs: also measure the seconds and floating-point operations of each call.
         histogram: layers with histograms of outputs, parameters and gradients.

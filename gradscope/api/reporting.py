@@ -1,8 +1,8 @@
 """Gathers the reports of several processes on one step, when all have run it.
 
-Nothing is asked of the others while the step runs. Each leaves its record in the launcher's store,
+No rank waits for another while the step runs. Each leaves its record in the launcher's store,
 complete or of a run that failed; the first process reads them all, and leaves the reduced report
-for the others. Whoever fails says so first and leaves the group, so that nobody waits for it.
+for the others. A failing rank reports first and leaves the group, so that no rank waits for it.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def export_sample(run: Path, step: int | None, file: Path, *, force: bool = Fals
     path, capsule, _ = _chosen(run, step)
     if not capsule.samples or not capsule.tensors:
         raise ConfigError(f"`{path}` has no tensors of samples")
-    import safetensors.torch  # beside this, nobody needs torch
+    import safetensors.torch  # only this needs torch
 
     worst = capsule.samples[0]
     count = sum(one.call == worst.call for one in capsule.samples)

@@ -46,7 +46,7 @@ def view(
     *,
     input: str | None = None,
 ) -> Viewer:
-    """The model that looks at pictures; without a name ResNet-18 with its weights.
+    """Load the model for pictures; without a name ResNet-18 with its weights.
 
     ``input`` is the one of several inputs that takes the pictures.
 

@@ -199,7 +199,7 @@ def _bits(buffer: torch.Tensor) -> torch.Tensor:
 def unregistered(model: nn.Module, leaves: Collection[torch.Tensor]) -> tuple[Unregistered, ...]:
     """Those of some leaves that a module keeps, alone or in modules, in a plain attribute.
 
-    What nothing in the model holds is somebody else's: an input, the loss's own parameters.
+    A leaf outside the model is an input or belongs to the loss.
     """
     left = {id(leaf): leaf for leaf in leaves}
     kept = []

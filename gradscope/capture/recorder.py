@@ -121,7 +121,7 @@ class Recorder:
         self._taken: dict[int, tuple[int, ...]] = {}
         #: The dtype of ``torch.autocast`` around a call; None where it was off in all of them.
         self.autocast: str | None = None
-        #: While somebody runs the model for an answer of their own.
+        #: While another part of gradscope runs the model.
         self.paused = False
         self._parts = TransformerParts(
             model,
@@ -232,7 +232,7 @@ class Recorder:
                 call.inputs.append(self._observe(call, path, tensor))
                 call.arguments.append((tensor, version(tensor)))
         self._parts.before(call, args, kwargs)
-        # Only now: to look at a view may make its node anew, and that node is not the call's.
+        # Only now: to read a view may recreate its node, and that node is not the call's.
         call.start = self._sequence(call)
 
     def _after(

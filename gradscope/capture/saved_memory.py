@@ -27,8 +27,8 @@ _AUTOGRAD: Any = torch._C._autograd
 def noticing_hooked_saves(seen: Callable[[], None]) -> Iterator[None]:
     """Call ``seen`` when other hooks (a checkpoint's, an offloader's) take over saved tensors.
 
-    For older releases of torch, 2.8 among them: in later ones each saved tensor tells whether it
-    has a hook.
+    For older releases of torch, 2.8 among them: later ones have an attribute for the hook of each
+    saved tensor.
     """
     if hasattr(_AUTOGRAD.SavedTensor, "unpack_hook"):
         yield

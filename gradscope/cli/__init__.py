@@ -148,7 +148,7 @@ def main() -> NoReturn:
         command = get_command(app())
         completion.install()  # after typer's own, which it replaces
         code = command(standalone_mode=False)
-        if callable(code):  # somebody else's program, whose errors are its own
+        if callable(code):  # another program, whose errors are its own
             launch, code = code, 0
         if sys.stdout is not None:  # closed by the caller that started the process
             sys.stdout.flush()

@@ -1,7 +1,7 @@
 """The words that bash passes for completion, combined again.
 
-Bash takes `:` and `=` for the ends of words: of ``torchvision:res`` it wants to hear what may be
-for ``res``, and says so in three words. The other shells keep full words.
+Bash takes `:` and `=` for the ends of words: of ``torchvision:res`` it passes three words and
+expects completions of ``res``. The other shells keep full words.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def candidates(
             found.append(Candidate(loaded.name, rules.settings(loaded), loaded))
         except ConfigError as error:
             found.append(Candidate(model or "demo", rules.settings(None), error=error))
-            # What is wrong with an override is wrong with it for each of the models.
+            # A mistake in an override concerns each of the models.
             problems += [problem for problem in error.problems if problem not in problems]
     if all(one.error is not None for one in found):
         raise ConfigError(*problems)

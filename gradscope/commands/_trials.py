@@ -100,7 +100,7 @@ def is_script(word: str) -> bool:
     if path.suffix.lower() != ".py" or not path.is_file():
         return False
     file = parsed(path)
-    if file is None:  # Python says what is wrong with it
+    if file is None:  # Python reports the mistake
         return True
     if not trains(file):
         return not file.models and does_something(file)

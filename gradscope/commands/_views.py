@@ -70,10 +70,10 @@ def choose_destination(
     room: str,
     heading: str | None = None,
 ) -> Destination:
-    """Check where a result is to go, so that a long run does not end in a typing error.
+    """Check the destination of a result, so that a long run does not end in a typing error.
 
     Raises:
-        OptionError: an unknown format, suffix or color mode, or an output that cannot be had.
+        OptionError: an unknown format, suffix or color mode, or an output that cannot be written.
     """
     check_look(display)
     chosen = choose_format(format, file.path, room)
@@ -249,7 +249,7 @@ class PlotOptions:
         """Refuse a file that could not be written, before anything runs.
 
         Raises:
-            OptionError: another suffix, the file of `-o`, or a path that cannot be had.
+            OptionError: another suffix, the file of `-o`, or a path that cannot be written.
         """
         if self.plot is None:
             return

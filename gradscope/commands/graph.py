@@ -269,7 +269,7 @@ def redraw(file: Path, output: GraphOutput, layers: Sequence[str], exclude: Sequ
     Raises:
         ConfigError: the file holds no graph.
         LayerError: a pattern names no module of it.
-        OptionError: it is of a run that failed, and the format cannot say so.
+        OptionError: the run failed, and the format cannot show that.
     """
     graph = record_json.load(file, AutogradGraph)
     failed = graph.error is not None or not graph.complete

@@ -211,7 +211,7 @@ def _default(value: Any) -> tuple[str, str]:
 
 
 def _relative(spec: str, folder: Path) -> str:
-    """The spec as a config in ``folder`` has to say it: its paths start there."""
+    """Return the spec for a config in ``folder``: its paths start there."""
     prefix, _, name = spec.rpartition(":") if ".py:" in spec else spec.partition(":")
     local, rest = (name, "") if prefix == "hf" else (prefix, f":{name}")
     if not (prefix == "hf" or prefix.endswith(".py")) or not Path(local).exists():

@@ -54,7 +54,7 @@ if TYPE_CHECKING:  # made below, an option for each file of `actions/`
 
 
 def parsed(do: str, text: str) -> dict[str, Any]:
-    """An option's text, PATTERN[@PLACE][=VALUE], as a config says it.
+    """Return an option's text, PATTERN[@PLACE][=VALUE], in a config's form.
 
     Raises:
         OptionError: a place or a value that the action does not take.

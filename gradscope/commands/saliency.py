@@ -194,7 +194,7 @@ def run(
     maps = _map_names(request)
     try:
         with running(options.timeout):
-            # What is missing or in the way is reported before weights are fetched.
+            # Missing files and existing outputs are reported before weights are fetched.
             found_files = picture_files(paths)
             names = file_names([shown(path) for path in found_files])
             overlays = [f"{name}-{_file_suffix(maps)}" for name in names]

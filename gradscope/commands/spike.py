@@ -62,10 +62,10 @@ def run(
     file: FileOptions,
     display: DisplayOptions,
 ) -> None:
-    """Say which sample made a spike, or whether it was the learning rate, optimizer or weights.
+    """Name the cause of a spike: a sample, the learning rate, the optimizer or the weights.
 
     `gradscope run` keeps up to three steps whose loss or gradient spikes, each in a capsule beside
-    the run. At that step it took the gradient apart by sample. This command imports no model.
+    the run. At that step it split the gradient by sample. This command imports no model.
     """
     chosen = chosen_run(run, "spike")
     destination = choose_destination(format, file, display, ROOM, chosen.heading)

@@ -72,7 +72,7 @@ def align_calls(
 ) -> dict[CallKey, CallKey]:
     """Align A's calls with B's: by ``renamings``, else by name; the rest by order and shape.
 
-    ``a`` and ``b`` have of each call what says that two are alike.
+    ``a`` and ``b`` have the features of each call, which are equal for alike calls.
     """
     named = {call: (_renamed(call[0], renamings), call[1]) for call in b}
     found = {call: known for call, known in named.items() if known in a}

@@ -118,7 +118,7 @@ def _compare_runs(a: Path, b: Path, match: Sequence[str]) -> DiffReport:
         return compare_runs(ours, theirs, match)
 
 
-#: What is compared as it is: a record, or the path of one.
+#: Sources that are compared as they are: a record, or the path of one.
 Saved = Report | RunHistory | str | Path
 REPORTS = FileKind(
     "a saved report",

@@ -48,7 +48,7 @@ def is_source(value: Any) -> bool:
 def is_keywords(value: Any) -> bool:
     """Return True if a mapping holds keyword arguments: every value is a source.
 
-    The names may be those of sources and of what is beside them, as in ``{image: {shape: …}}``.
+    The names may be those of sources and their options, as in ``{image: {shape: …}}``.
     """
     if not isinstance(value, Mapping) or not all(map(is_source, value.values())):
         return False

@@ -57,7 +57,7 @@ class KeyText:
     description: str
 
 
-#: What is inside ``input``: (what it takes, its default, what it means).
+#: Keys inside ``input``: (form, default, meaning).
 _INPUT: Final = {
     "shape": ("a list of sizes", "", "Random numbers of this shape."),
     "fill": (

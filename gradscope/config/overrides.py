@@ -70,7 +70,7 @@ class Origins:
         """Return the place of the dotted ``key`` or its nearest parent; None for a default."""
         for name in self.options:
             if name == "interventions":
-                continue  # flags add to the file's list: what is wrong with one it says itself
+                continue  # flags add to the file's list, and report their own mistakes
             if key == name or key.startswith(f"{name}."):
                 return Place(
                     f"--{name.replace('_', '-')} {_flag(self.options[name])}", key=visible(key)

@@ -203,7 +203,7 @@ SPELLINGS: Final = ("_target_", "class_path", "_component_")
 
 _OWN: Final = ("_target_", "_args_", "_partial_")
 
-#: What stands for a value that is still to be written, as in OmegaConf and `gradscope init`.
+#: Placeholder of a value that is still to be written, as in OmegaConf and `gradscope init`.
 MISSING: Final = "???"
 
 #: Keyword arguments that would let a downloaded file run code; gradscope passes the safe value.

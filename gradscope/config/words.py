@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gradscope.errors import Place, did_you_mean
 
-#: A place shows its line only up to here: nobody reads a caret beyond it.
+#: A place shows its line only up to here: a caret beyond it helps no reader.
 _WIDEST = 200
 
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # where the YAML scanner counts a new line

@@ -93,8 +93,8 @@ def _nearby(folder: Path, name: str) -> str | None:
 #: No config nests deeper; Python's own stack would end soon after.
 DEEPEST: Final = 100
 
-#: What the scanner's own words mean to somebody who writes a config: a sign in them, what to say
-#: in their place (None: they will do), and the remedy.
+#: The scanner's messages for users: a sign in them, the replacement (None: they stay), and the
+#: remedy.
 _SAYINGS: Final = (
     (r"character '\\t'", "a tab where YAML allows none", "use spaces"),
     (r"character '[%@`]'", None, "put the value in quotes"),

@@ -1,4 +1,4 @@
-"""Trains the bundled networks on scikit-learn's handwritten digits, and writes what is shipped.
+"""Trains the bundled networks on scikit-learn's handwritten digits, and writes the shipped files.
 
 ``python -m gradscope.demo.train`` prints the networks' accuracy on digits held out of training;
 ``--output DIR`` also writes the weights and ten of the held-out digits.

@@ -164,7 +164,7 @@ _NAMES = 3
 
 def absent(graph: AutogradGraph) -> Iterator[Line]:
     """The parameters without a gradient: each cause with its place, and the frozen ones."""
-    if not graph.complete:  # nobody knows what would have followed
+    if not graph.complete:  # the rest is unknown
         return
     inside = {node.name for node in graph.nodes if node.kind == "parameter"}
     answered_names = {name for a in graph.answers for name in (a.name, *a.upstream)}

@@ -140,7 +140,7 @@ def _listed(targets: Counter[str], closed: bool) -> str:
 
 
 def _key(part: Group | int | None) -> int:
-    """Ids are from 0 on, -1 stands for leaves."""
+    """Ids are from 0 on; -1 means leaves."""
     if part is None:
         return -2
     return part if isinstance(part, int) else -id(part) - 3

@@ -30,7 +30,7 @@ LARGEST = 2_000_000
 #: Seconds that one attempt at the drawing may take: the page does without it.
 PATIENCE = 10.0
 
-#: In this order: each uses only what is before it.
+#: In this order: each uses only the ones before it.
 SCRIPTS = (
     "model",
     "words",
@@ -46,7 +46,7 @@ SCRIPTS = (
 
 
 def render(graph: AutogradGraph, view: GraphView) -> str:
-    """The page for a graph. ``view`` says what is open and coloured at first."""
+    """The page for a graph. ``view`` has the groups open at first, and the colours."""
     graph = between(graph, view)
     flow = read_flow(graph)
     root = grouped(graph, view, flow=flow)

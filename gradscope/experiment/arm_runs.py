@@ -27,7 +27,7 @@ from gradscope.training.trial import Trial, Tried, tried
 
 #: Arms whose findings are read; the others sample no step.
 _SAMPLED = (AS_IT_IS.name, "one-batch")
-#: Rules that *one batch* breaks by itself.
+#: Rules that *one batch* breaks by design.
 _IGNORED = "GS814"
 
 

@@ -20,9 +20,9 @@ _HELD_BACK = 0.25
 _REACHED = 0.2
 #: One batch is overfitted when no more than this share of the way is left.
 _LEFT = 0.25
-#: A loss that falls within as many steps again by less than this share of what is left is stuck.
+#: A loss is stuck if as many steps again would reduce the rest by less than this share.
 _STUCK = 1 / 3
-#: Inputs or targets help where the loss is lower by at least this share of what is left.
+#: Inputs or targets help if the loss is lower by at least this share of the rest.
 _HELPS = 0.03
 #: Losses that never differ by more, as a share, are those of the same outputs.
 _SAME = 1e-3
@@ -30,7 +30,7 @@ _SAME = 1e-3
 _SIGMA = 3.0
 #: Of fewer steps nothing is judged.
 FEWEST = 20
-#: What is taken away, and the cause where the script trains without it.
+#: The part removed, and the cause if the script trains without it.
 _REMOVED = {
     "no-clipping": "regularisation",
     "no-weight-decay": "regularisation",

@@ -85,7 +85,7 @@ class Writes:
                 self._checked(path)
         elif event in _EVENTS:
             if event == "os.mkdir" and Path(os.fsdecode(arguments[0])).is_dir():
-                return  # it says so itself, and most scripts expect it
+                return  # Python reports it, and most scripts expect it
             for place in _EVENTS[event]:
                 self._checked(arguments[place])
 

@@ -19,8 +19,8 @@ def as_channels(
 ) -> tuple[Tensor, bool]:
     """A layer's output as [N, channels, h, w], and whether h × w are places in the picture.
 
-    Tokens of patches are folded to their grid. Of what is no map, a sequence [N, T, K] has T × 1
-    places and a vector [N, K] has one.
+    Tokens of patches are folded to their grid. Without a map, a sequence [N, T, K] has T × 1 places
+    and a vector [N, K] has one.
 
     Raises:
         OptionError: not one output for each picture, or of five dimensions and more.

@@ -58,7 +58,7 @@ class Source:
         return viewer.transform(self.picture())
 
     def picture(self) -> Image:
-        """The picture to look at.
+        """Return the picture for display.
 
         Raises:
             ConfigError: the file is broken, or no picture.
@@ -154,8 +154,8 @@ def batches(
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Inputs [N, C, H, W] of one shape, on the model's device, with the numbers of their pictures.
 
-    What is broken is left out and noted in ``skipped``. ``numbers`` are those wanted; without them
-    all are.
+    Broken pictures are left out and noted in ``skipped``. ``numbers`` are those wanted; without
+    them all are.
     """
     wanted = range(len(pictures)) if numbers is None else numbers
     waiting: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}

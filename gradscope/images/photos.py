@@ -172,7 +172,7 @@ def framed(photo: Photo, box: tuple[float, float, float, float], times: int) -> 
 def _exposed(grey: Image.Image) -> Image.Image:
     """Greys spread over the range, the median towards the middle.
 
-    Under- and overexposed photographs have few greys: so one still sees what is there.
+    Under- and overexposed photographs have few greys; spread, their content stays visible.
     """
     spread = ImageOps.autocontrast(grey, cutoff=0.5)
     counts, below, median = spread.histogram(), 0, 0

@@ -85,7 +85,7 @@ def reading_remarks(path: Path) -> tuple[str, ...]:
     The file must be one that ``read_image`` reads. Only its header is read.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # read_image speaks of what is wrong with the file
+        warnings.simplefilter("ignore")  # read_image reports the file's faults
         with Image.open(path) as file:
             mode, frames = file.mode, _frames(file)
             turned = file.getexif().get(0x0112, 1) not in (0, 1)
@@ -156,7 +156,7 @@ def input_picture(values: NDArray[np.float32]) -> Image.Image:
 def from_shares(shares: NDArray[np.floating[Any]]) -> Image.Image:
     """A picture of brightness ``[C, H, W]`` from 0 to 1: three channels in colour, else their mean.
 
-    What is no number is grey.
+    NaN is grey.
     """
     array = shares if len(shares) in (1, 3) else shares.mean(axis=0, keepdims=True)
     pixels = np.rint(np.nan_to_num(array, nan=0.5, posinf=1.0, neginf=0.0).clip(0, 1) * 255)

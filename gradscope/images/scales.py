@@ -2,7 +2,7 @@
 
 Two colour maps with equal visual steps: one for unsigned values, one for signed with 0 amid. The
 anchors are published maps; between them colours run straight in OKLab, and they are spaced anew so
-that equal steps in value are equal distances in OKLab. Lightness alone tells the order, so both
+that equal steps in value are equal distances in OKLab. Lightness alone gives the order, so both
 maps hold for every kind of colour blindness and in grey print.
 """
 
@@ -174,7 +174,7 @@ def _blank(finite: NDArray[np.float64], count: int) -> str:
 
 
 def _with_ends(scale: Scale, values: NDArray[np.float64]) -> Scale:
-    """The scale, which says so where values lie beyond its ends."""
+    """Describe the scale, and values beyond its ends."""
     if not (scale.below or scale.above):
         return scale
     ends = f"{number(float(values.min()))} to {number(float(values.max()))}"

@@ -41,7 +41,7 @@ _WIDE = 1.6
 
 
 def overlay(photo: Photo, heat: HeatMap) -> Image.Image:
-    """The picture to look at, at the photograph's own resolution (small ones magnified).
+    """The picture for display, at the photograph's own resolution (small ones magnified).
 
     Above are the method, the target class and its score, below the overlay its colour bar, and
     at the foot what must be known to read the picture: how colours were scaled, that a map is

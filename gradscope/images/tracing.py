@@ -99,7 +99,7 @@ class _Located:
 
 @dataclass(frozen=True, slots=True)
 class _Ramps:
-    """Pictures whose brightness tells the place within a window of columns and one of rows."""
+    """Pictures whose brightness encodes the place within a window of columns and one of rows."""
 
     size: tuple[int, int]
     mode: str

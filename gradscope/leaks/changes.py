@@ -10,7 +10,7 @@ import torch
 from gradscope.leaks.forwards import Forwards, widened
 from gradscope.leaks.meaning import Meaning
 
-#: A change below this share of the outputs' spread may be rounding: it is looked at in float64.
+#: A change below this share of the outputs' spread may be rounding: it is checked in float64.
 SMALL = 1e-2
 #: In float64 rounding shrinks by nine orders of magnitude, and a leak stays: so much is left of it.
 LEFT = 1e-4
@@ -196,7 +196,7 @@ def tried(
     """The forbidden change between two batches that is neither noise nor rounding; None: clean.
 
     Equal bits are clean. Otherwise the base runs again, for the noise, and a small change is
-    looked at in float64: there rounding nearly vanishes, and a leak stays.
+    checked in float64: there rounding nearly vanishes, and a leak stays.
     """
     found = change(forwards.outputs(base), forwards.outputs(changed), layout, kept)
     if found is None:
@@ -243,7 +243,7 @@ def unless_rounding(
     *,
     shapes: bool = False,
 ) -> Change | None:
-    """The change, where it is none of rounding; a doubt where that cannot be told.
+    """Return the change if it is not rounding; a doubt if that is unknown.
 
     ``pair`` gives the two outputs anew, of the model in float64. Where the two differ in their
     ``shapes`` or order, every sum rounds otherwise: a hundred last bits are no leak.
@@ -305,7 +305,7 @@ def ordered(
     """Outputs as [rows, positions, rest], or as [rows, rest].
 
     Of more positions the first are taken, or the last where the padding is on the left ``side``.
-    ``like`` says which have positions, where another run has told.
+    ``like`` has the outputs with positions, if another run showed them.
     """
     found = {}
     for path, tensor in outputs.items():

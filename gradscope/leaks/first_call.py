@@ -63,7 +63,7 @@ class _Key:
 
 @dataclass
 class _Log:
-    """Listens to every function of a forward pass, and to every module's result.
+    """Traces every function of a forward pass, and every module's result.
 
     Attributes:
         known: results of the base; None: this is the base, and they are kept.

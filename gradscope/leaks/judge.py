@@ -22,7 +22,7 @@ from gradscope.running.rerun import StepFailed
 
 #: Axes that are judged where the user asks for them.
 ON_DEMAND = ("order",)
-#: Attributes by which a module says that it is causal.
+#: Attributes that mark a module as causal.
 _FLAGS = ("is_causal", "causal", "is_decoder")
 
 
@@ -209,7 +209,7 @@ def _triangular(buffer: torch.Tensor) -> bool:
 
 
 def _padding(model: nn.Module) -> int | None:
-    """The token that stands for padding, as the config or an embedding says."""
+    """Return the padding token of the config or of an embedding."""
     known = getattr(getattr(model, "config", None), "pad_token_id", None)
     if isinstance(known, int):
         return known

@@ -18,7 +18,7 @@ from gradscope.nesting import find, replaced
 #: Roles of tensors in a batch.
 TOKENS, VALUES, MASK, LENGTHS = "tokens", "values", "mask", "lengths"
 LABELS, DOCUMENTS, POSITIONS, CONSTANT = "labels", "documents", "positions", "constant"
-#: What is to be predicted, and must not be read; how many positions see one another.
+#: Roles: to be predicted, and not to be read; how many positions attend to one another.
 HIDDEN, PREFIX = "hidden", "prefix"
 
 #: The role that a name gives a tensor; the first that fits.
@@ -47,7 +47,7 @@ class Given:
         name: the argument's.
         role: what it is.
         batch, time: its dimensions; None: it has none.
-        keep: of a mask the value of what is not masked.
+        keep: of a mask the value of unmasked entries.
     """
 
     path: str
@@ -180,7 +180,7 @@ def role_named(name: str, tensor: torch.Tensor) -> str | None:
 
 
 def _given(path: str, name: str, tensor: torch.Tensor, axes: Mapping[str, int]) -> Given:
-    """A tensor's role by its name and dtype, and its axes where they can be told from it alone."""
+    """Return a tensor's role by its name and dtype, and its axes if it alone shows them."""
     integer = not (tensor.is_floating_point() or tensor.is_complex())
     role = role_named(name, tensor)
     if role is not None:

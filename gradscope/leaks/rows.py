@@ -12,7 +12,7 @@ from gradscope.leaks.meaning import HIDDEN, MASK, TOKENS, Given, Meaning
 
 Tensors = dict[str, torch.Tensor]
 
-#: So many positions are looked at one by one; of more, so many of them.
+#: Number of positions to check one by one; of more, only so many.
 FULL, SOME = 40, 20
 
 
@@ -26,7 +26,7 @@ class Rows:
         base: the tensors of the rows.
         tiled: whether every row is the same sample; else they are the batch's own.
         vocabulary: of each source of tokens, how many there are.
-        padding: the token that stands for no token.
+        padding: the padding token.
     """
 
     meaning: Meaning

@@ -27,7 +27,7 @@ class Masked:
 
     row: int
     kind: str
-    where: torch.Tensor  # bool [positions], what is masked
+    where: torch.Tensor  # bool [positions], the masked ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Wishes:
     Attributes:
         causal: whether the model is meant to be; None: it is found out.
         axes: which dimension an axis is.
-        padding: the token that stands for padding.
+        padding: the padding token.
         only: the axes that are judged; none: all.
         maps: make dependency maps.
         backward: take gradients too, not forward passes alone.
@@ -75,8 +75,8 @@ class Subject:
     Attributes:
         forwards: runs the model.
         rows: of one sample.
-        wishes: what the user said.
-        causal: whether it is meant to be; None: nobody says.
+        wishes: the user's options.
+        causal: whether the model should be; None: unknown.
         mixes: whether rows were found to depend on one another.
     """
 

@@ -1,6 +1,6 @@
 """Two small runs between which a leak shows, and how results of the two are compared.
 
-Nobody says which dimension of a tensor is time. So an element is excused where any dimension whose
+The time dimension of a tensor is unknown. So an element is excused where any dimension whose
 size fits puts it among what was changed: of scores [query, key] both may. What differs and has no
 such excuse carries a leak: softmax over all keys changes the past queries' weights on past keys.
 """

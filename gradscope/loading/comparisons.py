@@ -100,7 +100,7 @@ def class_count(scores: Tensor) -> int:
 def classes(scores: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
     """Class ids (or, for cross entropy, probabilities) that fit the scores.
 
-    One id stands for every row. Whether the ids are in range is the loss's own matter.
+    One id counts for every row. The loss checks the ids' range.
 
     Raises:
         ModelError: a target of the wrong length, shape or type.
@@ -131,7 +131,7 @@ def classes(scores: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
 def given_classes(scores: Tensor, target: Any, name: str) -> Tensor:
     """Class ids as the user gave them, for a loss of the user's own, which judges them itself.
 
-    One id stands for every row, as in ``classes``.
+    One id counts for every row, as in ``classes``.
     """
     return _for_each(as_tensor(target, name, scores.device), class_shape(scores, name))
 
@@ -166,7 +166,7 @@ def _mismatch(ids: Tensor, shape: tuple[int, ...], scores: Tensor) -> Mismatch:
 
 
 def values(output: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
-    """Values in the output's shape and dtype; one number stands for all of them.
+    """Values in the output's shape and dtype; one number counts for all of them.
 
     Raises:
         ModelError: no target, or one of another shape (which would broadcast in silence).

@@ -40,7 +40,7 @@ class OwnCode:
         self.roots = tuple(dict.fromkeys(root.resolve() for root in roots))
         self._granted: set[Path] = set()  # files outside, which the command line let in
         self._beside: set[Path] = set()  # the folders of those that it named
-        self._failed: dict[Path, BaseException] = {}  # what is not to run a second time
+        self._failed: dict[Path, BaseException] = {}  # files that must not run a second time
 
     def owns(self, file: str | Path | None) -> bool:
         """Return True if ``file`` is the user's own: below a root, and in no environment."""

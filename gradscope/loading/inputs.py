@@ -76,7 +76,7 @@ def make_batches(
         return batches, context.notices, make() if make else target
     as_argument = context.kind.category == "detection" and _is_structured(target)
     batches = _from_sources(config_input, make, seed, context, as_argument=as_argument)
-    first = next(batches())  # what is wrong with a source is reported now, before anything runs
+    first = next(batches())  # mistakes in a source are reported now, before anything runs
     if as_argument:
         target = None
     return batches, context.notices, target if first.target is None else first.target

@@ -1,4 +1,4 @@
-"""A name to the object that it stands for, under the import policy."""
+"""Resolves a name to its object, under the import policy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Names:
         self._holders: dict[str, ModuleType] = {}  # the modules that hold instances
 
     def locate(self, name: str, key: str) -> Any:
-        """The object that a dotted name, ``./net.py:Net`` or ``pkg.mod:Net`` stands for.
+        """Return the object of a dotted name, ``./net.py:Net`` or ``pkg.mod:Net``.
 
         Raises:
             TargetError: refused, or there is no such name; the closest is offered.

@@ -15,7 +15,7 @@ from gradscope.loading.surgery import parameters_matching
 from gradscope.loading.targets import Targets
 
 Maker = Callable[[nn.Module], Optimizer]
-#: The learning rate where nobody set one.
+#: The default learning rate.
 RATE = 0.01
 _GROUPS = "optimizer.param_groups"
 _EXAMPLE = 'write it as in [{params: "hidden.**", lr: 0.0001}]'

@@ -27,7 +27,8 @@ from gradscope.loading.outputs import (
 )
 from gradscope.nesting import is_a, walk
 
-#: Names of what is no loss, whether or not it has a graph; not of what ends with `loss`.
+#: Names of numbers that are no loss, with or without a graph; names that end with `loss` are
+#: excepted.
 _METRIC = re.compile(
     r"(^|_)(acc|accuracy|perplexity|ppl|scale|temperature|temp|lr|norm|top\d+|error|err|num|count"
     r"|correct|iou|f1|auc|precision|recall|weight)($|_)(?!(.*_)?loss(es)?$)",
@@ -35,7 +36,7 @@ _METRIC = re.compile(
 )
 #: Names of what has all other losses in it.
 _TOTAL = re.compile(r"(^|_)(total|objective|elbo)($|_)", re.IGNORECASE)
-#: Names of what is only a part of one.
+#: Names of parts of a loss.
 _PART = re.compile(
     r"(^|_)(aux|auxiliary|z|router|balance|balancing|commit|commitment)($|_)", re.IGNORECASE
 )
@@ -61,8 +62,8 @@ class OwnLoss:
 def own_loss(output: Any) -> OwnLoss | None:
     """The loss that the model computed itself; None where its output holds none.
 
-    What is called ``loss`` is one with or without a graph, as is the only number of an output that
-    holds nothing else; any other number only with a graph.
+    A number named ``loss`` is one with or without a graph, as is the only number of an output
+    without other contents; any other number only with a graph.
     """
     named = _called_loss(output)
     if named is not None:
@@ -164,7 +165,7 @@ def without_graph(output: Any) -> dict[str, Any]:
 
 
 def parts(output: Any) -> tuple[str, ...]:
-    """The numbers in an output whose names say that they are a part of a loss."""
+    """Return the numbers in an output that are parts of a loss by their names."""
     return tuple(n for n, t in numbers_in(output) if _PART.search(_key(n)) and has_graph(t))
 
 
@@ -180,7 +181,7 @@ def _called_loss(output: Any) -> tuple[str, Tensor] | None:
 
 
 def _summed(name: str, losses: Mapping[Any, Tensor]) -> OwnLoss:
-    """The sum of those that have a graph; of all where none has, for backward to say so."""
+    """Return the sum of those with a graph; of all if none has one, so that backward raises."""
     able = {key: t for key, t in losses.items() if has_graph(t) and not _METRIC.search(str(key))}
     totals = {key: t for key, t in able.items() if _holds(t, able)}
     taken = totals or able or dict(losses)
@@ -194,7 +195,7 @@ def _summed(name: str, losses: Mapping[Any, Tensor]) -> OwnLoss:
     if totals:
         why = f"the model's own: {few(map(str, taken))} holds the others{message}"
     # Beside the one that is called a loss the others may be its parts, kept for a log; beside
-    # several, what is not called so is a metric.
+    # several, numbers with other names are metrics.
     called = any("loss" in str(key).lower() for key in taken)
     alone = len(taken) == 1 and (called or _TOTAL.search(str(next(iter(taken)))))
     cut = [

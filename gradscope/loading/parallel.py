@@ -58,7 +58,7 @@ class ParallelModel:
         """This process's part of a batch, whose target is that of the run where it has none.
 
         Raises:
-            ConfigError: parts of equal size cannot be had.
+            ConfigError: the batch cannot be split into equal parts.
         """
         if self.parts == 1:
             return batch, None

@@ -101,7 +101,7 @@ class Processes:
         """Make one group of torch's of them: gloo between processors, NCCL between GPUs.
 
         Raises:
-            OptionError: it cannot be had.
+            OptionError: the group cannot be made.
         """
         cuda = self.device.type == "cuda"
         if cuda:

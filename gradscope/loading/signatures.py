@@ -113,7 +113,7 @@ def _drops_keywords(found: Any) -> bool:
 
 _NONE: Any = inspect.Parameter.empty
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-#: What evaluating somebody's annotations may end with: names that only a type checker imports.
+#: Errors of evaluating annotations: they may use names that only a type checker imports.
 _UNREADABLE = (NameError, AttributeError, TypeError, SyntaxError, ImportError)
 
 

@@ -15,7 +15,7 @@ from gradscope.errors import ConfigError, Where, did_you_mean, nowhere
 from gradscope.patterns import Named, matching, without_wrappers, wraps
 
 #: Modules that only wrap the user's own, which is run and named without them. To add one, enter its
-#: class, the attribute that has the module, and the sentence that says so.
+#: class, the attribute that has the module, and the notice.
 _ALONE = "runs as its `module`, on this process's batch alone, and names are that module's"
 #: Class → the attribute, and what is reported. By name: to import them all would take seconds.
 _WRAPPERS = {

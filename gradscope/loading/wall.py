@@ -1,9 +1,9 @@
 """The second wall: the allowed actions of a library while it builds a config's object.
 
-The first wall (policy.py, refused_arguments.py) goes by names, and so it is always older than the
-libraries. This one asks what is about to happen: Python's audit events (PEP 578) tell of it before
-it does. Where the user's own files are called there is no wall. A guard, not a sandbox:
-docs/security.md says what gets past it.
+The first wall (policy.py, refused_arguments.py) checks names, so it always lags behind the
+libraries. This one checks actions: Python's audit events (PEP 578) report each before it happens.
+Where the user's own files are called there is no wall. A guard, not a sandbox: docs/security.md
+says what gets past it.
 
 https://docs.python.org/3/library/audit_events.html lists the events and what each tells. To watch
 another, write its question here and add it to ``QUESTIONS``.
@@ -234,7 +234,7 @@ class Wall:
     def __enter__(self) -> None:
         _listen()
         self.frame: FrameType | None = sys._getframe(1)
-        # Who runs beside a caller of the Python interface is none of the config's business.
+        # Threads beside a caller of the Python interface are not the config's.
         self.others = {t.ident for t in threading.enumerate()} - {threading.get_ident()}
         self.environment = environment()
         self.caches = caches()
@@ -248,8 +248,8 @@ class Wall:
         _hub_offline(self.offline)
         if not self.downloads and error is not None and _wanted_the_hub(error):
             self.refused.append(self.refusal("connect to the Hugging Face hub"))
-        # A library may have caught it: what it came to without it is not what was asked for. Only
-        # a program that it starts to look at the machine, such as a compiler, it can do without.
+        # A library may have caught it: its result would then differ silently. It can do without a
+        # program that inspects the machine, such as a compiler.
         refusals = [each for each in self.refused if error is not None or not each.started]
         if refusals and not isinstance(error, KeyboardInterrupt):
             raise refusals[0] from (error if error is not refusals[0] else error.__cause__)

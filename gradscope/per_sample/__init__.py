@@ -1,5 +1,5 @@
 """The gradient of each sample of a batch: norms, shares, and the batch's noise scale.
 
-``contributions.py`` takes the gradients apart, ``layers.py`` knows how for each class of module; to
-add a class, add a function there. ``noise_scale.py`` estimates the noise of the gradient.
+``contributions.py`` splits the gradients, ``layers.py`` has the formula for each class of module;
+to add a class, add a function there. ``noise_scale.py`` estimates the noise of the gradient.
 """

@@ -34,12 +34,12 @@ _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 
 class NotSeparable(Exception):
-    """The message says why the gradient cannot be taken apart by sample."""
+    """The gradient cannot be split by sample; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class SampleGradients:
-    """The gradient of a batch, taken apart.
+    """The gradient of a batch, split by sample.
 
     Attributes:
         names: of the parameters that have a gradient.
@@ -91,7 +91,7 @@ class SampleGradients:
 def sample_gradients(
     model: nn.Module, forward: Callable[[], tuple[Any, torch.Tensor]], count: int
 ) -> SampleGradients:
-    """Take the gradient of a loss apart by sample. No ``.grad`` is read or written.
+    """Split the gradient of a loss by sample. No ``.grad`` is read or written.
 
     Args:
         model: its trainable parameters count.
@@ -197,7 +197,7 @@ class _Pending:
 
 
 class _Calls:
-    """The calls of a forward pass whose parameters layers.py can take apart."""
+    """The calls of a forward pass whose parameter gradients layers.py can split."""
 
     def __init__(self, model: nn.Module, count: int) -> None:
         self._count = count

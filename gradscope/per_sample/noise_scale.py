@@ -21,7 +21,7 @@ class NoiseScale:
     """An estimate, in samples.
 
     Attributes:
-        value: the estimate; None where the gradient cannot be told from noise.
+        value: the estimate; None if the gradient is no larger than its noise.
         low, high: its 95 % interval; ``high`` is infinite where |G|² may be 0.
         samples: it was made from so many.
     """

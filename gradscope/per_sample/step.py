@@ -34,7 +34,7 @@ class _OutputKept(Observer):
 
 
 def step_by_sample(workload: Workload, number: int = 0) -> PerSample:
-    """Take the gradient of a step apart by sample; then everything is as it was.
+    """Split the gradient of a step by sample; restores all state.
 
     Raises:
         NotSeparable: the batch has one sample, or the model's output no row for each.

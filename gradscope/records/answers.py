@@ -36,7 +36,7 @@ class NotJudged:
 class Judgement:
     """The codes of the rules that could be judged, and the others.
 
-    A rule that has nothing to look at is in neither: GS609 without a gradient scaler.
+    A rule without a subject is in neither: GS609 without a gradient scaler.
     """
 
     judged: tuple[str, ...] = ()

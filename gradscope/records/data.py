@@ -25,7 +25,7 @@ def renamed(old: str, *, sparse: bool = False) -> dict[str, object]:
 
 
 _Record = TypeVar("_Record")
-#: What is free to hold anything, such as a report's ``config``, nests no deeper.
+#: Fields of any content, such as a report's ``config``, nest no deeper.
 MAX_DEPTH = 100
 
 

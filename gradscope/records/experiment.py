@@ -13,7 +13,7 @@ CAUSES = (
     *("model-or-loss", "input-unused", "targets-unrelated"),
     *("learning-rate", "regularisation", "precision"),
 )
-#: The arm that all are compared with, its twin, and those that change what the model is given.
+#: The arm that all are compared with, its twin, and the arms that change the model's inputs.
 PLAIN, SEED, DATA = "as-it-is", "other-seed", ("one-batch", "no-input", "mismatched")
 #: How the names of the arms begin that change the learning rate.
 RATE = "learning-rate"

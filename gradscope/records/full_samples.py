@@ -110,7 +110,7 @@ class SampleGradient:
 
     Attributes:
         index: its place in the batch, from 0.
-        loss: its own; None where it cannot be told from the batch's.
+        loss: its own; None if it cannot be separated from the batch's.
         norm: of its part of the gradient.
         share: of the batch's gradient that it makes, along that gradient's direction. All shares
             add up to 1, and one is negative where its sample pulls the other way.
@@ -132,7 +132,7 @@ class GradientNoise:
     """The noise scale tr(Σ) / |G|² of the gradient, in samples (McCandlish et al. 2018).
 
     ``name`` is the module, None for all parameters. ``low`` and ``high`` end its 95 % interval.
-    ``value`` is None where the gradient cannot be told from noise, and ``high`` where the interval
+    ``value`` is None if the gradient is no larger than its noise, and ``high`` where the interval
     has no upper end.
     """
 
@@ -144,7 +144,7 @@ class GradientNoise:
 
 @dataclass(frozen=True, slots=True)
 class PerSample:
-    """The batch's gradient, taken apart by sample.
+    """The batch's gradient, split by sample.
 
     Attributes:
         samples: in the order of the batch.

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-#: Stands for the norm of a gradient that is not there.
+#: Placeholder for the norm of a missing gradient.
 NONE = -1.0
 #: What float32 holds in full precision.
 _SMALLEST = 1.2e-38

@@ -113,7 +113,7 @@ class Report(Plotted):
     experts: tuple[ExpertCall, ...] = field(default=(), metadata=SPARSE)
     residual: tuple[ResidualCall, ...] = field(default=(), metadata=SPARSE)
     unregistered: tuple[Unregistered, ...] = field(default=(), metadata=SPARSE)
-    #: Parameters without a gradient here that other seeds or batches reach. None: nobody looked.
+    #: Parameters without a gradient here that other seeds or batches reach. None: not checked.
     elsewhere: tuple[str, ...] | None = field(default=None, metadata=SPARSE)
     activity: tuple[UnitActivity, ...] = field(default=(), metadata=SPARSE)
     precision: tuple[PrecisionForecast, ...] = field(default=(), metadata=SPARSE)

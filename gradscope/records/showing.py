@@ -27,7 +27,7 @@ def report_of_step(record: Any, step: int | None, model: str | None) -> Any:
 
 
 class Shown:
-    """A record that people look at, in a program or in a notebook."""
+    """A record for display, in a program or in a notebook."""
 
     __slots__ = ()
 

@@ -99,7 +99,7 @@ class Capsule:
         kind: "loss", "gradient", "non-finite" or "asked".
         model: the name of the model whose calls the samples are of.
         samples: the worst first.
-        norm: of the batch's gradient; None where it is not finite or was not taken apart.
+        norm: of the batch's gradient; None if it is not finite or was not split.
         usual_norm, high_norm: median and nearly the highest of the gradient's norm before.
         usual_loss: median of the losses before.
         counted: how many steps of this optimizer came before.

@@ -127,7 +127,8 @@ class _Comparison:
     def _errors(self, found: _Gradients, weights: Sequence[float]) -> dict[str, float]:
         """By layer: how far the weighted sum is from the full batch's gradient, relative to it.
 
-        What is zero but for rounding, as a bias before a batch norm, is measured by the others.
+        A gradient that is zero but for rounding, as of a bias before a batch norm, is measured by
+        the others.
         """
         total = math.hypot(*(float(v.norm()) for v in found.full.values()))
         least = min(1.0, 100 * self.tolerance) * total
@@ -195,7 +196,7 @@ class _Comparison:
 
 @contextmanager
 def _in_evaluation(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Some modules, without those below them, in evaluation mode. Who runs it restores them."""
+    """Put some modules, without their children, into evaluation mode. The caller restores them."""
     for module in modules:
         module.training = False
     yield

@@ -246,7 +246,7 @@ class _Names:
         self._taken: dict[ProbeKey, ProbeKey] = {}
 
     def of(self, key: ProbeKey) -> ProbeKey | None:
-        """The same path in A's call; where that has one tensor alone, B's first stands for it."""
+        """The same path in A's call; if that has a single tensor, B's first is its counterpart."""
         call = self._calls.get((key.name, key.call))
         if call is None:
             return None

@@ -27,7 +27,7 @@ from gradscope.running.step import Step
 
 #: Up to so many elements every one of them is moved alone, above that all in one direction.
 _EACH = 64
-#: How far values are moved for the differences, and for a look beside a kink.
+#: Step of the finite differences, and of the check beside a kink.
 _EPSILON, _BESIDE = 1e-6, 1e-2
 _KINK = "next to these values, where the layer has no unique derivative, or a special case"
 _FORWARD = "forward returns other values in a second run"
@@ -36,7 +36,7 @@ _BACKWARD = "backward returns other values in a second run"
 
 @dataclass(slots=True)
 class _Call:
-    """A call of a layer, as it was about to run, in float64; or why it cannot be had."""
+    """A call of a layer, as it was about to run, in float64; or the reason why it cannot run."""
 
     name: str
     type: str
@@ -105,7 +105,7 @@ def _checks(call: _Call) -> Iterator[GradientCheck]:
 
 
 def _check(least: GradientCheck, function: _Function, name: str) -> GradientCheck:
-    """The verdict on one input; where it is wrong, a look beside its value too."""
+    """Return the verdict on one input; a wrong one is also checked beside its value."""
     try:
         wrong = function.fault(name)
         backward, differences = function.slopes(name)

@@ -209,7 +209,7 @@ def probed_step(
     unprobed: Collection[CallKey] = (),
     number: int = 0,
 ) -> None:
-    """Run a step with probes; then everything is as it was.
+    """Run a step with probes; restores all state.
 
     Args:
         workload: what runs.

@@ -69,7 +69,7 @@ def rerun(
 
 @dataclass(kw_only=True)
 class StepNames(Observer):
-    """Tells the name of each step, and of each of its backwards, as it begins."""
+    """Reports the name of each step, and of each of its backwards, as it begins."""
 
     begins: Callable[[str], None]
 

@@ -319,7 +319,7 @@ _SWITCHES: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
 def switches_restored() -> Iterator[None]:
     """PyTorch's settings are after the block as they were; inside it, gradients are recorded.
 
-    Also where the caller has switched them off: who asks for gradients wants them.
+    Also if the caller has disabled them, since the call needs gradients.
     """
     found = [read() for read, _ in _SWITCHES]
     with ExitStack() as modes:

@@ -1,7 +1,7 @@
 """One training step: the only loop over steps, and the only way to leave everything as it was.
 
-Who wants to look at a run writes an ``Observer``, which is reported of each moment. Who wants to
-run a part of a step by itself gets a ``Step`` and calls its parts.
+To observe a run, write an ``Observer``: its methods are called at each moment. To run a part of a
+step, get a ``Step`` and call that part.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GraphRoot = torch.Tensor | GradientEdge
 
 @dataclass(kw_only=True)
 class Observer:
-    """Looks on while steps run. Its methods are the moments of a step, in their order.
+    """Observes steps. Its methods are the moments of a step, in their order.
 
     Attributes:
         number: of the step that began last, from 0.
@@ -149,7 +149,7 @@ class Step:
         observer.before_step(self)
         with observer.around(self):
             self.compute_gradients()
-        # Before the optimizer: what is not the model's is none of its business.
+        # Before the optimizer, which must not see other modules' state.
         self.kept.close()
         observer.after_backward(self)
         if self.workload.make_optimizer is not None and observer.wants_update(self):
@@ -311,7 +311,7 @@ def repeated(step: Step, *, weights: bool = False) -> Iterator[Step]:
 
 @contextmanager
 def as_found(workload: Workload, *, weights: bool | None = None) -> Iterator[None]:
-    """Everything that a run changes is after the block as it was before.
+    """Restore everything that a run changes after the block.
 
     That is the model and a loss that is a module (modes, attributes, buffers, gradients), random
     states, PyTorch's switches and the recursion limit. Inside, compiled models run as written.

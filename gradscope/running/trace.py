@@ -149,7 +149,7 @@ class RootSum(Observer):
             if call is not None and call.number == self.output.call:
                 for path, tensor in find(output, torch.Tensor):
                     if path == self.output.path and self._sum is None:
-                        # At once: somebody may write into it later.
+                        # At once: it may be written to later.
                         self._sum = tensor.sum()
 
         with hooked(list(chosen), calls.enter, after):

@@ -38,7 +38,7 @@ class Contrast:
 
     ``before`` and ``after`` are the quantity with the region there and replaced by zeros of the
     model's input space, ``elsewhere`` the mean of ``after`` over regions of the same form at other
-    places, ``area`` the region's share of the image. ``quantity`` says what is measured.
+    places, ``area`` the region's share of the image. ``quantity`` names the quantity.
     """
 
     map: Tensor

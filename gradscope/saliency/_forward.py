@@ -97,7 +97,7 @@ class ModelInputs:
     def call(self, model: nn.Module, pictures: Tensor, owners: Tensor) -> Any:
         """The model's output for pictures [M, C, H, W]; ``owners`` [M] says whose inputs each has.
 
-        What is held fixed is copied: a model may write into it.
+        Fixed inputs are copied: a model may write into them.
         """
         if self.pictures is None:
             return model(pictures)
@@ -195,7 +195,7 @@ class Forward:
 
     def _segmentation(self) -> Segmentation:
         rows = len(self.pictures)
-        # What is kept here takes part in graphs, and the first forward may have none.
+        # Tensors kept here take part in graphs, and the first forward may have none.
         with torch.inference_mode(False), torch.no_grad():
             everyone = torch.arange(rows, device=self.pictures.device)
             maps = class_maps(self.output(self.pictures.clone(), everyone), rows)

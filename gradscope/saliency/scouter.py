@@ -50,7 +50,7 @@ def attribute(subject: Subject) -> Tensor:
 
 
 def heads(model: nn.Module) -> list[nn.Module]:
-    """The modules that say that they are slot-attention heads, by ``slot_sign``."""
+    """Return the slot-attention heads: modules with ``slot_sign``."""
     signs = ((m, getattr(m, "slot_sign", None)) for m in watchable(model) if m is not model)
     return [module for module, sign in signs if isinstance(sign, int) and sign in (1, -1)]
 

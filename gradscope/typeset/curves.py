@@ -63,7 +63,7 @@ def curve(
 
 
 def _blocks(values: Sequence[float | None], every: Sequence[Sequence[float]]) -> list[str]:
-    """Blocks as high as the values; ``every`` are those that each stands for."""
+    """Blocks as high as the values; ``every`` has the values behind each block."""
     known = sorted(value for value in values if value is not None)
     if not known:
         return [" "] * len(values)
@@ -153,7 +153,7 @@ def bar(part: float, cells: int = _CELLS) -> str:
 def levels(values: Sequence[float | None], top: float) -> str:
     """A block for each value, as high as it is between 0 and ``top``; a blank where there is none.
 
-    What is not zero is higher than the lowest block.
+    Any value above zero is higher than the lowest block.
     """
 
     def block(value: float | None) -> str:

@@ -55,7 +55,7 @@ class Heading:
 class Table:
     """Rows ready to be laid out. ``fixed`` columns were asked for: no width may hide them.
 
-    ``remedy`` tells how to see what a narrow terminal hides. ``names`` are what the rows are about,
+    ``remedy`` is the option that shows hidden columns. ``names`` are the subjects of the rows,
     "" for one that goes on with the row before it: a page finds rows by them.
     """
 

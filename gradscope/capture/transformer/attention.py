@@ -115,7 +115,7 @@ def of_scores(scores: Tensor, dim: int, heads: int | None) -> Measured:
 
 
 def heads_of(module: nn.Module) -> int | None:
-    """How many heads a module says that it has."""
+    """Return the number of heads by the module's attributes."""
     for name in _HEADS:
         found: Any = getattr(module, name, None)
         if isinstance(found, int) and not isinstance(found, bool) and found > 0:
@@ -161,7 +161,8 @@ def _rows(samples: Sequence[object], places: Sequence[object]) -> int:
 
 
 def _by_head(logits: Tensor, *, safe: bool) -> Tensor:
-    """Figures [measures, heads] of logits [samples, heads, rows, keys]; NaN stands for nothing.
+    """Figures [measures, heads] of logits [samples, heads, rows, keys]; NaN means that there is
+    none.
 
     Args:
         safe: a row without a visible key gets zeros, and no NaN.

@@ -18,7 +18,7 @@ _MOVES = {
     *("Squeeze", "ToCopy", "Clone", "Alias"),
 }
 _PRODUCTS = {"Bmm": slice(0, 2), "Baddbmm": slice(1, 3), "Mm": slice(0, 2)}
-#: So many nodes are looked at.
+#: Number of nodes to visit.
 _MOST = 96
 
 

@@ -1,4 +1,4 @@
-"""Blocks that add to the residual stream, and what their outputs look like.
+"""Blocks that add to the residual stream, and statistics of their outputs.
 
 A block is one of several modules of a class in a container, whose output has the shape of its
 input and is the input plus something, normalised or not: the graph between the two says so.
@@ -85,7 +85,7 @@ def adds_to(output: Tensor, given: Edge | None) -> bool | None:
 
 
 def figures(output: Tensor, given: Tensor | None) -> Tensor:
-    """rms, kurtosis, max ÷ median, largest, share added, cosine; NaN stands for nothing.
+    """rms, kurtosis, max ÷ median, largest, share added, cosine; NaN means that there is none.
 
     Args:
         output: [..., width], of which some rows are read; the maximum is over all elements.

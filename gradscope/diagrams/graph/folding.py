@@ -1,4 +1,4 @@
-"""Equal siblings, each leading to the next or side by side, become one group that stands for all.
+"""Equal siblings, each leading to the next or side by side, become one group in place of all.
 
 Those side by side may differ in the shapes of what they compute, as a mixture's experts do.
 """
@@ -168,7 +168,7 @@ class Structure:
         return [token for token in self._tokens[start:end] if isinstance(token, int)]
 
     def shapes(self, group: Group) -> list[Span | None]:
-        """The shape of each of its operations, or the range of those that it stands for."""
+        """Return the shape of each of its operations, or the range over the folded ones."""
         return [span(self._known, id) for id in self._ids(group)]
 
     def leads(self, one: Group, other: Group) -> bool:
@@ -207,7 +207,7 @@ class Structure:
 
 
 def span(flow: Flow, id: int) -> Span | None:
-    """An operation's shape as (least, most) of each dimension, over all that it stands for."""
+    """Return an operation's shape as (least, most) of each dimension, over all folded ones."""
     if id in flow.spans:
         return flow.spans[id]
     sizes = flow.nodes[id].shape

@@ -62,7 +62,7 @@ class Group:
         return (part for part in self.parts if isinstance(part, Group))
 
     def operations(self) -> Iterator[int]:
-        """The parts that are operations of its own."""
+        """Return the parts that are operations, not groups."""
         return (part for part in self.parts if isinstance(part, int))
 
 

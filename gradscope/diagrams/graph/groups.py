@@ -31,7 +31,7 @@ __all__ = ["Group", "below", "grouped", "opened", "operations_below", "shown"]
 
 #: Graphs of up to so many operations show them all, unless a depth is asked for.
 SMALL = 40
-#: As many operations of its own are beside a group's parts; more make one group of theirs.
+#: Largest number of operations beside a group's parts; more form a group.
 OWN = 24
 
 

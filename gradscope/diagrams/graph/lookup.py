@@ -108,7 +108,7 @@ class Lookup:
         if word in self._places:
             return list(dict.fromkeys(self._places[word]))
         name, sign, number = word.rpartition("#")
-        # A module that ran once has its call's number too, if nobody says it.
+        # A module that ran once needs no call number.
         if sign and any(c.name == name and str(c.call) == number for c in self._graph.calls):
             return self._places.get(name)
         return None

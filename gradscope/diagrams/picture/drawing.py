@@ -1,6 +1,6 @@
 """AutogradGraph and view → the boxes, arrows and clusters that every picture shows.
 
-What is left out or merged is decided here, before any layout; the formats only write it down.
+Omissions and merges are decided here, before any layout; the formats only write the result.
 """
 
 from __future__ import annotations

@@ -41,7 +41,9 @@ def gradient(norm: float | None, nonfinite: int = 0) -> str:
 def node_lines(
     node: GraphNode, leaves: tuple[GraphNode, ...], around: str | None, sizes: str | None = None
 ) -> tuple[str, ...]:
-    """An operation: its module where no frame says it, leaves, output and saved size, gradient."""
+    """Return an operation's lines: its module without a frame, leaves, output and saved size,
+    gradient.
+    """
     lines = [plain(node.op)]
     if node.module is not None and node.module != around:
         lines.append(f"in {call(node.module, node.call)}")

@@ -164,7 +164,7 @@ def _rows(drawing: Drawing, arrows: Iterable[Arrow], spine: set[tuple[int, int]]
 
 
 def _check_size(placed: dict[str, PlacedBox]) -> None:
-    """Say that a PNG would be too large before minutes are spent on painting it."""
+    """Refuse a PNG that would be too large, before minutes are spent on painting it."""
     wide = 4 / 3 * max(p.x + p.width for p in placed.values())
     tall = 4 / 3 * max(p.height - p.y for p in placed.values())
     if wide * tall > _PIXELS or max(wide, tall) > _SIDE:

@@ -31,7 +31,7 @@ def dropout_of(module: nn.Module) -> float:
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
-    """No function of dropout drops, and no module asks for it."""
+    """Disable dropout in functions and modules."""
     for name in _FUNCTIONS:
         replace(patches, F, name, _kept)
     replace(patches, F, "scaled_dot_product_attention", _attending)

@@ -33,7 +33,7 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
 
 
 def _mean(tensor: torch.Tensor) -> torch.Tensor:
-    """The sample that stands for all of a first batch."""
+    """Return the sample that replaces all of a first batch."""
     if not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.uint8):
         return tensor.flatten()[:1].clone()  # a token, or an index
     values = tensor if tensor.is_complex() else tensor.double()

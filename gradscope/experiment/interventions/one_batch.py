@@ -97,7 +97,7 @@ class _First:
 
 
 def _repeat_loaders(patches: ExitStack, notes: dict[str, Any]) -> None:
-    """Every loader over a dataset gives the first batch that came from that dataset."""
+    """Patch loaders: every loader over a dataset gives the dataset's first batch."""
     loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
     batches: dict[int, tuple[Any, Any]] = {}  # with the dataset, whose id is not to be used again
 

@@ -11,7 +11,7 @@ import torch
 
 from gradscope.training.patches import replace
 
-#: What is added to each seed.
+#: Number added to each seed.
 SHIFT = 1000
 
 

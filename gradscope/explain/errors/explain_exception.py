@@ -73,7 +73,7 @@ def explain_error(
         failed = failed_operation(failure.__traceback__, ModelNames(model))
         return _explained(record, Case(kind, text, failure, phase, failed or NOTHING))
     except Exception:
-        # A model may answer every question with an error of its own: what it raised comes first.
+        # A model may raise again on every access: its first exception comes first.
         return record
 
 
@@ -88,8 +88,8 @@ def worth_again(record: ErrorRecord, failure: BaseException) -> bool:
 def explain_again(record: ErrorRecord, failure: BaseException, again: Again) -> ErrorRecord:
     """Add the facts that need a second run: the operands, and who saved, wrote or freed them.
 
-    The run is repeated under a watch. Where it does not raise the same again, or the user stops it,
-    the record stays as it is.
+    The run is repeated under the tracer. If it raises no equal error, or the user stops it, the
+    record stays as it is.
     """
     if not worth_again(record, failure):
         return record
@@ -176,7 +176,7 @@ def is_own_bug(failure: BaseException) -> bool:
 def _innermost(executing: list[Call], trace: TracebackType | None) -> Call | None:
     """The innermost call that the exception passed through.
 
-    A call whose error the user's code caught may still be listed: the traceback tells.
+    A call whose error the user's code caught may still be listed: the traceback decides.
     """
     passed: set[int] = set()
     frame: FrameType

@@ -133,7 +133,7 @@ class Kind:
 
     Attributes:
         signs: patterns of what a message of this kind contains, each with the smallest fix.
-        explain: tells which operands conflict; it may have nothing to say.
+        explain: returns the conflicting operands; None if unknown.
         worth_repeating: of a message, whether a second run can tell more and does no harm.
         traced: whether the second run is that of the steps under a watch.
     """

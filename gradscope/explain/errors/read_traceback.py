@@ -57,7 +57,7 @@ def failed_operation(
 ) -> FailedOperation | None:
     """The operation in the innermost frame of a traceback; None where no tensor took part.
 
-    ``maker`` tells the module that made a tensor, where that is known.
+    ``maker`` returns the module that made a tensor, if known.
     """
     frames = []
     while trace is not None:

@@ -46,7 +46,7 @@ def _parsed(file: str) -> ast.Module | None:
 
 @functools.cache
 def _disabled_spans(file: str) -> list[tuple[int, int, int]]:
-    """First and last line of each body that runs without gradients, and the line that says so."""
+    """Return first and last line of each body without gradients, and the line that disables them."""
     tree = _parsed(file)
     spans = []
     for node in ast.walk(tree) if tree else ():

@@ -60,7 +60,7 @@ class Flow:
         return len(self.values) - 1
 
     def joined(self, numbers: Sequence[int]) -> int | None:
-        """The number of a value that stands for several; None where there is none."""
+        """Return the number of a value that joins several; None without one."""
         if len(numbers) < 2:
             return numbers[0] if numbers else None
         live = 0
@@ -118,9 +118,9 @@ class LiveMasks:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The one cause for the parameters of a mask, and the value that tells where.
+    """Return the one cause for the parameters of a mask, and the value with its place.
 
-    ``left`` is the operation by which what never reaches the loss went into Python.
+    ``left`` is the operation that passed values to Python which never reach the loss.
     """
 
     cause: str

@@ -129,7 +129,7 @@ class RunContext:
 
     def passing(self) -> None:
         """An operation begins: the nodes made since the last one are of this line."""
-        # Outside every function, as in a script, each operation stands for itself.
+        # Outside every function, as in a script, each operation is its own group.
         self._alone -= 1
         self._group = self._function.serial if self._function.name else self._alone
         if self._made.grown():

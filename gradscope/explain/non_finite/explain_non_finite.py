@@ -30,7 +30,7 @@ def explain_non_finite(
 ) -> tuple[NonFiniteOrigin, ...]:
     """The operations that made a NaN or Inf of finite numbers, oldest first.
 
-    Runs one step under a mode that looks at the result of every operation. Only for when something
+    Runs one step under a mode that checks the result of every operation. Only for when something
     is wrong: it is slow next to a plain run. It keeps no tensor.
 
     What does not come to anything that stays (the loss, a gradient, a parameter, a buffer, a NaN in
@@ -172,7 +172,7 @@ def stays(
 
 
 class ScriptStepTracer:
-    """Looks at every operation from one moment of a training to another.
+    """Checks every operation from one moment of a training to another.
 
     Args:
         models: those that are trained, by name.
@@ -223,7 +223,7 @@ class ScriptStepTracer:
         return found or tuple(left[:1])
 
     def remove(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._stack.close()
 
 

@@ -80,7 +80,7 @@ def explain_graph(
 
     Args:
         roots: where the graph ends, such as the loss.
-        nodes: those to look at, oldest first; their saved tensors are still there.
+        nodes: those to replay, oldest first; their saved tensors are still there.
         known: values by the edges at which the graph begins.
         written: of each node.
     """
@@ -104,7 +104,7 @@ class _Replay:
         self.tracer = self.places.tracer()
         self.values: dict[Edge, torch.Tensor] = dict(known)
         self.foreseen: dict[Edge, torch.Tensor] = {}
-        #: The origins of what went into an operation of which nobody knows what came out.
+        #: The origins of the inputs of an operation with unknown output.
         self.carried: dict[Edge, int] = {}
         #: The user's own functions among those.
         self.own: dict[Edge, str] = {}

@@ -117,7 +117,7 @@ def _entry(value: Any, index: int) -> Any:
     return value
 
 
-_COPIED = 1 << 20  # elements up to which what is about to be overwritten is kept for one operation
+_COPIED = 1 << 20  # largest number of elements that are copied before an operation overwrites them
 _INPUTS = 4
 
 

@@ -49,8 +49,8 @@ class Bounds:
 def bounds(cast: Cast, source: torch.dtype) -> Bounds:
     """Return the magnitudes at which a cast from ``source`` (float32 or float64) loses elements.
 
-    Casts are monotone, so a search over the bits finds the exact place, ties to even included, and
-    whatever this PyTorch does with what is too large.
+    Casts are monotone, so a search over the bits finds the exact place, ties to even and this
+    PyTorch's overflow included.
     """
     top = _bits_of(float("inf"), source)
     target: torch.dtype = getattr(torch, cast.dtype)

@@ -155,7 +155,7 @@ def user_line(stack: Sequence[str]) -> tuple[str, int, str | None] | None:
             continue
         file = match[1]
         if is_ours(file):
-            break  # from here on it is who called gradscope
+            break  # from here on frames are gradscope's callers
         if is_hidden(file):
             function = match[3]
             continue

@@ -1,7 +1,7 @@
 """A node of the graph, run forward again: its operation and its inputs.
 
-A node's attributes are named as the arguments of its operation, so the operation's schema says what
-is known: by what the node saved, by the edges that lead to its inputs, by the shape of its result.
+A node's attributes are named as the arguments of its operation, so the operation's schema names the
+known ones: saved tensors, edges to its inputs, the shape of its result.
 """
 
 from __future__ import annotations

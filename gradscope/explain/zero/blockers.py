@@ -157,7 +157,7 @@ def _before(module: nn.Module) -> list[Callable[..., Any]]:
 
 
 def _by_names(blockers: Iterable[Blocker]) -> list[Blocker]:
-    """One place for all that ends the same parameters' gradients: the mildest, which tells all.
+    """Merge the places that end the same parameters' gradients into the mildest one.
 
     A gradient that comes by one way is enough.
     """

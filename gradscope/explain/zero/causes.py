@@ -86,7 +86,7 @@ def _is_empty(node: Node) -> bool:
 
 
 def _structural(replay: NodeReplay, operation: Operation, origins: FactorOrigins) -> ZeroCause:
-    """No gradient at all would pass here."""
+    """Return the cause of an operation that passes no gradient."""
     node, position, name = replay.node, replay.position, operation.name
     if operation.has(Trait.FLAT):
         bounds = (saved(node, "min"), saved(node, "max")) if name == "clamp" else (None, None)

@@ -72,11 +72,11 @@ class ZeroTrace:
 
     @contextmanager
     def forward(self, *, stacks: bool = True) -> Iterator[None]:
-        """The operations of the block are traced.
+        """Trace the operations of the block.
 
         Args:
             stacks: whether each node is to remember the Python stack that made it, by which the
-                line is reported; else somebody else sees to that.
+            line is reported; else the caller sees to that.
         """
         recorded = stacks_recorded() if stacks else nullcontext()
         with recorded, functions_traced(self._model, self._calls, self._tracer.run, self._guarding):

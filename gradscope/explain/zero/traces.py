@@ -43,7 +43,7 @@ def any_nonzero(tensor: torch.Tensor) -> bool:
     """Return True if any element is not zero; a NaN counts as not zero."""
     if tensor.layout == torch.sparse_coo:
         tensor = tensor._values()
-    # Hardly a tensor begins with so many zeros: most often a look at its beginning is enough.
+    # Few tensors begin with so many zeros: most often the beginning decides.
     large = tensor.numel() > _FEW and tensor.layout == torch.strided and tensor.is_contiguous()
     return (large and bool(tensor.detach().view(-1)[:_FEW].any())) or bool(tensor.any())
 
@@ -238,7 +238,7 @@ class BackwardTrace:
             # Its gradient is what the checkpoint's own node got.
             self._consumers[self._number[edge.node]].append((number, -1))
         self.around.update(dict.fromkeys(fresh, self.nodes[number]))
-        # What led to the checkpoint's input leads to those who take it inside.
+        # Edges to the checkpoint's input lead to its consumers inside.
         for node in fresh:
             if isinstance(node, LEAF) and id(node.variable) in outer:
                 consumers = self._consumers[self._number[outer[id(node.variable)][0]]]
@@ -269,7 +269,7 @@ class ForwardTracer:
         self.recomputed = False  # whether something is not kept for backward, but made again then
 
     def run(self, call: TracedCall) -> Any:
-        """Run the operation and look at its result."""
+        """Run the operation and note its result."""
         limits = _range(call.args)  # before: what works in place overwrites it
         result = call.run()
         self.hooks = self.hooks or call.function in _HOOKS
@@ -277,7 +277,7 @@ class ForwardTracer:
         dropped = _drops_all(call)
         several = result if isinstance(result, tuple | list) else (result,)
         for tensor in several:
-            # What is wrapped (vmap) or was overtaken by a write in place has no numbers to show.
+            # A wrapped tensor (vmap), or one overwritten in place, has no numbers to show.
             with suppress(RuntimeError, NotImplementedError, TypeError):
                 if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
                     self._note(tensor, limits, dropped)

@@ -11,7 +11,7 @@ from gradscope.explain.zero.flat_activations import ZeroCause
 from gradscope.explain.zero.traces import ObservedValues
 from gradscope.typeset.numbers import plural
 
-#: What is added to scores to hide them is smaller than any score.
+#: A mask value that is added to scores is smaller than any score.
 _MASKED = -1e30
 
 

@@ -100,7 +100,7 @@ def _in_base(subject: Subject, count: int) -> Outputs:
 
 
 def _first_off(one: Outputs, other: Outputs) -> int:
-    """The first position at which two outputs are apart by more than rounding."""
+    """Return the first position at which two outputs differ by more than rounding."""
     gaps = [
         (t.to(torch.float64) - other[path].to(torch.float64)).abs().amax((0, 2))
         for path, t in one.items()

@@ -16,7 +16,7 @@ __all__ = ["Inferred", "infer"]
 
 
 def infer(context: Context, *, batch: int | None = None) -> Inferred:
-    """The input that the model's library says it takes, of ``batch`` rows (2 unless it says else).
+    """Infer the input from the model's library, with ``batch`` rows (default: 2).
 
     Raises:
         ConfigError: a model of which nothing is known; the help says what its layers suggest.

@@ -237,8 +237,9 @@ def _is_real_or_complex(dtype: torch.dtype) -> bool:
 
 def mover(context: Context, key: str) -> Callable[[Any], Any]:
     """A function that moves a value of any nesting: arrays become tensors, floating ones take the
-    run's dtype, ``requires_grad`` is kept. One tensor seen twice stays one: the model may tell its
-    arguments apart by nothing else."""
+    run's dtype, ``requires_grad`` is kept. One tensor seen twice stays one: the model may
+    distinguish its arguments by identity alone.
+    """
     moved: dict[int, tuple[Any, Tensor]] = {}
 
     def tensor(value: Tensor) -> Tensor:

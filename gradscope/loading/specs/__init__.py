@@ -65,10 +65,10 @@ def build(
     random: bool = False,
     device: torch.device | None = None,
 ) -> Built:
-    """The model that a spec or a ``_target_`` mapping stands for, on the CPU (or on meta).
+    """Build the model of a spec or a ``_target_`` mapping, on the CPU (or on meta).
 
     Args:
-        random: ``weights: null`` was asked for in so many words.
+        random: the config has ``weights: null`` explicitly.
 
     Raises:
         ConfigError: weights or arguments that do not exist, files that cannot be loaded.

@@ -165,7 +165,7 @@ def _config(transformers: ModuleType, source: str, request: Request) -> Any:
 
 
 def _wall(found: Any, request: Request, local: bool) -> AbstractContextManager[None]:
-    """An id is of the hub, and asks for it."""
+    """Return True if the name is a hub id, so that downloads are allowed."""
     return request.targets.wall(found, request.spec, downloads=not local) or nullcontext()
 
 

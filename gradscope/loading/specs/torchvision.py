@@ -80,7 +80,7 @@ def _category(builder: Any) -> str:
 
 
 def _entry(weights: Any, asked: Any, request: Request) -> Any:
-    """The weights' enum entry that a name stands for; ``ResNet50_Weights.X`` is ``X``."""
+    """Return the weights' enum entry of a name; ``ResNet50_Weights.X`` is ``X``."""
     if asked is None:
         return None
     name = str(asked).rpartition(".")[2]

@@ -1,6 +1,6 @@
 """Deletion and insertion: how fast the class goes, or comes, with the pixels a map ranks first.
 
-The map must beat a random one, or it does not tell what the model looks at.
+The map must beat a random one, or it does not show the pixels that the model uses.
 """
 
 from __future__ import annotations

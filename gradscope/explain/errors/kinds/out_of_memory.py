@@ -52,7 +52,7 @@ def _absurd(text: str) -> bool:
 
 
 def _result(failed: FailedOperation, bytes_: int | None) -> list[int] | None:
-    """The shape of the result, where the operands' shapes say it and the bytes agree."""
+    """Return the shape of the result, if the operands' shapes give it and the bytes agree."""
     if len(failed.operands) != 2 or bytes_ is None:
         return None
     a, b = (one.shape for one in failed.operands)
