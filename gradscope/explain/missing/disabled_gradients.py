@@ -46,7 +46,7 @@ def _parsed(file: str) -> ast.Module | None:
 
 @functools.cache
 def _disabled_spans(file: str) -> list[tuple[int, int, int]]:
-    """Return first and last line of each body without gradients, and the line that disables them."""
+    """Return the first and last line of each body without gradients, and the disabling line."""
     tree = _parsed(file)
     spans = []
     for node in ast.walk(tree) if tree else ():
