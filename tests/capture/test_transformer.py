@@ -331,5 +331,54 @@ def test_blocks_that_overwrite_their_input_and_modules_that_do_not_add():
 def test_nothing_is_left_replaced():
     before = [torch.softmax, torch.topk, F.scaled_dot_product_attention, sdpa]
     gradscope.inspect(Attends(lambda q, k, v: sdpa(q, k, v)), given(), verify=True)
-    assert [torch.softmax, torch.topk, F.scaled_dot_product_attention, sdpa] == before
+    after = [torch.softmax, torch.topk, F.scaled_dot_product_attention, sdpa]
+    assert all(one is other for one, other in zip(after, before, strict=True))
     assert not {"softmax", "topk", "argmax", "max"} & set(vars(torch.Tensor))
+
+
+def attended(q, k, v):
+    best = torch.topk(torch.softmax(q @ k.transpose(-1, -2), dim=-1), 2, -1)[0]
+    return F.scaled_dot_product_attention(q, k, v) + best.sum()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
+def test_a_model_may_compile_a_script_while_functions_are_observed():
+    class Scripts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = self.linear(x)
+            return torch.jit.script(attended)(x, x, x)
+
+    report = gradscope.inspect(Scripts(), torch.randn(2, 3, 4), loss="sum")
+    assert report.status == "ok" and report.attention == ()
+
+
+def test_a_subclass_of_tensor_knows_the_functions():
+    class Knows(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            known.append(
+                function is torch.softmax
+                or function is torch.Tensor.softmax
+                or function is F.scaled_dot_product_attention
+            )
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = self.linear(x).as_subclass(Knows)
+            del known[:]
+            y = torch.softmax(x, -1), x.softmax(-1), F.scaled_dot_product_attention(x, x, x)
+            all_known.append(list(known))
+            return sum(one.as_subclass(torch.Tensor) for one in y)
+
+    known, all_known = [], []
+    gradscope.inspect(Net(), torch.randn(2, 3, 4), loss="sum")
+    assert all_known == [[True, True, True]]
