@@ -1,12 +1,16 @@
+<<<<<<< HEAD
 """Parameters: their values, the gradients that a backward added, and the size of a step's
 update.
 """
+=======
+"""Parameters: their values, and what a backward added to their gradients."""
+>>>>>>> 2afeab3d (optimizer: figures of its own step, from Δw or its state)
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -14,9 +18,8 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.capture.facts import misspelt_flags
 from gradscope.capture.names import named_parameters
-from gradscope.capture.shards import local
 from gradscope.capture.small_tensors import measure_all, surely_finite
-from gradscope.capture.stats import Measured, head_of, measure, resolve
+from gradscope.capture.stats import Measured, head_of, resolve
 from gradscope.records.modules import ParameterStats
 from gradscope.records.tensors import TensorStats
 
@@ -90,6 +93,7 @@ def total_norm(norms: Collection[float | None]) -> float | None:
 def any_nonfinite(gradients: Iterable[TensorStats | None]) -> bool:
     """Return True if any statistics show a NaN or Inf; None is skipped."""
     return any(stats.nan or stats.inf for stats in gradients if stats is not None)
+<<<<<<< HEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +132,5 @@ def updates(model: nn.Module, before: Mapping[nn.Parameter, torch.Tensor]) -> di
         ratio = norm / weight.norm if norm is not None and weight.norm else None
         found[name] = Update(norm, weight.norm, ratio, change.zeros < change.numel)
     return found
+=======
+>>>>>>> 2afeab3d (optimizer: figures of its own step, from Δw or its state)

@@ -27,8 +27,8 @@ class Map:
     """``values`` has a row for each name and a column for each of ``places``.
 
     A value is None where nothing was measured, and no finite number where it was lost. ``y`` is
-    what the values are; ``share`` is that they go from 0 to 1. ``beside`` are the values of a map
-    that is to be read beside this one, on the same scale.
+    what the values are; ``share`` is that they go from 0 to 1, ``cosine`` that they go from −1 to
+    1. ``beside`` are the values of a map that is to be read beside this one, on the same scale.
     """
 
     title: str
@@ -39,20 +39,26 @@ class Map:
     values: tuple[Row, ...]
     share: bool = False
     beside: tuple[Row, ...] = ()
+    cosine: bool = False
+
+    @property
+    def linear(self) -> bool:
+        """Whether 0 and values below have a colour of the scale."""
+        return self.share or self.cosine
 
     @property
     def finite(self) -> list[float]:
         """The values that have a colour of the scale."""
         rows = (*self.values, *self.beside)
         known = (value for row in rows for value in row if value is not None)
-        return [value for value in known if math.isfinite(value) and (self.share or value > 0)]
+        return [value for value in known if math.isfinite(value) and (self.linear or value > 0)]
 
     @property
     def scale(self) -> Scale | None:
         """From the smallest value to the largest; None without any."""
         known = self.finite
-        if not known or self.share:
-            return Scale(0.0, 1.0) if known else None
+        if not known or self.linear:
+            return Scale(-1.0 if self.cosine else 0.0, 1.0) if known else None
         low, high = min(known), max(known)
         return Scale(low, high, log=True) if high > low else Scale(low * 0.9, high * 1.1)
 
@@ -144,7 +150,7 @@ def _key(of: Map, y: float) -> Iterator[str]:
         yield f'<text x="{x + 102}" y="{y + 9.5}">{ends}</text>'
     x += 220
     for color, word, there in (
-        (_ZERO_COLOR, "zero", not of.share and any(0 in row for row in of.values)),
+        (_ZERO_COLOR, "zero", not of.linear and any(0 in row for row in of.values)),
         (_LOST_COLOR, "not finite", any(_lost(value) for row in of.values for value in row)),
     ):
         if there:
@@ -179,7 +185,7 @@ def pixels(of: Map) -> list[bytes]:
             return _NOTHING
         if not math.isfinite(value):
             return _LOST
-        if scale is None or (value <= 0 and not of.share):
+        if scale is None or (value <= 0 and not of.linear):
             return _ZERO
         return _VALUES + round(scale.share(value) * (255 - _VALUES))
 

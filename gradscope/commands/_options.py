@@ -298,7 +298,8 @@ class TableOptions:
         option(
             "COLUMNS",
             "Columns of the calls: `norm,grad_out`, `+min,+max` besides the usual ones, `all`. "
-            "With `--table parameters`: of the parameters.",
+            "With `--table parameters`, or by a name that no call has, as `+update_rms`: of the "
+            "parameters.",
             complete=completing.columns,
         ),
     ] = None

@@ -230,7 +230,9 @@ def _for_csv(view: View) -> View:
     Raises:
         OptionError: an order or columns of layers, since csv has a row for each step.
     """
-    if view.table in ("parameters", "calls", *PROBES) and (view.columns or view.sort or view.top):
+    if view.table in ("parameters", "updates", "calls", *PROBES) and (
+        view.columns or view.sort or view.top
+    ):
         raise OptionError(
             f"csv has a row for each of the {view.table} and each step, with all that was measured",
             help="drop `--columns`, `--sort` and `--top`; `-l PATTERN` selects layers",

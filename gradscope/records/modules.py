@@ -47,6 +47,21 @@ class ParameterStats:
     update_norm: float | None = field(default=None, metadata=SPARSE)
     #: Whether the optimizer's step changed any element; None without one, or outside it.
     moved: bool | None = field(default=None, metadata=SPARSE)
+    #: Of the optimizer's step Δw: its root mean square; ‖Δw‖ over ‖g‖ as the optimizer got it; the
+    #: cosine of Δw and g (−1: straight down the gradient); the share of weight decay.
+    update_rms: float | None = field(default=None, metadata=SPARSE)
+    effective_lr: float | None = field(default=None, metadata=SPARSE)
+    cosine: float | None = field(default=None, metadata=SPARSE)
+    decay_share: float | None = field(default=None, metadata=SPARSE)
+    #: Of the optimizer's state after the step: the norms of the first and of the second moment, and
+    #: the standard deviation of the second's elements over their mean.
+    m_norm: float | None = field(default=None, metadata=SPARSE)
+    v_norm: float | None = field(default=None, metadata=SPARSE)
+    v_spread: float | None = field(default=None, metadata=SPARSE)
+    #: Of optimizers that orthogonalise the update of a matrix, if it is small: the largest singular
+    #: value of Δw, and ‖Δw‖² over its square.
+    spectral_norm: float | None = field(default=None, metadata=SPARSE)
+    stable_rank: float | None = field(default=None, metadata=SPARSE)
     #: Plain attributes that were meant to be ``requires_grad`` and say otherwise than it does.
     misspelt: tuple[str, ...] = field(default=(), metadata=SPARSE)
 

@@ -122,6 +122,8 @@ class TrainingStep:
             began: data, forward and loss. What comes later waits for the other processes.
         batch: of a run of several processes, how many samples its models were called on: the first
             axis of the first tensor that each call of an outermost model is given.
+        update_rms: the root mean square of Δw over all parameters that got a gradient, as the
+            optimizer's state tells it; else of a sample that has Δw of all.
     """
 
     step: int
@@ -140,6 +142,7 @@ class TrainingStep:
     own_seconds: float | None = field(default=None, metadata=SPARSE)
     batch: int | None = field(default=None, metadata=SPARSE)
     summed: tuple[int, int] | None = None
+    update_rms: float | None = field(default=None, metadata=SPARSE)
 
     @property
     def loss(self) -> float | None:

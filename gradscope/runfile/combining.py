@@ -12,11 +12,13 @@ from gradscope.records.tensors import TensorStats
 from gradscope.records.training import StepSample, TrainingStep
 from gradscope.runfile.layout import Key, Layout, NormGroup, ShardLayout
 from gradscope.runfile.rank_file import Series
-from gradscope.runfile.schema import joined
+from gradscope.runfile.schema import OF_UPDATE, joined
 
 _Number = float | None
 #: Of these there is a number for each rank's part.
 _NORMS = ("value_norm", "grad_norm", "clipped_norm", "update_norm")
+#: These are of the weight's own shards.
+_OF_VALUE = ("value_norm", "update_norm", "m_norm", "v_norm")
 
 
 def combined_steps(
@@ -48,6 +50,7 @@ def combined_steps(
                 gradient_norm=before,
                 clipped_norm=clipped,
                 norms=(),
+                update_rms=_same([one.update_rms for one in there.values()]),
             )
         )
     return tuple(found)
@@ -75,6 +78,14 @@ def _mean_losses(steps: Sequence[TrainingStep]) -> dict[str, Any]:
 def _mean(values: Sequence[_Number]) -> _Number:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if len(known) == len(values) else None
+
+
+def _same(values: Sequence[_Number]) -> _Number:
+    """What all ranks say, as replicas do: the parts of a sharded model move differently."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values) or max(known) > min(known) * (1 + 1e-6):
+        return None
+    return known[0]
 
 
 def _total_norms(there: Mapping[int, TrainingStep], layout: Layout) -> tuple[_Number, _Number]:
@@ -129,7 +140,7 @@ def _combined(key: Key, held: Mapping[int, Series], layout: Layout) -> Series:
     steps = held[ranks[0]].steps
     columns: dict[str, list[_Number]] = {name: [] for name in held[ranks[0]].values}
     for step in steps:
-        for name, cell in _cells(step, held, rows, value, gradient):
+        for name, cell in _cells(step, held, rows, (value, gradient), layout.shape(key)):
             columns[name].append(cell)
     values = {name: tuple(cells) for name, cells in columns.items()}
     fault = value.fault or gradient.fault or _fault(held, rows, steps, values)
@@ -158,19 +169,17 @@ def _cells(
     step: int,
     held: Mapping[int, Series],
     rows: Mapping[int, Mapping[int, int]],
-    value: ShardLayout,
-    gradient: ShardLayout,
+    made: tuple[ShardLayout, ShardLayout],
+    shape: tuple[int, ...] | None,
 ) -> Iterator[tuple[str, _Number]]:
-    """One parameter's figures in one step."""
+    """One parameter's figures in one step; ``made`` is the layout of value and gradient."""
+    value, gradient = made
     there = {rank: rows[rank][step] for rank in held if step in rows[rank]}
 
     def own(name: str) -> dict[int, _Number]:
         return {rank: held[rank].values[name][i] for rank, i in there.items()}
 
-    norms = {
-        name: (value if name in ("value_norm", "update_norm") else gradient).norm(own(name))
-        for name in _NORMS
-    }
+    norms = {name: (value if name in _OF_VALUE else gradient).norm(own(name)) for name in _NORMS}
     yield from norms.items()
     moved, size = norms["update_norm"], norms["value_norm"]
     if moved is not None:
@@ -185,6 +194,26 @@ def _cells(
     yield "zeros", zeros / elements if elements else None
     known = [n for rank in gradient.ranks if (n := counts.get(rank)) is not None]
     yield "nonfinite", sum(known) if known else None
+    yield from _of_update({name: own(name) for name in OF_UPDATE}, norms, value, shape).items()
+
+
+def _of_update(
+    own: Mapping[str, Mapping[int, _Number]],
+    norms: Mapping[str, _Number],
+    value: ShardLayout,
+    shape: tuple[int, ...] | None,
+) -> dict[str, _Number]:
+    """The figures of an update: those of a shard say nothing of all, but for norms."""
+    found = {
+        name: (value.norm if name in _OF_VALUE else value.agreed)(values)
+        for name, values in own.items()
+    }
+    moved, gradient = norms["update_norm"], norms["clipped_norm"]
+    if moved is not None and found["update_rms"] is None and shape:
+        found["update_rms"] = moved / math.sqrt(math.prod(shape))
+    if moved is not None and found["effective_lr"] is None and gradient:
+        found["effective_lr"] = moved / gradient
+    return found
 
 
 def with_spread(
@@ -236,13 +265,13 @@ def combined_sample(samples: Mapping[int, StepSample], layout: Layout) -> StepSa
     parameters, norms = [], {}
     for name, own in held.items():
         gradient = layout.gradient((first.model, name), tuple(own))
-        parameters.append(_whole_parameter((first.model, name), own, gradient, layout))
         norms[name] = gradient.norm(
             {
                 rank: clipped[rank].get(name, one.gradient.norm if one.gradient else None)
                 for rank, one in own.items()
             }
         )
+        parameters.append(_whole_parameter((first.model, name), own, gradient, layout, norms[name]))
     there = [one.gradient.norm for one in parameters if one.gradient is not None]
     report = first.report
     totals = replace(
@@ -261,7 +290,11 @@ def combined_sample(samples: Mapping[int, StepSample], layout: Layout) -> StepSa
 
 
 def _whole_parameter(
-    key: Key, own: Mapping[int, ParameterStats], gradient: ShardLayout, layout: Layout
+    key: Key,
+    own: Mapping[int, ParameterStats],
+    gradient: ShardLayout,
+    layout: Layout,
+    clipped: _Number,
 ) -> ParameterStats:
     first = own[min(own)]
     value = layout.value(key, tuple(own))
@@ -270,8 +303,12 @@ def _whole_parameter(
     whole_value = _whole_stats(value, {rank: one.value for rank, one in own.items()}, shape)
     ratio = moved / whole_value.norm if moved is not None and whole_value.norm else None
     known = [one.moved for one in own.values() if one.moved is not None]
+    of_update = {name: {r: getattr(one, name) for r, one in own.items()} for name in OF_UPDATE}
+    norms = {"update_norm": moved, "clipped_norm": clipped}
+    changes: dict[str, Any] = dict(_of_update(of_update, norms, value, shape))
     return replace(
         first,
+        **changes,
         shape=shape,
         value=whole_value,
         gradient=None

@@ -43,13 +43,13 @@ PLAIN: dict[type, str] = {
 STEP = (
     *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "losses", "nonfinite"),
     *("gradient_norm", "clipped_norm", "learning_rate", "learning_rates", "loss_scale", "sampled"),
-    *("norms", "own_seconds", "batch", "summed"),
+    *("norms", "own_seconds", "batch", "summed", "update_rms"),
 )
 _NUMBER, _WORDS = {float, type(None)}, {str, type(None)}
 _STEP_TYPES: tuple[set[Any], ...] = (
     *({int}, {str}, {int}, {float}, {float}, _NUMBER, _WORDS, _WORDS),
     *(_NUMBER, _NUMBER, _NUMBER, _WORDS, _NUMBER, {int}, _WORDS),
-    *(_NUMBER, {int, type(None)}, _WORDS),
+    *(_NUMBER, {int, type(None)}, _WORDS, _NUMBER),
 )
 SAMPLE = ("step", "model", "record")
 _OF_FINDING = tuple(f.name for f in fields(Finding))
@@ -104,6 +104,7 @@ def step_row(record: TrainingStep) -> Row:
         _number(record.own_seconds),
         record.batch,
         None if record.summed is None else to_line(record.summed),
+        _number(record.update_rms),
     )
 
 
@@ -178,6 +179,7 @@ def step_records(rows: Sequence[Row], file: str) -> tuple[TrainingStep, ...]:
                 own_seconds=row[15],
                 batch=row[16],
                 summed=None if row[17] is None else _read(tuple[int, int], row[17], file),
+                update_rms=row[18],
             )
         )
     return tuple(found)

@@ -40,8 +40,13 @@ CALL_COLUMNS: Final = (
 PARAMETER_COLUMNS: Final = (
     *("value_norm", "grad_norm", "clipped_norm", "update_norm", "update_ratio"),
     *("zeros", "nonfinite"),
+    *("update_rms", "effective_lr", "cosine", "decay_share", "m_norm", "v_norm", "v_spread"),
+    *("spectral_norm", "stable_rank"),
 )
 TRANSFORMER: Final = ("step", "model", "kind", "name", "call", "part", "figures")
+
+#: Columns of a parameter's fields by the same name.
+OF_UPDATE: Final = PARAMETER_COLUMNS[PARAMETER_COLUMNS.index("update_rms") :]
 
 COUNTS: Final = ("out_nonfinite", "grad_out_nonfinite", "grad_in_nonfinite", "nonfinite")
 
@@ -67,7 +72,7 @@ TABLES: Final = (
         step INTEGER PRIMARY KEY, optimizer TEXT, optimizer_step INTEGER, time REAL, seconds REAL,
         loss REAL, losses TEXT, nonfinite TEXT, gradient_norm REAL, clipped_norm REAL,
         learning_rate REAL, learning_rates TEXT, loss_scale REAL, sampled INTEGER,
-        norms TEXT, own_seconds REAL, batch INTEGER, summed TEXT
+        norms TEXT, own_seconds REAL, batch INTEGER, summed TEXT, update_rms REAL
     )""",
     "CREATE INDEX step_sampled ON step (step) WHERE sampled",
     """CREATE TABLE norm_names (
@@ -192,6 +197,7 @@ def _of_parameter(one: ParameterStats, clipped: dict[str, float | None]) -> tupl
         _finite(one.update_ratio),
         _zeros(gradient),
         _nonfinite(both),
+        *(_finite(getattr(one, name)) for name in OF_UPDATE),
     )
 
 

@@ -18,7 +18,10 @@ from gradscope.runfile.reader import RunFile, Series
 
 #: The key that has the number of the step: a tracker's own step counter is the script's.
 STEP = f"{PREFIX}/step"
-_METRICS = ("loss", "gradient_norm", "clipped_norm", "learning_rate", "loss_scale", "seconds")
+_METRICS = (
+    *("loss", "gradient_norm", "clipped_norm", "update_rms", "learning_rate", "loss_scale"),
+    "seconds",
+)
 
 
 @dataclass(frozen=True, slots=True)

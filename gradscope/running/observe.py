@@ -13,18 +13,13 @@ from torch import nn
 from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.names import first_names
-from gradscope.capture.parameters import (
-    Update,
-    any_nonfinite,
-    parameter_stats,
-    statistics,
-    total_norm,
-    updates,
-)
+from gradscope.capture.optimizer_moments import hidden_moments
+from gradscope.capture.parameters import any_nonfinite, parameter_stats, statistics, total_norm
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.saved_memory import keeps_scores
 from gradscope.capture.shards import is_spread, local, placements
 from gradscope.capture.transformer.parts import TransformerCalls
+from gradscope.capture.updates import Update, updates
 from gradscope.loading.workload import Workload
 from gradscope.patterns import Named
 from gradscope.records.full_samples import Change
@@ -159,15 +154,11 @@ class Observation(Observer):
     def around_update(self, step: Step) -> Iterator[None]:
         before = {p: local(p).detach().clone() for p in _held(step) or ()}
         yield
-        found = updates(step.workload.model, before)
+        found = updates(step.workload.model, before, step.optimizer)
+        self.notices += [n for n in hidden_moments(step.optimizer) if n not in self.notices]
         nothing, spread = Update(), step.workload.parallel is not None
         self.parameters = tuple(
-            replace(
-                p,
-                update_ratio=update.ratio,
-                moved=update.moved,
-                update_norm=update.norm if spread else None,
-            )
+            replace(update.on(p), update_norm=update.norm if spread else None)
             for p in self.parameters
             for update in [found.get(p.name, nothing)]
         )

@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gradscope.capture.norms import gradient_norms
+from gradscope.capture.optimizer_steps import LastStep
 from gradscope.capture.shards import is_plain_or_spread, is_spread, local, placements_of
 from gradscope.nesting import find
 from gradscope.records.parallel import GroupNorm
@@ -79,6 +80,7 @@ class CurrentStep:
         got: of each as the optimizer got it; None before that is measured.
         values: of each parameter before the update, in steps in which these are read too.
         seconds: that were spent to read them.
+        update_rms: of Δw over all parameters that got a gradient, once the optimizer has stepped.
         ready: when its first backward began.
         batch: how many samples outermost models were called on; only counted in several processes.
     """
@@ -100,6 +102,7 @@ class CurrentStep:
     got: Norms | None = None
     values: Norms = field(default_factory=dict)
     seconds: float = 0.0
+    update_rms: float | None = None
     ready: float | None = None
     batch: int | None = None
     _read_after: int = 0  # how many backwards, when the gradients were read last
@@ -202,6 +205,14 @@ class CurrentStep:
         values.update(zip(new, gradient_norms(new), strict=True))
         self.seconds += perf_counter() - began
 
+    def measure_update(self, optimizer: Optimizer) -> bool:
+        """How far the optimizer's step has moved the weights; whether its state tells that."""
+        found = LastStep(optimizer).squares()
+        if found is not None:
+            squares, count = found
+            self.update_rms = math.sqrt(squares / count)
+        return found is not None
+
     def measure_all(self) -> None:
         """The norms of all gradients that were read, where no optimizer takes them."""
         norms = self.gradients.norms
@@ -244,13 +255,14 @@ class CurrentStep:
             ),
             # How long it took until it first had to wait for other processes.
             (self.norms, self.batch, self.ready and max(0.0, self.ready - last)),
+            self.update_rms,
         )
 
     def begin(self, held: Collection[nn.Parameter] | None = None) -> None:
         """The next one; gradients of parameters that were not ``held`` wait for their optimizer."""
         if self.gradients.norms:
             self.gradients = Gradients() if held is None else self.gradients.after_step_of(held)
-        self.gradient_norm = self.clipped_norm = None
+        self.gradient_norm = self.clipped_norm = self.update_rms = None
         self.norms = ()
         self.left = self.got = None
         self.skip()
@@ -296,6 +308,7 @@ def _record(
         float | None,
     ],
     of_several: tuple[tuple[GroupNorm, ...], int | None, float | None],
+    update_rms: float | None,
 ) -> TrainingStep:
     step, optimizer, optimizer_step, time, seconds, sampled = made
     losses, summed, nonfinite, gradient_norm, clipped_norm, rates, scale = signs
@@ -317,6 +330,7 @@ def _record(
         own_seconds=own_seconds,
         batch=batch,
         summed=summed,
+        update_rms=_finite(update_rms),
     )
 
 

@@ -13,8 +13,8 @@ from gradscope.training.current_step import CurrentStep
 from gradscope.training.optimizers import ObservedOptimizer
 from gradscope.training.sample_schedule import Schedule
 
-#: Of the budget, the most that the records of steps may take.
-_RECORDS = 1 / 4
+#: Of the budget, the most that the records of steps may take, and the readings of updates.
+_RECORDS, _UPDATES = 1 / 4, 1 / 4
 #: Over so many times it is measured what one takes, and how rare they may get.
 MEASURED, _RAREST = 16, 64
 #: The fractional parts of its multiples are spread evenly (Weyl's equidistribution
@@ -63,15 +63,20 @@ class Frequency:
 
 
 class MetricsSchedule:
-    """Three quarters of the budget are for metrics: to record a step, and to read all gradients.
+    """Three quarters of the budget are for metrics: to record a step, and to read all gradients
+    and the update.
 
-    A quarter at most is for the records; what they leave is for the readings.
+    A quarter at most is for the records, and one for the updates; what they leave is for the
+    gradients.
 
     Attributes:
         records: how often an unremarkable step is recorded.
         readings: how often all gradients are read; never where the step is not recorded.
         checked: whether it is seen in every step that all is finite.
+        updates: how often the update is read from the optimizer's state; never where the step is
+            not recorded.
         reads: whether all gradients are read in the step that is going on.
+        reads_update: whether the update is.
         unrecorded: makes the record of the last step, where it was not recorded.
     """
 
@@ -79,8 +84,9 @@ class MetricsSchedule:
         self.records = Frequency(schedule, _RECORDS)
         # Weights are read in some of the steps in which gradients are.
         self.readings = Frequency(schedule, _RECORDS, more=1 / VALUES_EVERY)
+        self.updates = Frequency(schedule, _UPDATES)
         self._share = schedule.metrics_share
-        self.reads = True
+        self.reads = self.reads_update = True
         self.unrecorded: Callable[[], TrainingStep] | None = None
         self.checked = checked
         self._current = current
@@ -125,10 +131,13 @@ class MetricsSchedule:
         if steps // MEASURED != self._renewed:
             self._renewed = steps // MEASURED
             self.records.renew()
-            self.readings.share = self._share - min(_RECORDS, self.records.used)
+            self.updates.renew()
+            used = min(_RECORDS, self.records.used) + min(_UPDATES, self.updates.used)
+            self.readings.share = self._share - used
             self.readings.renew()
         self._records = self.records.includes(steps)
         self.reads = self._records and self.readings.includes(steps)
+        self.reads_update = self._records and self.updates.includes(steps)
 
     def next_recorded(self, steps: int) -> int:
         """The number of the first step after so many that is recorded in any case."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from torch import nn
 from torch.autograd.graph import Node
+from torch.optim import Optimizer
 
 from gradscope.capture.graph import free_nodes
 from gradscope.records.training import TrainedModel, TrainingRecord, TrainingStep
@@ -58,6 +59,7 @@ class OptimizerTurns:
         self,
         step: TrainingStep,
         optimizer: ObservedOptimizer | None,
+        stepped: Optimizer | None,
         held: Collection[nn.Parameter],
     ) -> list[TrainingRecord]:
         """Return the records of an ended step: new models, and samples.
@@ -65,11 +67,12 @@ class OptimizerTurns:
         Args:
             step: its step metrics.
             optimizer: the one that made it.
+            stepped: the same, itself.
             held: the parameters of all optimizers.
         """
         if self.sampler is None:
             return []
-        samples = self.sampler.taken(step, optimizer, elsewhere=held)
+        samples = self.sampler.taken(step, optimizer, stepped, elsewhere=held)
         models: list[TrainedModel] = []
         by_id = {model.id: model for model in self._models}
         for sample in samples:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.graph import GradientEdge, Node
+from torch.optim import Optimizer
 
 from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.fingerprints import combined
@@ -19,9 +21,11 @@ from gradscope.capture.hooks import select_layers, watchable
 from gradscope.capture.names import named_modules, named_parameters
 from gradscope.capture.nodes import located
 from gradscope.capture.norms import gradient_norms
-from gradscope.capture.parameters import Update, parameter_stats, total_norm, updates
+from gradscope.capture.optimizer_moments import hidden_moments
+from gradscope.capture.parameters import parameter_stats, total_norm
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.shards import version_of
+from gradscope.capture.updates import Update, updates
 from gradscope.errors import LayerError
 from gradscope.explain.shared.frames import locate
 from gradscope.patterns import Named
@@ -29,7 +33,7 @@ from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo, Totals
 from gradscope.records.tensors import TensorRecord, TensorStats
-from gradscope.records.training import Fingerprints, StepSample, TrainingStep
+from gradscope.records.training import Fingerprints, StepSample, TrainingRecord, TrainingStep
 from gradscope.training.guard import Guard
 from gradscope.training.memory import weight_copies
 from gradscope.training.models import Model
@@ -129,6 +133,7 @@ class SampledStep:
         self,
         step: TrainingStep,
         optimizer: ObservedOptimizer | None,
+        stepped: Optimizer | None,
         *,
         elsewhere: Collection[nn.Parameter],
     ) -> list[StepSample]:
@@ -137,12 +142,13 @@ class SampledStep:
         Args:
             step: its step metrics.
             optimizer: the one that made it; None without one.
+            stepped: the same, itself.
             elsewhere: the parameters that any optimizer has.
         """
         samples = []
         held = None if optimizer is None else optimizer.held
         for entry in self._entries if held is None else self._of(held):
-            report = _report(entry, optimizer, step)
+            report = _report(entry, optimizer, stepped, step)
             names = {named.name: p for p, named in named_parameters(entry.model.module).items()}
             unheld = [p.name for p in report.parameters if p.requires_grad]
             samples.append(
@@ -247,7 +253,10 @@ def _versions(module: nn.Module) -> dict[int, int]:
 
 
 def _report(
-    entry: _SampledModel, optimizer: ObservedOptimizer | None, step: TrainingStep
+    entry: _SampledModel,
+    optimizer: ObservedOptimizer | None,
+    stepped: Optimizer | None,
+    step: TrainingStep,
 ) -> Report:
     module, model, scale = entry.model.module, entry.model, step.loss_scale or 1.0
     model.autocast = model.autocast or entry.recorder.autocast
@@ -255,22 +264,18 @@ def _report(
     counts = dict(entry.recorder.counts)
     calls = tuple(_unscaled_call(call, scale) for call in entry.recorder.take_calls())
     parts = entry.recorder.take_parts()
-    moved = updates(module, entry.before)
+    moved = updates(module, entry.before, stepped)
     names = {id(p): named.name for p, named in named_parameters(module).items()}
     own = None
     if optimizer is not None:
         own = {names[id(p)] for p in optimizer.held if id(p) in names}
     parameters = tuple(
         replace(
-            p,
+            moved.get(p.name, Update()).on(p),
             gradient=None if p.gradient is None else unscaled(p.gradient, scale),
             in_optimizer=None if own is None else p.name in own,
-            update_norm=update.norm,
-            update_ratio=update.ratio,
-            moved=update.moved,
         )
         for p in entry.arrived
-        for update in [moved.get(p.name, Update())]
     )
     facts = entry.buffers.entered(module_facts(module, counts))
     first = next(module.parameters(), None)
@@ -287,7 +292,7 @@ def _report(
             autocast=model.autocast,
             optimizer=None if optimizer is None else optimizer.kind,
             repeats=max(1, len(step.summed_losses)),
-            notices=model.notices,
+            notices=(*model.notices, *hidden_moments(stepped)),
         ),
         loss=step.loss,
         totals=Totals(
@@ -305,6 +310,22 @@ def _report(
         experts=parts.experts,
         residual=parts.residual,
     )
+
+
+def update_rms(records: Sequence[TrainingRecord]) -> float | None:
+    """The root mean square of Δw over all parameters in a step's samples; None if one is not
+    known."""
+    stepped = [
+        p
+        for sample in records
+        if isinstance(sample, StepSample)
+        for p in sample.report.parameters
+        if p.in_optimizer and p.gradient is not None
+    ]
+    norms = [p.update_norm for p in stepped if p.update_norm is not None]
+    if not norms or len(norms) < len(stepped):
+        return None
+    return math.hypot(*norms) / math.sqrt(sum(p.value.numel for p in stepped))
 
 
 def unscaled(stats: TensorStats, scale: float) -> TensorStats:

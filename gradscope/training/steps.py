@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +35,7 @@ from gradscope.training.parameter_norms import ParameterNormRecords
 from gradscope.training.patches import Root
 from gradscope.training.placements import Placements
 from gradscope.training.sample_schedule import Schedule, is_fixed, next_fixed
+from gradscope.training.sampled_step import update_rms
 from gradscope.training.spikes.spikes import Spikes
 from gradscope.training.traced_steps import TracedSteps
 
@@ -318,6 +319,9 @@ class Steps:
         wanted = recorded or known is None or self.number >= self._due
         if wanted:
             self.make_up()
+        reading = 0.0
+        if optimizer is not None and recorded and (sampled or parts.metrics.reads_update):
+            reading = self._read_update(optimizer)
         record = parts.current.record(
             self.number, optimizer, known, self.began, self._last, now, sampled=sampled
         )
@@ -326,7 +330,9 @@ class Steps:
             step = record()
             placed = () if parts.placements is None else parts.placements.records(parts.models)
             held = set(parts.optimizers.held()) if sampled else set()
-            samples = parts.sampling.records(step, known, held)
+            samples = parts.sampling.records(step, known, optimizer, held)
+            if step.update_rms is None and samples:
+                step = replace(step, update_rms=update_rms(samples))
             began = time.perf_counter()
             norms = list(self._norms.records(self.number, known, parts.current))
             named = time.perf_counter() - began
@@ -334,7 +340,7 @@ class Steps:
             if known is not None:
                 known.loss = step.loss
             if not sampled:
-                recording = time.perf_counter() - now - named
+                recording = time.perf_counter() - now - named - reading
                 parts.metrics.took(parts.guard.seconds, named, recording)
         self._let_go(known)
         if parts.tracer.active or parts.tracer.lingers:
@@ -356,6 +362,15 @@ class Steps:
             parts.guard.seconds, self._last = 0.0, now
         if self.limit is not None and self.limit.step_ended(self.number):
             self._end_script()
+
+    def _read_update(self, optimizer: Optimizer) -> float:
+        """Read how far the step has moved the weights, and return the seconds that this takes."""
+        began = time.perf_counter()
+        told = self._parts.current.measure_update(optimizer)
+        seconds = time.perf_counter() - began
+        if told:
+            self._parts.metrics.updates.took(seconds)
+        return seconds
 
     def loop(self, *, ended: bool) -> LoopRecord:
         """Return the record of the loop so far, with the traces' results."""

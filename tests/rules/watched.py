@@ -15,8 +15,10 @@ from torch import nn
 
 from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.hooks import select_layers
-from gradscope.capture.parameters import Update, parameter_stats, updates
+from gradscope.capture.optimizer_steps import LastStep
+from gradscope.capture.parameters import parameter_stats
 from gradscope.capture.recorder import Recorder
+from gradscope.capture.updates import Update, updates
 from gradscope.records.loop import LoopOptimizer, LoopParameter, LoopRecord
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
@@ -79,6 +81,7 @@ class Watched:
         clipped = _norm(held)
         before = {p: p.detach().clone() for p in held} if sampled else {}
         optimizer.step()
+        squares = LastStep(optimizer).squares()
         finite = math.isfinite(loss) and (norm is None or math.isfinite(norm))
         self.records.append(
             TrainingStep(
@@ -87,13 +90,15 @@ class Watched:
                 losses=(loss if math.isfinite(loss) else None,),
                 nonfinite=None if finite else "nan", gradient_norm=norm, clipped_norm=clipped,
                 learning_rates=rates, loss_scale=loss_scale, sampled=sampled,
+                update_rms=None if squares is None else math.sqrt(squares[0] / squares[1]),
             )
         )  # fmt: skip
         for sample, model in zip(samples, self.models.values(), strict=True) if sampled else ():
             self.records.append(
                 replace(
-                    sample, report=_moved(sample.report, updates(model, before)), optimizer=name,
-                    settings=settings, clipped=_shortened(sample.report, norm, clipped),
+                    sample, optimizer=name, settings=settings,
+                    report=_moved(sample.report, updates(model, before, optimizer)),
+                    clipped=_shortened(sample.report, norm, clipped),
                 )
             )  # fmt: skip
         return loss
@@ -193,11 +198,7 @@ def _norm(parameters: Sequence[nn.Parameter]) -> float | None:
 
 
 def _moved(report: Report, found: dict[str, Update]) -> Report:
-    parameters = (
-        replace(p, update_ratio=update.ratio, moved=update.moved)
-        for p in report.parameters
-        for update in [found.get(p.name, Update())]
-    )
+    parameters = (found.get(p.name, Update()).on(p) for p in report.parameters)
     return replace(report, parameters=tuple(parameters))
 
 

@@ -68,6 +68,7 @@ STEPS = (
         own_seconds=0.0625,
         batch=8,
         summed=(0, 2),
+        update_rms=0.0625,
     ),
 )
 NORM_NAMES = (NormNames(1, 0, ("fc.weight", "fc.bias")), NormNames(2, 1, ("weight",)))

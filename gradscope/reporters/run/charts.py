@@ -27,11 +27,16 @@ _BESIDE = "after clipping"
 _MAPS = (
     ("gradient norm", "norm of the parameter's gradient", "parameters", "grad_norm"),
     ("update ratio", "‖Δ weight‖ / ‖weight‖", "parameters", "update_ratio"),
+    ("update rms", "root mean square of Δ weight", "parameters", "update_rms"),
+    ("weight decay", "share of weight decay in the update", "parameters", "decay_share"),
+    ("direction", "cosine of Δ weight and gradient", "parameters", "cosine"),
+    ("momentum", "norm of the first moment", "parameters", "m_norm"),
+    ("second moment", "norm of the second moment", "parameters", "v_norm"),
     ("activation scale", "standard deviation of the output", "calls", "out_std"),
     ("zeros", "share of the output that is exactly zero", "calls", "out_zeros"),
     ("dead units", "share without a gradient in the full batch", "parameters", "zeros"),
 )
-_SHARES = ("out_zeros", "zeros")
+_SHARES = ("out_zeros", "zeros", "decay_share")
 #: The same of heads and experts.
 _PART_MAPS = (
     ("attention logits", "largest logit of each head", "attention", "logit_max"),
@@ -134,6 +139,8 @@ def maps(history: RunHistory) -> Iterator[Map]:
         if measure == "zeros":  # one number of the gradient for each unit: a bias, or of a norm
             series = [one for one in series if len(one.shape) == 1]
         courses = [(one, one.course(measure)) for one in series]
+        if measure == "decay_share" and not any(any(course.values) for _, course in courses):
+            continue  # no weight decay
         known = [pair for pair in courses if any(x is not None for x in pair[1].values)]
         places = _places(measure, known)
         if len(places) < 2:
@@ -142,7 +149,10 @@ def maps(history: RunHistory) -> Iterator[Map]:
         rows = tuple(_row(course, places) for _, course in known)
         read = any(one.norms is not None for one, _ in known) and measure in MEASURES
         x = "steps whose gradients were read" if read else "sampled steps"
-        yield Map(title, y, x, names, tuple(places), rows, measure in _SHARES)
+        yield Map(
+            *(title, y, x, names, tuple(places), rows, measure in _SHARES),
+            cosine=measure == "cosine",
+        )
     yield from _part_maps(history)
 
 

@@ -85,8 +85,7 @@ def table(history: RunHistory, title: str, view: View) -> Table | None:
 def _series(history: RunHistory, title: str) -> Sequence[LayerSeries]:
     """Those of a table; of heads and experts reduced to one figure."""
     if title not in PROBES:
-        found: Sequence[LayerSeries] = getattr(history, title)
-        return found
+        return history.calls if title == "calls" else history.parameters
     parts: Sequence[TransformerSeries] = getattr(history, title)
     return [
         LayerSeries(
@@ -183,7 +182,7 @@ def _chosen(
 
     Of too many those come first that findings name, then those that changed most.
     """
-    noun = NOUNS.get(title, title.removesuffix("s"))
+    noun = NOUNS.get(title, "call" if title == "calls" else "parameter")
     top = view.top or (None if view.width is None or len(entries) <= MANY else FEW)
     cut = top is not None and top < len(entries)
     steps_read = _steps_read(

@@ -30,6 +30,15 @@ PARAMETERS = {
     "norm": "value_norm",
     "clipped": "clipped_norm",
     "zeros": "zeros",
+    "update_rms": "update_rms",
+    "effective_lr": "effective_lr",
+    "cosine": "cosine",
+    "decay": "decay_share",
+    "momentum": "m_norm",
+    "v_norm": "v_norm",
+    "v_spread": "v_spread",
+    "spectral_norm": "spectral_norm",
+    "stable_rank": "stable_rank",
 }
 CALLS = {
     "norm": "out_norm",
@@ -50,11 +59,17 @@ _KEEP = {
     **{"logit_max": KEEP, "logit_max_curve": 90, "evenness": 85, "evenness_curve": 80},
     **{"most": KEEP, "effective": 85, "effective_curve": 80, "unused": 75, "sink": 70},
     **{"rms": KEEP, "rms_curve": 80, "added": 85, "max_to_median": 75, "nan_rows": KEEP},
+    **{"update_rms": KEEP, "update_rms_curve": 85, "cosine": 78, "decay": 76, "momentum": 72},
+    **{"v_norm": 68, "v_spread": 58, "effective_lr": 74, "spectral_norm": 66, "stable_rank": 64},
 }
 USUAL = {
     "parameters": (
         *("name", "grad", "grad_curve", "update", "update_curve", "norm", "norm_curve"),
         "nonfinite",
+    ),
+    "updates": (
+        *("name", "update_rms", "update_rms_curve", "effective_lr", "cosine", "decay"),
+        *("momentum", "v_norm", "v_spread", "spectral_norm", "stable_rank"),
     ),
     "calls": (
         *("name", "norm", "norm_ranks", "norm_curve"),
@@ -190,7 +205,7 @@ def _at(which: Callable[[list[float]], float], row: SeriesRow, measure: str) -> 
 def _measured(key: str, measure: str) -> Iterator[Column[SeriesRow]]:
     """A measure's columns: its course, its curve, and the figures in it."""
     last = partial(_last, measure=measure)
-    written: Figure = _share if key in ("zeros", *SHARES) else number
+    written: Figure = _share if key in ("zeros", "decay", *SHARES) else number
     course = partial(_course, measure=measure, figure=written)
 
     def needed(rows: Sequence[SeriesRow]) -> bool:
@@ -224,7 +239,7 @@ def _name(row: SeriesRow) -> str:
 
 def _register(table: str, measures: Mapping[str, str]) -> dict[str, Column[SeriesRow]]:
     columns = [words("name", lambda r: r.series.name, _name, wraps=True, needed=lambda rows: True)]
-    if table == "parameters":
+    if table in ("parameters", "updates"):
         columns.append(words("shape", lambda r: shape(r.series.shape) if r.series.shape else ""))
     elif table == "calls":
         columns.append(words("type", lambda row: next(iter(row.series.types), "")))
@@ -251,6 +266,7 @@ def _register(table: str, measures: Mapping[str, str]) -> dict[str, Column[Serie
 
 COLUMNS = {
     "parameters": _register("parameters", PARAMETERS),
+    "updates": _register("updates", PARAMETERS),
     "calls": _register("calls", CALLS),
     **{kind: _register(kind, measures) for kind, measures in TRANSFORMER.items()},
 }

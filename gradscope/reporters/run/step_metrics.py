@@ -75,7 +75,7 @@ class Metric:
         return found
 
 
-LOSS = "loss"
+LOSS, UPDATE = "loss", "update rms"
 _Values = tuple[float | None, ...]
 
 
@@ -104,9 +104,19 @@ def _measured(
         pairs = zip(numbers, values, strict=True)
         lost = {*without, *(n for n, x in pairs if x is not None and not math.isfinite(x))}
         if lost or any(x is not None for x in values):
-            note = backwards_over(steps) if label == LOSS else ""
+            note = ""
+            if label == LOSS:
+                note = backwards_over(steps)
+            elif label == UPDATE and _only_sampled(steps):
+                note = "of sampled steps, as the optimizer's state does not tell its update"
             found.append(Metric(label, numbers, values, tuple(sorted(lost)), note))
     return found
+
+
+def _only_sampled(steps: Sequence[TrainingStep]) -> bool:
+    """Whether updates are known of sampled steps alone."""
+    others = [step for step in steps if not step.sampled and step.gradient_norm is not None]
+    return bool(others) and all(step.update_rms is None for step in others)
 
 
 def _of_optimizer(
@@ -120,6 +130,7 @@ def _of_optimizer(
     if clipped(steps):
         lost = [step.step for step in bad if step.clipped_norm is None]
         yield "after clipping", tuple(step.clipped_norm for step in steps), lost
+    yield UPDATE, tuple(step.update_rms for step in steps), ()
     groups = range(max((len(step.learning_rates) for step in steps), default=0))
     rates = [tuple(_rate(step, group) for step in steps) for group in groups]
     if len(set(rates)) == 1:  # all groups alike

@@ -33,6 +33,7 @@ _KEEP = {
         "backwards": 65,
         "optimizer": 85,
         "clipped_norm": 80,
+        "update_rms": 75,
         "learning_rate": 70,
         "seconds": 60,
         "loss_scale": 50,
@@ -40,13 +41,13 @@ _KEEP = {
 }
 USUAL = (
     *("step", "optimizer", "loss", "backwards", "nonfinite", "gradient_norm", "clipped_norm"),
-    *("learning_rate", "loss_scale", "seconds", "sampled"),
+    *("update_rms", "learning_rate", "loss_scale", "seconds", "sampled"),
 )
 #: What csv holds.
 EXACT = (
     *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "backwards", "losses"),
     *("nonfinite", "gradient_norm", "clipped_norm", "learning_rate", "learning_rates"),
-    *("loss_scale", "sampled"),
+    *("loss_scale", "sampled", "update_rms"),
 )
 
 
@@ -71,6 +72,7 @@ def _columns() -> Iterator[Column[TrainingStep]]:
     yield _word(words("nonfinite", lambda step: step.nonfinite, tone=lambda step, text: "bad"))
     yield having(figure("gradient_norm", lambda step: step.gradient_norm))
     yield having(figure("clipped_norm", lambda step: step.clipped_norm))
+    yield having(figure("update_rms", lambda step: step.update_rms))
     yield having(figure("learning_rate", lambda step: next(iter(step.learning_rates), None)))
     yield _word(words("learning_rates", lambda step: _several(step.learning_rates)))
     yield having(figure("loss_scale", lambda step: step.loss_scale))
@@ -138,4 +140,4 @@ def check(view: View) -> None:
     Raises:
         OptionError: an unknown table, column or direction, or a ``top`` below 1.
     """
-    check_choices(view, _COLUMNS, "parameters", series_columns.COLUMNS["parameters"])
+    check_choices(view, _COLUMNS, series_columns.COLUMNS["parameters"])

@@ -10,7 +10,7 @@ from gradscope.records.tensors import TensorStats
 from gradscope.reporters.tables import statistics
 from gradscope.reporters.tables.call_columns import MISSING, as_gradient, tone
 from gradscope.reporters.tables.columns import Column, figure, number_remarks, placed, words
-from gradscope.typeset.numbers import count, shape
+from gradscope.typeset.numbers import count, shape, share
 from gradscope.typeset.tables import KEEP
 from gradscope.typeset.text import plain
 
@@ -81,6 +81,15 @@ def _facts() -> Iterator[Column[ParameterRow]]:
     yield figure("numel", lambda row: row.stats.value.numel, count)
     yield figure("ratio", _ratio)
     yield figure("update", lambda row: row.stats.update_ratio)
+    yield figure("update_rms", lambda row: row.stats.update_rms)
+    yield figure("effective_lr", lambda row: row.stats.effective_lr)
+    yield figure("cosine", lambda row: row.stats.cosine)
+    yield figure("decay", lambda row: row.stats.decay_share, lambda part: share(part, 1.0))
+    yield figure("momentum", lambda row: row.stats.m_norm)
+    yield figure("v_norm", lambda row: row.stats.v_norm)
+    yield figure("v_spread", lambda row: row.stats.v_spread)
+    yield figure("spectral_norm", lambda row: row.stats.spectral_norm)
+    yield figure("stable_rank", lambda row: row.stats.stable_rank)
 
 
 def _register() -> dict[str, Column[ParameterRow]]:

@@ -73,7 +73,8 @@ def records(report: Report, view: View) -> tuple[list[str], list[list[Scalar]]]:
     """Return header and exact values of one table, a row for each tensor: the content of csv."""
     if view.table in PROBES:
         return transformer.records(report, view.table, view)
-    if view.table == "parameters":
+    of_parameters = view.table is None and _asked(view, "parameters") and not _asked(view, "calls")
+    if view.table == "parameters" or of_parameters:
         owned = [(stats,) for stats in _parameters(report, view)]
         return _exact(
             owned, parameter_columns.COLUMNS, parameter_columns.EXACT, view, ["name"], "parameter"
@@ -173,7 +174,7 @@ def _table(
     hidden: Sequence[str] = (),
 ) -> Table:
     """The entries and columns that the view wants; the first of the usual columns leads."""
-    asked = view.columns if (view.table == "parameters") == (title == "parameters") else None
+    asked = _asked(view, title)
     chosen, caption = select(entries, registry, view, title.removesuffix("s"))
     marked, notes = with_marks([entry.shown for entry in chosen])
     rows = [row for entry in chosen for row in entry.rows]
@@ -258,6 +259,17 @@ def lacking(report: Report, view: View) -> Iterator[tuple[str, str]]:
             yield kind, transformer.NOTHING[kind]
 
 
+def _asked(view: View, title: str) -> Sequence[str] | None:
+    """The columns that are asked for of a table; without ``view.table``, each goes where it is."""
+    words = view.columns
+    if view.table is not None or words is None:
+        return words if (view.table == "parameters") == (title == "parameters") else None
+    of_calls = [w for w in words if w.removeprefix("+") in {"all", *call_columns.COLUMNS}]
+    if title == "parameters":
+        return [word for word in words if word not in of_calls] or None
+    return of_calls or None
+
+
 _BARS = "a bar needs numbers, as in `--bar grad_out`"
 _BOTH: Mapping[str, Any] = {**call_columns.COLUMNS, **parameter_columns.COLUMNS}
 #: The columns of each table; None: there are none to choose.
@@ -271,14 +283,13 @@ TABLES = tuple(_OF_TABLE)
 
 
 def check_choices(
-    view: View, tables: Mapping[str, Collection[str] | None], usual: str, sortable: Collection[str]
+    view: View, tables: Mapping[str, Collection[str] | None], usual: Collection[str]
 ) -> None:
     """Refuse a view of tables that names an unknown table or column.
 
     Args:
         tables: the columns of each; None of one that has none to choose.
-        usual: the one that is meant where the view names none.
-        sortable: what may then be sorted by.
+        usual: the columns that may be named where the view names no table.
 
     Raises:
         OptionError: an unknown table, column or direction, or a ``top`` below 1.
@@ -290,7 +301,7 @@ def check_choices(
     if view.top is not None and view.top < 1:
         raise OptionError(f"`--top {view.top}` would show nothing", help="give 1 or more")
     name = view.tables[0] if len(view.tables) == 1 else None
-    columns = tables[name or usual]
+    columns = tables[name] if name else usual
     if columns is None:
         if view.columns or view.sort:
             raise OptionError(
@@ -303,7 +314,7 @@ def check_choices(
         if key != "all":
             known(key, columns)
     if view.sort is not None:
-        known(parse_sort(view.sort)[0], columns if name else sortable)
+        known(parse_sort(view.sort)[0], columns)
 
 
 def check(view: View) -> None:
@@ -312,7 +323,7 @@ def check(view: View) -> None:
     Raises:
         OptionError: an unknown table, column or direction, a ``top`` below 1, a ``depth`` below 0.
     """
-    check_choices(view, _OF_TABLE, "calls", _BOTH)
+    check_choices(view, _OF_TABLE, _BOTH)
     if view.depth is not None and view.depth < 0:
         raise OptionError(f"`--depth {view.depth}` is not a depth", help="give 0 or more")
     if view.bar is not None:

@@ -45,7 +45,7 @@ def _text(history: RunHistory, view: View, format: str) -> Iterator[Block]:
         yield from _findings(history)
     if not wanted or "events" in wanted:
         yield from _events(history, view, full=bool(wanted))
-    for name in ("parameters", "calls", *PROBES):
+    for name in ("parameters", "updates", "calls", *PROBES):
         if name in wanted or (not wanted and name == "parameters"):
             yield from _layers(history, name, view)
 
@@ -66,8 +66,8 @@ def _page(history: RunHistory, view: View) -> Iterator[Block]:
         yield steps.table(history, view) or Nothing("no step was completed")
     if not wanted or "events" in wanted:
         yield from _events(history, view, full=True)
-    for name in ("parameters", "calls", *PROBES):
-        if name in wanted or (not wanted and getattr(history, name)):
+    for name in ("parameters", "updates", "calls", *PROBES):
+        if name in wanted or (not wanted and name != "updates" and getattr(history, name)):
             yield from _layers(history, name, view)
 
 
@@ -87,7 +87,7 @@ def _events(history: RunHistory, view: View, *, full: bool) -> Iterator[Block]:
 
 
 def _layers(history: RunHistory, name: str, view: View) -> Iterator[Block]:
-    """The parameters or the calls, or that none were recorded, where they were asked for."""
+    """A table of layers, or that none were recorded, where it was asked for."""
     table = layers.table(history, name, view)
     if table:
         yield table

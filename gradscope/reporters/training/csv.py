@@ -41,7 +41,7 @@ def table(history: RunHistory, view: View) -> Table:
         return FINDINGS, _findings(history, names)
     if view.table == "events":
         return EVENTS, ([e.step, e.time, e.kind, e.message] for e in history.events)
-    if view.table == "parameters":
+    if view.table in ("parameters", "updates"):
         return _layers(history.parameters, ("name",), names)
     if view.table == "calls":
         return _layers(history.calls, ("name", "call"), names)

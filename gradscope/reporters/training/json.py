@@ -22,6 +22,7 @@ suffix = ".json"
 METRICS = (
     *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "losses", "summed"),
     *("nonfinite", "gradient_norm", "clipped_norm", "learning_rates", "loss_scale", "sampled"),
+    "update_rms",
 )
 
 

@@ -18,7 +18,7 @@ TEXTS: Final = ("table", "model", "name", "nonfinite_kind")
 COUNTS: Final = ("step", "call", "optimizer_step", "backwards", *schema.COUNTS)
 _VITAL: Final = (
     *("optimizer_step", "seconds", "loss", "backwards", "nonfinite_kind", "gradient_norm"),
-    *("clipped_norm", "learning_rate", "loss_scale"),
+    *("clipped_norm", "learning_rate", "loss_scale", "update_rms"),
 )
 #: ``table`` says what a row is of: step, call or parameter. A step's ``name`` is its optimizer.
 COLUMNS: Final = tuple(
@@ -43,6 +43,7 @@ def rows(run: RunFile) -> Iterator[tuple[Cell, ...]]:
             **{"nonfinite_kind": one.nonfinite, "gradient_norm": one.gradient_norm},
             **{"clipped_norm": one.clipped_norm, "learning_rate": rate},
             **{"loss_scale": one.loss_scale, "backwards": len(one.summed_losses)},
+            "update_rms": one.update_rms,
         }
         yield tuple(map(found.get, COLUMNS))
     names = model_names(run)

@@ -1,0 +1,356 @@
+"""What a step of PyTorch's optimizers did to a weight, from the optimizer's state after the step.
+
+Each optimizer has one function here. It returns the two parts of its update,
+
+    Δw = −(slope · (g + λw) + shift)
+
+which all of them share, element by element. ``g`` is the gradient, ``λw`` is weight decay that the
+optimizer adds to it, ``slope`` and ``shift`` come from the state. The weight after the step and
+this equation give Δw, so nobody has to keep the weight before it. Sources: ``torch.optim``, the
+function ``_single_tensor_*`` of each file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import _default_to_fused_or_foreach
+
+#: Slope and shift; None: there is none.
+Terms = tuple[Tensor | float | None, Tensor | None]
+Group = Mapping[str, Any]
+Numbers = Sequence[float]
+Tensors = Sequence[Tensor]
+#: From what ``Formula.numbers`` and ``Formula.state`` name, and the gradient.
+Compute = Callable[[Numbers, Tensors, Tensor | None], Terms]
+
+
+@dataclass(frozen=True, slots=True)
+class Decay:
+    """The weight decay of a parameter group.
+
+    Attributes:
+        decay: λ.
+        rate: the learning rate that it is multiplied by, if ``decoupled``.
+        decoupled: whether the step takes ``rate · λ · w`` off the weight, beside the gradient's
+            part. Otherwise λw is added to the gradient.
+    """
+
+    decay: float
+    rate: float
+    decoupled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """The update of one parameter group.
+
+    Attributes:
+        compute: slope and shift.
+        decay: the group's weight decay.
+        gradient: whether it reads the gradient.
+        state: the tensors of a parameter's state that ``compute`` takes.
+        numbers: the numbers of its state that ``compute`` takes.
+        sign: −1 where the optimizer maximizes.
+        added: after the step ``.grad`` is the gradient plus so many times the first tensor of the
+            state: the optimizer used its memory.
+    """
+
+    compute: Compute
+    decay: Decay
+    gradient: bool
+    state: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    sign: float = 1.0
+    added: float = 0.0
+
+    @property
+    def weight(self) -> bool:
+        """Whether the update depends on the weight."""
+        return bool(self.decay.decay) and (self.decay.decoupled or self.gradient)
+
+    @property
+    def solvable(self) -> bool:
+        """Whether the weight before the step follows from the one after it."""
+        return not (self.decay.decoupled and self.decay.rate * self.decay.decay == 1.0)
+
+    def update(
+        self,
+        numbers: Numbers,
+        state: Tensors,
+        gradient: Tensor | None,
+        weight: Tensor | None,
+    ) -> Tensor:
+        """−Δw, of tensors of one shape.
+
+        Args:
+            numbers, state: as ``numbers`` and ``state`` name them, after the step.
+            gradient: as the optimizer got it; None where it is not read.
+            weight: after the step; None where it is not read.
+        """
+        decay, decoupled = self.decay.decay, self.decay.decoupled
+        if gradient is not None and self.sign < 0:
+            gradient = -gradient
+        slope, moved = self.compute(numbers, state, gradient)
+        if slope is not None:
+            assert gradient is not None
+            if decay and not decoupled:
+                assert weight is not None
+                # The weight before the step is the one after it less Δw: this is solved for Δw.
+                slope = slope / (1 - slope * decay)
+                moved = None if moved is None else moved * (1 + slope * decay)
+                gradient = gradient.add(weight, alpha=decay)
+            pulled = gradient * slope
+            moved = pulled if moved is None else moved.add_(pulled)
+        assert moved is not None
+        if decay and decoupled:
+            assert weight is not None
+            taken = self.decay.rate * decay
+            moved = moved.add(weight, alpha=taken).div_(1 - taken)
+        return moved
+
+
+def formula_of(optimizer: Optimizer, group: Group) -> Formula | None:
+    """How an optimizer moves the parameters of one of its groups; None if that is not known."""
+    make = _MAKERS.get(_step_of(optimizer))
+    made = None if make is None else make(group)
+    return made if made is not None and made.solvable else None
+
+
+def decay_of(optimizer: Optimizer, group: Group) -> Decay | None:
+    """The weight decay of a group; None if it is not known how this optimizer applies it.
+
+    Of optimizers that are not PyTorch's, only those are known that have no decay, and those whose
+    name says AdamW, Lion or Muon: these decouple it.
+    """
+    found = group.get("weight_decay")
+    if not isinstance(found, int | float | Tensor) or isinstance(found, bool):
+        return None
+    decay, rate = float(found), _number(group, "lr")
+    step = _step_of(optimizer)
+    if not decay or step in _COUPLED:
+        return Decay(decay, rate, bool(group.get("decoupled_weight_decay")))
+    name = type(optimizer).__name__.lower()
+    if step in _DECOUPLED or any(word in name for word in ("adamw", "lion", "muon")):
+        return Decay(decay, rate, decoupled=True)
+    return None
+
+
+def _step_of(optimizer: Optimizer) -> str:
+    """The class of ``torch.optim`` whose step an optimizer makes; "" for another's."""
+    step = type(optimizer).step
+    module, name = getattr(step, "__module__", ""), getattr(step, "__qualname__", "")
+    return name.removesuffix(".step") if module.startswith("torch.optim.") else ""
+
+
+def _number(group: Group, name: str) -> float:
+    value = group.get(name, 0.0)
+    return float(value) if isinstance(value, int | float | Tensor) else math.nan
+
+
+def _betas(group: Group) -> tuple[float, float]:
+    first, second = group["betas"]
+    return float(first), float(second)
+
+
+def _made(
+    group: Group,
+    compute: Compute,
+    *,
+    gradient: bool = False,
+    state: tuple[str, ...] = (),
+    numbers: tuple[str, ...] = (),
+) -> Formula:
+    decay = _number(group, "weight_decay")  # 0 where a group has none
+    decoupled = bool(group.get("decoupled_weight_decay"))
+    sign = -1.0 if group.get("maximize") else 1.0
+    return Formula(
+        compute, Decay(decay, _number(group, "lr"), decoupled), gradient, state, numbers, sign
+    )
+
+
+def _sgd(group: Group) -> Formula:
+    rate, momentum = _number(group, "lr"), _number(group, "momentum")
+    if not momentum:
+        return _made(group, lambda numbers, state, gradient: (rate, None), gradient=True)
+    if not group.get("nesterov"):
+        return _made(
+            group,
+            lambda numbers, state, gradient: (None, state[0] * rate),
+            state=("momentum_buffer",),
+        )
+    if _is_foreach(group) and not group.get("weight_decay") and not group.get("maximize"):
+        # It adds the momentum to `.grad` in place.
+        made = _made(
+            group,
+            lambda numbers, state, gradient: (rate, None),
+            gradient=True,
+            state=("momentum_buffer",),
+        )
+        return replace(made, added=momentum)
+    return _made(
+        group,
+        lambda numbers, state, gradient: (rate, state[0] * (rate * momentum)),
+        gradient=True,
+        state=("momentum_buffer",),
+    )
+
+
+def _is_foreach(group: Group) -> bool:
+    """Whether a group's step is made by ``torch._foreach_*``, by PyTorch's own choice."""
+    if group.get("foreach") is not None or group.get("fused") is not None:
+        return bool(group.get("foreach"))
+    parameters = [p for p in group["params"] if p.grad is not None]
+    return _default_to_fused_or_foreach(parameters, differentiable=False)[1]
+
+
+def _with_momentum(group: Group) -> Formula:
+    """The step is the momentum times the learning rate."""
+    rate = _number(group, "lr")
+    return _made(
+        group, lambda numbers, state, gradient: (None, state[0] * rate), state=("momentum_buffer",)
+    )
+
+
+def _adam(group: Group) -> Formula:
+    rate, eps, (first, second) = _number(group, "lr"), _number(group, "eps"), _betas(group)
+
+    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:
+        unbiased = math.sqrt(1 - second ** numbers[0])
+        size = state[1].sqrt().add_(eps * unbiased)
+        return None, torch.div(state[0], size, out=size).mul_(
+            rate * unbiased / (1 - first ** numbers[0])
+        )
+
+    over = "max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"
+    return _made(group, compute, state=("exp_avg", over), numbers=("step",))
+
+
+def _nadam(group: Group) -> Formula:
+    rate, eps, (first, second) = _number(group, "lr"), _number(group, "eps"), _betas(group)
+    slower = _number(group, "momentum_decay")
+
+    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:
+        step, product = numbers
+        mu, later = (first * (1 - 0.5 * 0.96 ** (n * slower)) for n in (step, step + 1))
+        size = (state[1] / (1 - second**step)).sqrt_().add_(eps)
+        own, next_ = rate * (1 - mu) / (1 - product), rate * later / (1 - product * later)
+        return own / size, state[0] / size * next_
+
+    return _made(
+        group,
+        compute,
+        gradient=True,
+        state=("exp_avg", "exp_avg_sq"),
+        numbers=("step", "mu_product"),
+    )
+
+
+def _radam(group: Group) -> Formula:
+    rate, eps, (first, second) = _number(group, "lr"), _number(group, "eps"), _betas(group)
+
+    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:
+        (step,) = numbers
+        unbiased = 1 - second**step
+        longest = 2 / (1 - second) - 1
+        length = longest - 2 * step * second**step / unbiased
+        moved = state[0] * (rate / (1 - first**step))
+        if length <= 5.0:
+            return None, moved
+        rectified = (length - 4) * (length - 2) * longest
+        rectified /= (longest - 4) * (longest - 2) * length
+        return None, moved.div_(state[1].sqrt().add_(eps)).mul_(math.sqrt(unbiased * rectified))
+
+    return _made(group, compute, state=("exp_avg", "exp_avg_sq"), numbers=("step",))
+
+
+def _adamax(group: Group) -> Formula:
+    rate, (first, _) = _number(group, "lr"), _betas(group)
+
+    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:
+        return None, (state[0] / state[1]).mul_(rate / (1 - first ** numbers[0]))
+
+    return _made(group, compute, state=("exp_avg", "exp_inf"), numbers=("step",))
+
+
+def _adagrad(group: Group) -> Formula:
+    rate, eps, slower = (_number(group, name) for name in ("lr", "eps", "lr_decay"))
+
+    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:
+        now = rate / (1 + (numbers[0] - 1) * slower)
+        return state[0].sqrt().add_(eps).reciprocal_().mul_(now), None
+
+    return _made(group, compute, gradient=True, state=("sum",), numbers=("step",))
+
+
+def _adadelta(group: Group) -> Formula | None:
+    if _number(group, "weight_decay"):
+        return None  # its update depends on the one that it adds to the state: no closed form
+    rate, rho, eps = (_number(group, name) for name in ("lr", "rho", "eps"))
+
+    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:
+        # The accumulated squares hold this update δ already, δ² = r(a + ε) with r = g²/(v + ε) and
+        # a as before the step; a follows from ρa + (1 − ρ)δ².
+        assert gradient is not None
+        squares, updates = state
+        size = squares + eps
+        ratio = gradient.square().div_(size)
+        before = (updates + rho * eps).div_(ratio.mul_(1 - rho).add_(rho))
+        return None, before.div_(size).sqrt_().mul_(gradient).mul_(rate)
+
+    return _made(group, compute, gradient=True, state=("square_avg", "acc_delta"))
+
+
+def _rmsprop(group: Group) -> Formula:
+    rate, eps = _number(group, "lr"), _number(group, "eps")
+    if _number(group, "momentum") > 0:
+        return _made(
+            group,
+            lambda numbers, state, gradient: (None, state[0] * rate),
+            state=("momentum_buffer",),
+        )
+    centered = bool(group.get("centered"))
+
+    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:
+        size = state[0]
+        if centered:
+            size = size.addcmul(state[1], state[1], value=-1)
+        return size.sqrt().add_(eps).reciprocal_().mul_(rate), None
+
+    return _made(
+        group,
+        compute,
+        gradient=True,
+        state=("square_avg", "grad_avg") if centered else ("square_avg",),
+    )
+
+
+def _rprop(group: Group) -> Formula:
+    return _made(
+        group,
+        lambda numbers, state, gradient: (None, state[0].sign() * state[1]),
+        state=("prev", "step_size"),
+    )
+
+
+_MAKERS: dict[str, Callable[[Group], Formula | None]] = {
+    "SGD": _sgd,
+    "Adam": _adam,
+    "AdamW": lambda group: _adam({**group, "decoupled_weight_decay": True}),
+    "NAdam": _nadam,
+    "RAdam": _radam,
+    "Adamax": _adamax,
+    "Adagrad": _adagrad,
+    "Adadelta": _adadelta,
+    "RMSprop": _rmsprop,
+    "Rprop": _rprop,
+}
+#: Those that add λw to the gradient, unless ``decoupled_weight_decay`` says otherwise.
+_COUPLED = {"SGD", "Adam", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop"}
+_DECOUPLED = {"AdamW", "Adafactor", "Muon"}

@@ -1,0 +1,237 @@
+"""How far an optimizer's step moved each weight, in which direction, and what its state tells.
+
+Δw is the difference of the weight and its copy from before the step. Where there is no copy, the
+state of PyTorch's optimizers tells it (``optimizer_formulas.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gradscope.capture.names import named_parameters
+from gradscope.capture.optimizer_formulas import Decay
+from gradscope.capture.optimizer_moments import Moments, moments
+from gradscope.capture.optimizer_steps import BLOCK, LastStep, flat, wide
+from gradscope.capture.shards import local
+from gradscope.capture.stats import Measured, measure, resolve
+from gradscope.records.modules import ParameterStats
+from gradscope.records.tensors import TensorStats
+
+#: Where a float32 sum of products may have lost some of them to underflow.
+_TINY = 1e-30
+#: Optimizers whose update of a matrix is a function of its singular values, and the largest matrix
+#: whose own are computed.
+_OF_MATRICES, _LARGEST_MATRIX = ("muon", "shampoo", "soap"), 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """How far a step moved a parameter, or its shard. A figure is None where it does not exist.
+
+    Attributes:
+        norm: ‖Δw‖.
+        weight: ‖w‖ before the step.
+        ratio: ‖Δw‖ / ‖w‖.
+        moved: whether any element is another; None where nobody can tell.
+        rms: the root mean square of Δw.
+        effective_lr: ‖Δw‖ / ‖g‖, g being the gradient as the optimizer got it.
+        cosine: of Δw and g: −1 is straight down the gradient.
+        decay_share: of weight decay, see ``_decay_share``.
+        m_norm: the norm of the first moment, or of the momentum.
+        v_norm: the norm of the second moment.
+        v_spread: the standard deviation of the second moment's elements over their mean.
+        spectral_norm: the largest singular value of Δw, of optimizers that orthogonalise it.
+        stable_rank: ‖Δw‖² over the square of that.
+    """
+
+    norm: float | None = None
+    weight: float | None = None
+    ratio: float | None = None
+    moved: bool | None = None
+    rms: float | None = None
+    effective_lr: float | None = None
+    cosine: float | None = None
+    decay_share: float | None = None
+    m_norm: float | None = None
+    v_norm: float | None = None
+    v_spread: float | None = None
+    spectral_norm: float | None = None
+    stable_rank: float | None = None
+
+    def on(self, parameter: ParameterStats) -> ParameterStats:
+        """The parameter with these figures."""
+        renamed = {"norm": "update_norm", "ratio": "update_ratio", "rms": "update_rms"}
+        names = [f.name for f in fields(self) if f.name != "weight"]
+        changes: dict[str, Any] = {renamed.get(n, n): getattr(self, n) for n in names}
+        return replace(parameter, **changes)
+
+
+@dataclass(slots=True)
+class _Row:
+    """One parameter, before its numbers are read back. ``moved`` is −Δw."""
+
+    name: str
+    parameter: nn.Parameter
+    copied: bool
+    weight: Measured
+    moved: Measured
+    product: Tensor | None = None  # of −Δw and the gradient
+    length: Tensor | None = None  # of the gradient
+    rest: Measured | None = None  # the part of −Δw that is not weight decay
+    spectral: Tensor | None = None
+
+
+@torch.no_grad()
+def updates(
+    model: nn.Module, before: Mapping[nn.Parameter, Tensor], optimizer: Optimizer | None
+) -> dict[str, Update]:
+    """By parameter name, of the step that the optimizer has just made. Gradients are still there.
+
+    The differences take the place of the copies: they need no memory of their own.
+
+    Args:
+        model: the module whose parameters are meant.
+        before: copies of weights from before the step: of shards here, where they are sharded.
+        optimizer: the one that made it; None where a script moved the weights itself.
+    """
+    last = None if optimizer is None else LastStep(optimizer)
+    rows: list[_Row] = []
+    for parameter, named in named_parameters(model).items():
+        was = before.get(parameter)
+        copied = was is not None
+        if was is None:
+            was = None if last is None else last.before(parameter)
+        if was is not None:
+            rows.append(_row(named.name, parameter, was, last, copied=copied))
+    of_state = {} if last is None else moments(last.optimizer, [row.parameter for row in rows])
+    pairs = [m for row in rows for m in (row.weight, row.moved, row.rest) if m is not None]
+    done = resolve(pairs)
+    products, lengths, spectral = (
+        _read([getattr(row, name) for row in rows]) for name in ("product", "length", "spectral")
+    )
+    return {
+        row.name: _with_moments(
+            _figures(row, done, length, product, largest, last),
+            of_state.get(row.parameter),
+        )
+        for row, length, product, largest in zip(rows, lengths, products, spectral, strict=True)
+    }
+
+
+def _row(
+    name: str, parameter: nn.Parameter, was: Tensor, last: LastStep | None, *, copied: bool
+) -> _Row:
+    weight = local(parameter).detach()
+    measured = measure(was)
+    moved = was.sub_(weight)
+    row = _Row(name, parameter, copied, measured, measure(moved))
+    if last is None or not moved.is_floating_point():
+        return row
+    gradient = last.gradient(parameter)
+    if gradient is not None:
+        row.product = _product(moved, gradient)
+        row.length = _product(gradient, gradient).sqrt()
+    decay = last.decay(parameter)
+    if decay is not None and decay.decoupled and decay.decay:
+        taken = decay.rate * decay.decay
+        row.rest = measure((moved * (1 - taken)).sub_(weight, alpha=taken))
+    if _is_of_matrices(last.optimizer) and moved.dim() > 1 and 0 < moved.numel() <= _LARGEST_MATRIX:
+        matrix = moved.reshape(moved.shape[0], -1)
+        row.spectral = torch.linalg.matrix_norm(wide(matrix), ord=2)
+    return row
+
+
+def _figures(
+    row: _Row,
+    done: Mapping[int, TensorStats],
+    gradient: float | None,
+    product: float | None,
+    largest: float | None,
+    last: LastStep | None,
+) -> Update:
+    weight, change = done[id(row.weight)], done[id(row.moved)]
+    if change.zeros is None or not change.numel:
+        return Update()
+    norm = None if change.nan or change.inf else change.norm
+    moved = change.zeros < change.numel if row.copied else None
+    if norm is None:
+        return Update(weight=weight.norm, moved=moved)
+    if gradient is not None and not 0 < gradient < math.inf:
+        gradient = None
+    cosine = None
+    if product is not None and gradient is not None and norm and math.isfinite(product):
+        cosine = max(-1.0, min(1.0, -product / (norm * gradient)))
+    decay = None if last is None else last.decay(row.parameter)
+    rest = None if row.rest is None else done[id(row.rest)].norm
+    return Update(
+        norm=norm,
+        weight=weight.norm,
+        ratio=norm / weight.norm if weight.norm else None,
+        moved=moved,
+        rms=norm / math.sqrt(change.numel),
+        effective_lr=None if gradient is None or last is None else norm / gradient,
+        cosine=cosine,
+        decay_share=_decay_share(decay, weight.norm, gradient, rest),
+        spectral_norm=largest,
+        stable_rank=(norm / largest) ** 2 if largest else None,
+    )
+
+
+def _decay_share(
+    decay: Decay | None, weight: float | None, gradient: float | None, rest: float | None
+) -> float | None:
+    """‖decay‖ / (‖decay‖ + ‖rest‖), of the two terms that the optimizer adds up.
+
+    Decoupled, these are the decay of the weight, ``lr·λ·w``, and the rest of Δw; otherwise λw and
+    the gradient to which the optimizer adds it.
+    """
+    if decay is None:
+        return None
+    if not decay.decay:
+        return 0.0
+    if weight is None:
+        return None
+    own = decay.decay * weight * (decay.rate if decay.decoupled else 1.0)
+    other = rest if decay.decoupled else gradient
+    return own / (own + other) if other is not None and own + other > 0 else None
+
+
+def _with_moments(update: Update, found: Moments | None) -> Update:
+    if found is None:
+        return update
+    return replace(update, m_norm=found.first, v_norm=found.second, v_spread=found.spread)
+
+
+def _is_of_matrices(optimizer: Optimizer) -> bool:
+    name = type(optimizer).__name__.lower()
+    return any(word in name for word in _OF_MATRICES)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """The inner product in float64, of tensors of one shape."""
+    if not a.is_cpu:
+        return (flat(a).double() * flat(b).double()).sum()
+    total = 0.0
+    for one, other in zip(*(torch.split(flat(t), BLOCK) for t in (a, b)), strict=True):
+        total += (one * other).sum().item()
+    if abs(total) < _TINY:
+        total = (flat(a).double() * flat(b).double()).sum().item()
+    return torch.tensor(total, dtype=torch.float64)
+
+
+def _read(numbers: Sequence[Tensor | None]) -> list[float | None]:
+    """Numbers of one device or of several, in one transfer from each."""
+    found: list[float | None] = [None] * len(numbers)
+    for device in {one.device for one in numbers if one is not None}:
+        places = [i for i, one in enumerate(numbers) if one is not None and one.device == device]
+        there = [one.double() for one in numbers if one is not None and one.device == device]
+        for place, value in zip(places, torch.stack(there).tolist(), strict=True):
+            found[place] = value
+    return found
