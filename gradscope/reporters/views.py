@@ -23,9 +23,9 @@ class View:
     """Holds the display options of a report: columns, rows, width.
 
     ``width`` None is unlimited, as in a pipe. ``sort`` is a column, with ``:asc`` or ``:desc`` to
-    choose the direction. ``columns`` are those of ``table``, else of the calls, or of
-    the parameters if no call has such a column; names with a
-    leading ``+`` come on top of the usual ones. ``table`` is one table, or several with commas;
+    choose the direction. ``columns`` are those of ``table``, else of the calls, or of the
+    parameters if no call has such a column; names with a leading ``+`` come on top of the usual
+    ones. ``table`` is one table, or several with commas;
     None shows every table, except in csv, which holds one: the calls. ``fold`` shows blocks that
     look the same once, in the tables for people. ``depth`` leaves out modules deeper than that: 0
     is the model alone, 1 its direct parts too. ``bar`` is a column that gets bars beside it.

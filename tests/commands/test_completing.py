@@ -51,7 +51,7 @@ VALUES = [
     (("inspect", "--preset", "s"), ["sagemaker"]),
     (("inspect", "--columns", "norm,grad_i"), "norm,grad_in"),
     (("inspect", "--columns", "+ma"), ["+max"]),
-    (("inspect", "--table", "parameters", "--columns", "upd"), ["update"]),
+    (("inspect", "--table", "parameters", "--columns", "upd"), ["update", "update_rms"]),
     (("inspect", "--sort", "norm", ":"), ["asc", "desc"]),
     (("rules", "GS30"), ["GS301", "GS302", "GS303", "GS304"]),
     (("check", "--select", "GS101,explo"), ["GS101,exploding-gradient"]),
