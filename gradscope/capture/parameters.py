@@ -1,10 +1,4 @@
-<<<<<<< HEAD
-"""Parameters: their values, the gradients that a backward added, and the size of a step's
-update.
-"""
-=======
 """Parameters: their values, and what a backward added to their gradients."""
->>>>>>> 2afeab3d (optimizer: figures of its own step, from Δw or its state)
 
 from __future__ import annotations
 
@@ -93,44 +87,3 @@ def total_norm(norms: Collection[float | None]) -> float | None:
 def any_nonfinite(gradients: Iterable[TensorStats | None]) -> bool:
     """Return True if any statistics show a NaN or Inf; None is skipped."""
     return any(stats.nan or stats.inf for stats in gradients if stats is not None)
-<<<<<<< HEAD
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """Size of a step's change to a parameter or its shard.
-
-    Attributes:
-        norm: ‖Δw‖; None where it is no number.
-        weight: ‖w‖.
-        ratio: ‖Δw‖ / ‖w‖; None also where ‖w‖ was 0.
-        moved: whether any element is another; None where nobody can tell.
-    """
-
-    norm: float | None = None
-    weight: float | None = None
-    ratio: float | None = None
-    moved: bool | None = None
-
-
-def updates(model: nn.Module, before: Mapping[nn.Parameter, torch.Tensor]) -> dict[str, Update]:
-    """Return updates by parameter name, from the values ``before``: of the local shard, if
-    sharded.
-
-    The differences take the place of the copies in ``before``: they need no memory of their own.
-    """
-    moved = [(p, named.name) for p, named in named_parameters(model).items() if p in before]
-    pairs = [(measure(before[p]), measure(before[p].sub_(local(p).detach()))) for p, _ in moved]
-    done = resolve(measured for pair in pairs for measured in pair)
-    found: dict[str, Update] = {}
-    for (_, name), pair in zip(moved, pairs, strict=True):
-        weight, change = (done[id(measured)] for measured in pair)
-        if change.zeros is None or not change.numel:
-            found[name] = Update()
-            continue
-        norm = None if change.nan or change.inf else change.norm
-        ratio = norm / weight.norm if norm is not None and weight.norm else None
-        found[name] = Update(norm, weight.norm, ratio, change.zeros < change.numel)
-    return found
-=======
->>>>>>> 2afeab3d (optimizer: figures of its own step, from Δw or its state)
