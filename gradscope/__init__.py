@@ -72,7 +72,7 @@ _ENTRIES = ("saliency", "features", "leaks", "experiment")
 
 
 class _Package(ModuleType):
-    """This package, of which four names are entries, not the rooms of the same name."""
+    """This package: four of its names are entries, not the rooms of the same name."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Python binds a room here when it is imported; it stays in ``sys.modules``.

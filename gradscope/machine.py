@@ -11,7 +11,7 @@ _OF_A_CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
 
 
 def machine_memory() -> int | None:
-    """Its memory in bytes; None where the system does not say."""
+    """Return the machine's memory in bytes; None if unknown."""
     limits = []
     if hasattr(os, "sysconf"):
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

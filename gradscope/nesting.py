@@ -59,7 +59,7 @@ def is_deeper(tree: Any, most: int) -> bool:
 
 
 def replaced(tree: Any, kind: type[Kind], change: Callable[[Kind], Kind]) -> Any:
-    """The same nesting with every object of a class changed; one in two places stays one."""
+    """Return the same nesting with every object of a class changed; equal objects stay one."""
     done: dict[int, tuple[Kind, Kind]] = {}
 
     def one(item: Any) -> Any:

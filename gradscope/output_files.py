@@ -129,7 +129,9 @@ def _temporary(path: Path) -> Path:
 
 
 def _machine() -> str:
-    """This machine in a few letters: on a network's folder others have their own processes."""
+    """Return a short id of this machine: machines that share a network folder have other
+    processes.
+    """
     return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 

@@ -74,7 +74,7 @@ def load(package: str, name: str) -> Any:
 
 
 def by_suffix(package: str, file: Path, *, otherwise: str) -> str:
-    """The format whose files end as this one does; ``otherwise`` is the other way to say it.
+    """Return the format of the file's suffix; ``otherwise`` is the other way to choose it.
 
     Raises:
         OptionError: no format has the suffix.

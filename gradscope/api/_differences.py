@@ -34,7 +34,7 @@ _SUMMED = "of other samples"
 
 
 def shapes(workload: Workload) -> dict[str, tuple[int, ...]]:
-    """Of each parameter, by its first name."""
+    """Return the shape of each parameter, by its first name."""
     named = named_parameters(workload.model).items()
     return {name.name: tuple(parameter.shape) for parameter, name in named}
 
@@ -82,7 +82,9 @@ def _activation(found: Divergence, key: ProbeKey) -> TensorDiff:
 
 
 def _with_worst(diff: TensorDiff, found: Divergence, inputs: list[ProbeKey]) -> TensorDiff:
-    """With the own error of the gradient to that input where it is farthest above the noise."""
+    """Return the difference with the teacher-forced error of the input gradient that exceeds the
+    noise most.
+    """
     owns = [
         (own, gradient_noise(found, k))
         for k in inputs
@@ -155,7 +157,7 @@ def _references(found: Divergence) -> list[Comparison]:
 
 
 def _with_references(diff: TensorDiff, errors: Sequence[Difference | None]) -> TensorDiff:
-    """With the errors of A and of B from the reference."""
+    """Return the difference with the errors of A and of B from the reference."""
     if not errors:
         return diff
     a, b = (None if one is None else _number(one.error) for one in errors)
@@ -227,7 +229,7 @@ def _findings(found: OutputsDivergence) -> Iterator[Finding]:
 
 
 def _times(entry: tuple[str, OutputDiff]) -> float:
-    """So many times the limit."""
+    """Return the error as a multiple of its limit."""
     if entry[1].diff is None:
         return math.inf
     value, limit = entry[1].noise.limit(entry[1].diff)
@@ -253,7 +255,7 @@ def _finding(code: str, rule: str, name: str, what: str, worst: OutputDiff) -> F
 
 
 def _run_info(workload: Workload) -> RunInfo:
-    """Without the notice that compiled code runs eagerly."""
+    """Return the settings without the notice that compiled code runs eagerly."""
     info = run_info(workload, (), steps=1)
     notices = tuple(notice for notice in info.notices if not notice.startswith("torch.compile:"))
     return replace(info, notices=notices)

@@ -33,7 +33,7 @@ class Selection:
 
     @property
     def all(self) -> frozenset[str]:
-        """Every parameter that was asked for in any way."""
+        """Return every selected parameter, by name or inside a module."""
         inside = (name for _, names in self.modules for name in names)
         return frozenset((*self.parameters, *inside))
 

@@ -64,7 +64,7 @@ class FeatureRun:
 
     @property
     def seed(self) -> int:
-        """Of whatever is drawn at random."""
+        """Seed of all random draws."""
         return int(self.viewer.config.get("seed") or 0)
 
     def report(self, layers: Sequence[str], **found: Any) -> FeaturesReport:

@@ -49,7 +49,7 @@ class Extras:
 
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> Extras:
-        """Those among an entry's keywords."""
+        """Select the extras among an entry's keywords."""
         return cls(**{f.name: keywords[f.name] for f in fields(cls) if f.name in keywords})
 
     @property

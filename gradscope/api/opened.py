@@ -69,7 +69,7 @@ def run_info(workload: Workload, notices: Sequence[str], **more: Any) -> RunInfo
 
 
 def versions() -> dict[str, str]:
-    """Of gradscope, Python, PyTorch, and of the libraries of models that are loaded."""
+    """Return the versions of gradscope, Python, PyTorch, and the loaded model libraries."""
     versions = {
         "gradscope": __version__,
         "python": platform.python_version(),
@@ -83,7 +83,7 @@ def versions() -> dict[str, str]:
 
 
 def _unwatched(model: nn.Module) -> list[str]:
-    """Return notices on modules that run otherwise than in the user's code, or have no rows."""
+    """Return notices on modules that run differently than in the user's code, or have no rows."""
     names = named_modules(model)
     notices = []
     if any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl for m in names):
@@ -127,7 +127,7 @@ class Options:
 
     @classmethod
     def of(cls, keywords: Mapping[str, Any], *, layers: Sequence[str] | None = None) -> Options:
-        """Those among an entry's keywords."""
+        """Select the options among an entry's keywords."""
         own = {f.name: keywords[f.name] for f in fields(cls) if f.name in keywords}
         return cls(**own | {"layers": layers})
 

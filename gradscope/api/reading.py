@@ -36,7 +36,7 @@ def read_history(
     before: RunHistory | None = None,
     path: Path | None = None,
 ) -> RunHistory:
-    """All that a page about a run is made of; ``calls`` asks for the series of calls too.
+    """Read the contents of a page about a run; ``calls`` reads the series of calls too.
 
     ``before`` is an earlier read of the same run: parts that cannot have changed are not read
     again. ``path`` is where the run will be found, as commands in findings name it; None: where it
@@ -174,7 +174,7 @@ class _Layers:
 
 
 def _layers(run: RunFile, parameters: Mapping[tuple[int, str], Series]) -> _Layers:
-    """From the last samples, of no more processes than it takes to know all parameters."""
+    """Read layers from the last samples, of as few processes as know all parameters."""
     last: dict[int, int] = {}
     for (model, _), one in parameters.items():
         last[model] = max(last.get(model, 0), one.steps[-1])

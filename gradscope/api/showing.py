@@ -82,7 +82,7 @@ def plot(record: Report | RunHistory | ExperimentReport | CoordCheckReport) -> P
 
 
 def plotted(record: Report | RunHistory | ExperimentReport | CoordCheckReport) -> Plot:
-    """The same, without charts where there is nothing."""
+    """Return the same; without charts if there is no data."""
     if isinstance(record, Report):
         return Plot(record.run.model, panels(record))
     if isinstance(record, ExperimentReport):
@@ -179,7 +179,7 @@ def save(record: Shown, path: Path, *, force: bool) -> None:
 
 
 def frame(record: Shown, table: str | None) -> Any:
-    """One of a record's tables for pandas.
+    """Return one of a record's tables for pandas.
 
     Raises:
         ConfigError: pandas is not installed.

@@ -122,7 +122,8 @@ def picture_files(words: Sequence[str | Path]) -> list[Path]:
 
 
 def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Picture]:
-    """The files of paths, patterns and folders, through the viewer's transform; arrays as they are.
+    """Read the files of paths, patterns and folders through the viewer's transform; arrays
+    unchanged.
 
     Raises:
         ConfigError: no such file, or one that is no picture and no array.
@@ -144,7 +145,7 @@ def _picture(path: Path, viewer: Viewer) -> Picture:
 
 
 def tensor_pictures(tensor: Tensor) -> list[Picture]:
-    """Those of a tensor [N, C, H, W].
+    """Return the pictures of a tensor [N, C, H, W].
 
     Raises:
         OptionError: a tensor of another shape.

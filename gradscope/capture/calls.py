@@ -129,7 +129,7 @@ class ModuleCalls:
         return None
 
     def _drop_recomputed(self) -> None:
-        """After backward no recomputed call runs: a checkpoint leaves it once it has enough."""
+        """Drop recomputed calls after backward: a checkpoint leaves them once it has enough."""
         while self._open and self._calls[self._open[-1]].recomputed and not in_backward():
             self._open.pop()
 

@@ -15,7 +15,7 @@ _SAFE = 1e-280
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of ``b`` from ``a``.
+    """Difference of ``b`` from ``a``.
 
     Attributes:
         error: ‖b − a‖ / ‖a‖, L2; infinite where only ``a`` is all zeros, or where one has a NaN or
@@ -33,14 +33,14 @@ class Difference:
 
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> Difference:
-    """Of two tensors of one shape, whatever their dtypes and devices."""
+    """Compare two tensors of one shape, whatever their dtypes and devices."""
     dtype = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
     a, b = (t.detach().to(b.device).reshape(-1) for t in (a, b))
     return _quick(a, b, dtype) or _exact(a.to(dtype), b.to(dtype))
 
 
 def _quick(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> Difference | None:
-    """From sums of products; None where these are NaN or Inf, or too small to be exact."""
+    """Compare by sums of products; None if these are NaN or Inf, or too small to be exact."""
     sums = torch.zeros(4, dtype=torch.float64, device=b.device)
     largest = torch.zeros((), dtype=torch.float64, device=b.device)
     size = _CHUNK if b.device.type == "cpu" else max(b.numel(), 1)
@@ -67,7 +67,7 @@ def _quick(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> Difference |
 
 
 def _exact(a: torch.Tensor, b: torch.Tensor) -> Difference:
-    """The same of any numbers, which takes several times as long."""
+    """Compare any numbers exactly, which takes several times as long."""
     finite = torch.isfinite(a) & torch.isfinite(b)
     if not bool(finite.all()):
         # Masks hold infinities that are meant: what both have in one place differs in nothing.

@@ -113,7 +113,7 @@ def _installed() -> tuple[str, ...]:
 
 
 def misspelt_flags(parameter: nn.Parameter) -> tuple[str, ...]:
-    """Plain attributes that were meant to be ``requires_grad`` and say otherwise than it does."""
+    """Return plain attributes with a name like ``requires_grad`` and another value than it."""
     wanted = not parameter.requires_grad
     return tuple(name for name, value in _flags(parameter) if value is wanted)
 
@@ -197,7 +197,7 @@ def _bits(buffer: torch.Tensor) -> torch.Tensor:
 
 
 def unregistered(model: nn.Module, leaves: Collection[torch.Tensor]) -> tuple[Unregistered, ...]:
-    """Those of some leaves that a module keeps, alone or in modules, in a plain attribute.
+    """Return the leaves that a module keeps in a plain attribute, alone or in modules.
 
     A leaf outside the model is an input or belongs to the loss.
     """

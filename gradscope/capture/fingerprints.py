@@ -33,7 +33,7 @@ def fingerprints(tensors: Sequence[torch.Tensor]) -> list[str]:
 
 
 def combined(texts: Sequence[str]) -> str:
-    """One for all of them, in their order."""
+    """Return one fingerprint for all texts, in their order."""
     return hashlib.blake2b("\n".join(texts).encode(), digest_size=8).hexdigest()
 
 

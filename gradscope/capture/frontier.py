@@ -88,7 +88,7 @@ def is_write(node: Node) -> bool:
 
 
 def writes_since(consumers: list[Consumer], sequence: int) -> list[Consumer]:
-    """Of a base's consumers, the writes through a view that came at ``sequence`` or later."""
+    """Return a base's consumers that are writes through a view at ``sequence`` or later."""
     return [c for c in consumers if c.sequence >= sequence and is_write(c.node)]
 
 

@@ -47,7 +47,7 @@ class Span:
 
 @dataclass(slots=True)
 class Walk:
-    """Every node reachable from the roots, and the consumers of the edges that were asked for.
+    """Every node reachable from the roots, and the consumers of the requested edges.
 
     The consumers of what an in-place write made are kept too.
     """
@@ -124,7 +124,7 @@ def walk(roots: Iterable[Edge], wanted: set[Edge], *, since: int = 0) -> Walk:
 
 
 def owners(nodes: Sequence[Node], spans: Sequence[Span]) -> list[int]:
-    """For each node the index of the innermost call that made it, -1 where none did."""
+    """Return for each node the index of the innermost call that made it, -1 without one."""
     numbers = [node._sequence_nr() for node in nodes]
     result = [-1] * len(nodes)
     # Spans nest and are listed by entry, so they start in order: a sweep with a stack of open ones.

@@ -118,7 +118,7 @@ _KEPT = (
 
 
 def without_own_hooks(state: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of a module as they are when no ``OwnHook`` is set; it keeps them itself."""
+    """Return a module's attributes without any ``OwnHook``; the module keeps its hooks."""
     kept = {name: state[name] for name in _KEPT if state.get(name)}
     own = {n for held in kept.values() for n, hook in held.items() if isinstance(hook, OwnHook)}
     if not own:

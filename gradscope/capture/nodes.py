@@ -233,8 +233,8 @@ def links(found: Walk, spans: Sequence[Span], label: Label) -> tuple[Link, ...]:
 def located(
     unlocated: Sequence[Link], found: Walk, locate: Callable[[Sequence[str]], str | None]
 ) -> tuple[Link, ...]:
-    """The links of a run with the line that made each producer, from the same run under anomaly
-    mode; as they are where that run computed something else.
+    """Return the links with the line of each producer, from a second run under anomaly mode;
+    unchanged if that run computed something else.
 
     Args:
         unlocated: the links without lines.

@@ -96,7 +96,7 @@ def _norm(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _exact(gradient: torch.Tensor, norm: float) -> float:
-    """The same where float32 may have lost it: its squares too large, or too small."""
+    """Recompute the norm where float32 may have lost it: squares too large, or too small."""
     if math.isnan(norm) or gradient.is_sparse or gradient.is_complex():
         return norm
     return float(torch.linalg.vector_norm(gradient, dtype=torch.float64).item())

@@ -169,7 +169,7 @@ class Recomputation:
         repeated.arguments.clear()
 
     def _assign_input_slots(self, roots: list[Edge], start: int) -> None:
-        """From the outermost call, once for it and all that it encloses."""
+        """Assign the slots at the outermost call, once for it and all calls inside."""
         wanted = {edge for repeated in self._returned for _, edge in repeated.inputs}
         found = walk(roots, wanted, since=start)
         for repeated in self._returned:

@@ -349,7 +349,7 @@ class Recorder:
     # ---------------------------------------------------------------- before backward
 
     def connect(self, roots: Sequence[torch.Tensor | GradientEdge], inputs: dict[int, str]) -> None:
-        """After forward: one walk from ``roots`` ties every input gradient to its consumers.
+        """Tie every input gradient to its consumers after forward, by one walk from ``roots``.
 
         Before each backward, where there are several: then it is about the calls since the last.
 
@@ -388,7 +388,7 @@ class Recorder:
         locate: Callable[[Sequence[str]], str | None],
         stacks: Callable[[], AbstractContextManager[None]],
     ) -> Trace:
-        """In the place of ``connect``: the full graph upstream of one node, for one backward.
+        """Trace the full graph upstream of one node for one backward, in place of ``connect``.
 
         Args:
             root: the ``grad_fn`` that backward starts from.
@@ -416,7 +416,7 @@ class Recorder:
         )
 
     def outputs(self) -> list[tuple[Call, str, GradientEdge]]:
-        """Of the modules that are ``chained``: the outputs that have a graph."""
+        """Return the outputs with a graph of the modules that are ``chained``."""
         return list(self._chain_roots)
 
     def _recomputed(self) -> tuple[list[Span], Label]:

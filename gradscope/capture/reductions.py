@@ -127,7 +127,7 @@ def _real_chunks(tensor: torch.Tensor) -> Iterator[_Chunk]:
 
 
 def _array(chunk: torch.Tensor) -> _Chunk:
-    """The same memory for NumPy; the chunk itself where it has none, as inside ``torch.func``."""
+    """Return the same memory as a NumPy array; the chunk itself if it has none (``torch.func``)."""
     try:
         return chunk.numpy()
     except RuntimeError:

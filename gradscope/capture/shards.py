@@ -73,7 +73,9 @@ def versions_of(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
 
 
 def placements(model: nn.Module) -> list[DeviceMesh | ParameterPlacement]:
-    """Of all parameters with their gradients as they are now; the model's number is 1."""
+    """Return the placements of all parameters with their present gradients; the model's number is
+    1.
+    """
     meshes: dict[Any, int] = {}
     placed = [
         placement(1, named.name, p, meshes, () if p.grad is None else placements_of(p.grad))
@@ -90,7 +92,9 @@ def placement(
     gradient: Sequence[Any],
     group: int | None = None,
 ) -> ParameterPlacement:
-    """Of one, with PyTorch's placements of its gradient; its mesh gets a number in ``meshes``."""
+    """Return the placement of one parameter and its gradient; its mesh gets a number in
+    ``meshes``.
+    """
     mesh = None
     if is_spread(parameter):
         found: Any = parameter.device_mesh  # type: ignore[attr-defined]
@@ -121,7 +125,7 @@ def mesh_record(number: int, mesh: Any) -> DeviceMesh:
 
 
 def _spelled(found: Sequence[Any]) -> tuple[str, ...]:
-    """As the records have them: "S(0)", "R", "P"."""
+    """Return placements in the records' form: "S(0)", "R", "P"."""
     return tuple(
         "R" if one.is_replicate() else "P" if one.is_partial() else f"S({one.dim})" for one in found
     )

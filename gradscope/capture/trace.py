@@ -86,7 +86,7 @@ class Trace:
 
     @property
     def unreached(self) -> list[str]:
-        """The named leaves that no gradient has come to by now."""
+        """Return the named leaves without a gradient so far."""
         leaves = ((n, self._records[i].name) for n, i in self._numbers.items())
         return [
             name
@@ -243,7 +243,9 @@ def _together(gradients: Sequence[TensorStats]) -> tuple[float | None, int]:
 
 
 def _sorted(records: Sequence[GraphNode]) -> list[GraphNode]:
-    """In topological order again, and numbered so, once checkpoints' graphs were joined in."""
+    """Return the nodes in topological order, renumbered, after checkpoints' graphs were joined
+    in.
+    """
     onward = [[edge[0] for edge in (*r.to, *r.inner) if edge] for r in records]
     order = topological([0], onward.__getitem__, int)
     place = {number: i for i, number in enumerate(order)}

@@ -178,7 +178,7 @@ def _bars(axes: Any, points: Sequence[Point], up: Scale, color: str) -> None:
 
 
 def _stretches(axes: Any, panel: Panel) -> None:
-    """As on a page: strips at the top, and a line for a single moment."""
+    """Draw stretches as on a page: strips at the top, and a line for a single moment."""
     lanes: dict[str, int] = {}
     for one in panel.stretches:
         color = _TONES.get(one.tone, "0.5")

@@ -55,7 +55,7 @@ class Map:
 
     @property
     def scale(self) -> Scale | None:
-        """From the smallest value to the largest; None without any."""
+        """Scale from the smallest value to the largest; None without any."""
         known = self.finite
         if not known or self.linear:
             return Scale(-1.0 if self.cosine else 0.0, 1.0) if known else None
@@ -64,7 +64,7 @@ class Map:
 
 
 def shrunk(of: Map) -> Map:
-    """With no more rows and places than can be distinguished."""
+    """Return the map with no more rows and places than can be distinguished."""
     rows, places = _stretches(len(of.names), ROWS), _stretches(len(of.places), PLACES)
     if (len(rows), len(places)) == (len(of.names), len(of.places)):
         return of
@@ -234,7 +234,7 @@ class Blocks:
 
     @property
     def scale(self) -> Scale | None:
-        """From the smallest value to the largest, by the logarithm; None without any."""
+        """Logarithmic scale from the smallest value to the largest; None without any."""
         known = [one.value for one in self.blocks if one.value]
         if not known:
             return None

@@ -66,7 +66,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Places of which something is reported; ``tone`` is that of a cell."""
+    """Range of the horizontal axis with a text; ``tone`` is a cell's."""
 
     first: float
     last: float
@@ -91,17 +91,17 @@ class Panel:
 
     @property
     def points(self) -> list[Point]:
-        """Those of all curves."""
+        """Points of all curves."""
         return [point for curve in self.curves for point in curve.points]
 
     @property
     def places(self) -> list[float]:
-        """Where points are on the horizontal axis, in order."""
+        """Points' places on the horizontal axis, in order."""
         return sorted({point.x for point in self.points})
 
     @property
     def heights(self) -> list[float]:
-        """Everything that has a place on the vertical axis."""
+        """All values on the vertical axis, ends of ranges included."""
         ends = ((p.low, p.y, p.high) for p in self.points)
         return [y for several in ends for y in several if y is not None]
 
@@ -125,7 +125,7 @@ class Panel:
 
 
 def thinned(points: Sequence[Point], most: int = MOST) -> list[Point]:
-    """Of many points as many stretches: the middle one, with the ends of all, and their mark."""
+    """Reduce many points to ``most``: each the middle one of a stretch, with all ends and marks."""
     if len(points) <= most:
         return list(points)
     parts = [points[i * len(points) // most : (i + 1) * len(points) // most] for i in range(most)]
@@ -181,7 +181,7 @@ def panel_svg(panel: Panel) -> str:
 
 
 class _Frame:
-    """From values to places on the paper, in tenths of a pixel."""
+    """Maps values to places on the paper, in tenths of a pixel."""
 
     def __init__(self, across: Scale, up: Scale) -> None:
         self.across, self.up = across, up

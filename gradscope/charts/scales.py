@@ -11,7 +11,7 @@ _LARGEST = 1.7e308
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From ``low`` to ``high``, by the logarithm where ``log``."""
+    """Scale from ``low`` to ``high``, logarithmic if ``log``."""
 
     low: float
     high: float

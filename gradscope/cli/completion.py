@@ -59,6 +59,6 @@ def joined(words: list[str]) -> list[str]:
 
 
 def install() -> None:
-    """Have typer use it, also where it writes the script for the shell."""
+    """Install the completion in typer, also for the shell script that it writes."""
     add_completion_class(WholeWords, "bash")
     COMPLETION_SCRIPTS["bash"] = _SCRIPT

@@ -15,7 +15,7 @@ from gradscope.errors import OptionError, Problem, did_you_mean
 
 
 def refuse_contradictions(parser: Any) -> None:
-    """Have a parser refuse a second value of an option that takes one; the same again is fine."""
+    """Make a parser refuse a second, different value of an option that takes one."""
     seen: dict[str, tuple[str, Any]] = {}
     for option in {*parser._short_opt.values(), *parser._long_opt.values()}:
         if option.action in ("store", "store_const"):
@@ -156,7 +156,7 @@ def problem_of(error: ClickException) -> Problem:
 
 
 def _of_script(option: str, path: list[str], words: list[str]) -> str | None:
-    """That an option after a script may be the script's own."""
+    """Return the advice that an option after a script may be the script's own."""
     scripts = [word for word in words if word.endswith(".py")]
     if path != ["gradscope", "why"] or not scripts:
         return None

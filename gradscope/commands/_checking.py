@@ -78,7 +78,7 @@ class Checked:
         return any(m.error is None or m.error.kind != "config-error" for m in self.models)
 
     def report(self, settings: Sequence[RuleSettings]) -> CheckReport:
-        """Everything as one record; ``settings`` say which rules ran."""
+        """Return everything as one record; ``settings`` are the rules that ran."""
         statuses = {model.status for model in self.models}
         worst = next((status for status in ("failed", "findings") if status in statuses), "ok")
         codes = {entry.rule.code for each in settings for entry, _ in each.active() if entry.find}

@@ -22,7 +22,7 @@ _FILES = (".yaml", ".yml", ".json")
 
 
 def one_of(choices: Iterable[str]) -> Complete:
-    """One of a few words."""
+    """Complete one of a few words."""
     listed = list(choices)
 
     def complete(incomplete: str) -> list[str]:

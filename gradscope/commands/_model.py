@@ -33,7 +33,7 @@ class BothSides(TyperCommand):
     """Options may be on both sides of ``--``."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """With a word in the place of each ``--``."""
+        """Parse with a word in the place of each ``--``."""
         return super().parse_args(ctx, [DASHES if word == "--" else word for word in args])
 
 

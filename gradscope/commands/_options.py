@@ -35,7 +35,7 @@ def option(
     panel: str | None = None,
     **more: Any,
 ) -> Any:
-    """An option with a value, called as its parameter is unless ``flags`` say otherwise."""
+    """Return an option with a value, named like its parameter unless ``flags`` are given."""
     return typer.Option(
         *flags,
         metavar=metavar,
@@ -226,7 +226,8 @@ class DisplayOptions:
 
 
 def takes_groups(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A command of which some parameters are groups: dataclasses, each field an option.
+    """Make a command of a function with groups among its parameters: dataclasses, each field an
+    option.
 
     Typer makes an option of each parameter in the signature: here every group's fields are in its
     place, so that ``--help`` keeps the order in which the command lists them. The help shows them

@@ -209,7 +209,7 @@ def _place(frame: FrameType) -> str:
 
 
 def _interrupt(thread: int) -> None:
-    """As Ctrl-C would; where the system can, it wakes a thread that sleeps."""
+    """Interrupt as Ctrl-C would; wakes a sleeping thread if the system can."""
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(thread, signal.SIGINT)
     else:

@@ -200,7 +200,7 @@ def _with_newest(found: list[str]) -> tuple[list[str], str | None]:
 
 
 def _of_rank(files: list[str], rank: int) -> list[str]:
-    """In the place of each run of several processes the file of one."""
+    """Replace each run of several processes by the file of one rank."""
     found = [str(file_of(Path(one), rank)) if Path(one).is_dir() else one for one in files]
     if found == files:
         raise OptionError("`--rank` is for runs of several processes, under `torchrun`")

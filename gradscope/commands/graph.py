@@ -232,7 +232,7 @@ class GraphOutput:
     hide_views: bool = False
 
     def write(self, graph: AutogradGraph, layers: Sequence[str]) -> None:
-        """Draw and write a graph, of which ``layers`` are opened."""
+        """Draw and write a graph, with ``layers`` opened."""
         check_expand(graph, self.view.expand)
         view = replace(self.view, layers=tuple(layers))
         if self.hide_views:

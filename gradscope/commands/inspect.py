@@ -38,7 +38,7 @@ class _Given:
     panel: ClassVar[str] = INTERVENTIONS
 
     def wanted(self) -> list[dict[str, Any]]:
-        """As a config lists them.
+        """Return the interventions in a config's form.
 
         Raises:
             OptionError: a place or a value that an action does not take.

@@ -44,7 +44,9 @@ _LAUNCHERS = {"torchrun": "torchrun --nproc-per-node 2", "accelerate": "accelera
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The same command under another interpreter, or with options of it; called, it takes over."""
+    """The command under another interpreter, or with Python's options; calling it replaces the
+    process.
+    """
 
     command: tuple[str, ...]
 
@@ -163,7 +165,7 @@ class Parser(TyperCommand):
     allow_interspersed_args = False
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """As Python does: ``-m`` ends the options, as the script does."""
+        """Parse as Python does: ``-m`` ends the options, as the script does."""
         taken = {name for p in self.params for name in p.opts if not getattr(p, "is_flag", False)}
         number = 0
         while number < len(args) and args[number].startswith("-") and args[number] != "--":

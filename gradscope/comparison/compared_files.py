@@ -1,4 +1,4 @@
-"""Two files that are compared as they are: saved reports, or training runs."""
+"""Two files that are compared without a run: saved reports, or training runs."""
 
 from __future__ import annotations
 

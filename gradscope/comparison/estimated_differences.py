@@ -37,7 +37,7 @@ class Accuracy:
 
     @classmethod
     def of(cls, *dtypes: str | None) -> Accuracy:
-        """Of the dtypes that numbers of either run have."""
+        """Return the accuracy of the runs' dtypes."""
         return cls(max(EPSILONS.get(dtype or "", 0.0) for dtype in dtypes) or 2.0**-23)
 
     @property
@@ -54,7 +54,8 @@ class Accuracy:
 def sketch_difference(
     a: Sketch, b: Sketch, accuracy: Accuracy, files: tuple[str, str]
 ) -> TensorDiff:
-    """From the sketches of two tensors: an estimate. It diverges from twice the noise on.
+    """Estimate the difference of two tensors from their sketches; it diverges from twice the noise
+    on. It diverges from twice the noise on.
 
     Raises:
         ConfigError: what should be a sketch is none.
@@ -78,7 +79,7 @@ def sketch_difference(
 
 
 def sketch_scale(a: Sketch, b: Sketch, files: tuple[str, str]) -> float:
-    """By which share of itself ``a`` would have to grow to come closest to ``b``: an estimate.
+    """Estimate the relative growth of ``a`` that comes closest to ``b``.
 
     Raises:
         ConfigError: what should be a sketch is none.
@@ -94,7 +95,7 @@ def _lacks(stats: TensorStats) -> bool:
 
 
 def statistics_difference(a: TensorStats, b: TensorStats, accuracy: Accuracy) -> TensorDiff:
-    """From norm, mean, deviation and range: both differ by at least so much.
+    """Bound the difference by norm, mean, deviation and range: both differ by at least so much.
 
     No two tensors with these means and deviations are nearer than √(n (Δmean² + Δstd²)).
     It diverges from an error of √ε of the dtype on.
@@ -128,7 +129,7 @@ def _difference(a: float | None, b: float | None) -> float | None:
 
 
 def _cosine(a: float, b: float, diff: float) -> float | None:
-    """Of two vectors of these lengths and that distance."""
+    """Return the cosine of two vectors of these lengths and that distance."""
     if not a or not b:
         return None
     return max(-1.0, min(1.0, 1.0 - (diff / a * (diff / b) - (b - a) / a * ((b - a) / b)) / 2.0))

@@ -196,7 +196,7 @@ def _finding(
 
 
 def _rounded(limit: float | None, value: float | None) -> float | None:
-    """To a digit, for noise is known to no more; but still below the value."""
+    """Round to one digit, the noise's precision; but keep it below the value."""
     assert limit is not None and value is not None
     rounded = float(f"{limit:.1g}")
     return rounded if rounded < value else limit

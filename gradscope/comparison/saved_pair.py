@@ -65,12 +65,12 @@ class SavedRun:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of its parameters."""
+        """Shapes of the parameters."""
         return {parameter.name: parameter.shape for parameter in self.report.parameters}
 
     @property
     def dtypes(self) -> tuple[str | None, ...]:
-        """That numbers of the run have."""
+        """Dtypes of the run's numbers."""
         return self.report.run.dtype, self.report.run.autocast
 
 
@@ -158,7 +158,7 @@ class SavedPair:
         )
 
     def diff(self, key: TensorKey) -> TensorDiff | None:
-        """Of one of A's tensors; None where neither has it, or only B."""
+        """Return the difference of one of A's tensors; None if A lacks it."""
         if key not in self._diffs:
             self._diffs[key] = self._compared(key)
         return self._diffs[key]
@@ -179,7 +179,7 @@ class SavedPair:
         return max(step, diff.noise * min(1.0, max(came, added)))
 
     def scale(self, key: TensorKey) -> float:
-        """By which share B's tensor is larger throughout, or smaller; 0 if unknown."""
+        """Return the relative scale of B's tensor to A's; 0 if unknown."""
         pair = self.a.sketches.get(key), self.b.sketches.get(self._other(key))
         if pair[0] is None or pair[1] is None or pair[0].numbers == pair[1].numbers:
             return 0.0

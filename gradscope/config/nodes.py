@@ -1,4 +1,4 @@
-"""From PyYAML's nodes to plain data: tags, keys, merges and aliases checked, places kept."""
+"""Converts PyYAML's nodes to plain data: tags, keys, merges and aliases checked, places kept."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def convert(tag: str, word: str) -> Any:
 
 
 class Builder:
-    """Builds one document's data; an alias is built anew wherever it is."""
+    """Builds one document's data; an alias is built again at each use."""
 
     def __init__(self, text: Text, *, deepest: int) -> None:
         self._document = Document(text, None, None)

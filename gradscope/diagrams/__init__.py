@@ -16,7 +16,7 @@ __all__ = ["FORMATS", "GraphView"]
 
 
 def _json(graph: AutogradGraph, view: GraphView) -> str:
-    """The record itself, folded nowhere: the full graph, or the paths that were asked for.
+    """Return the record as JSON without folds: the full graph, or the requested paths.
 
     What was asked for and is not in the graph is answered in ``answers``.
     """

@@ -47,7 +47,7 @@ class Row:
 
 
 def leads(lines: Sequence[Row], flow: Flow, places: dict[int, Group | int]) -> list[str]:
-    """For each row where its edges lead, unless that is only to the row below it.
+    """Return for each row the target of its edges, unless that is only the row below.
 
     A closed group's leaves are counted elsewhere; an open one's rows speak for it. Names within
     the same module are reported without it.
@@ -86,7 +86,7 @@ def leads(lines: Sequence[Row], flow: Flow, places: dict[int, Group | int]) -> l
 
 
 def _below(lines: Sequence[Row]) -> list[Row | None]:
-    """For each row the next that is no heading of others."""
+    """Return for each row the next row that is no heading."""
     found: list[Row | None] = []
     upcoming: Row | None = None
     for row in reversed(lines):
@@ -97,7 +97,7 @@ def _below(lines: Sequence[Row]) -> list[Row | None]:
 
 
 def _others(lines: Sequence[Row]) -> dict[int, Group]:
-    """For the operations of an open fold's further members, which one they are in."""
+    """Return the member of an open fold for each operation of its further members."""
     found: dict[int, Group] = {}
     for row in lines:
         if row.is_open and isinstance(row.part, Group):

@@ -29,7 +29,7 @@ _EDGE = {"input_nr": "int", "position": "int", "inner": "boolean"}
 
 
 def render(graph: AutogradGraph, view: GraphView) -> str:
-    """Everything that is known of the full graph, or of the paths that were asked for."""
+    """Return all facts on the full graph, or on the requested paths."""
     return "\n".join(_lines(between(graph, view))) + "\n"
 
 

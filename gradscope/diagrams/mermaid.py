@@ -95,5 +95,5 @@ def _box(i: int, box: Box, fill: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text inside a quoted label: whatever Mermaid could read otherwise is a character code."""
+    """Return text for a quoted label: characters special to Mermaid become character codes."""
     return "".join(f"#{ord(c)};" if c in _SPECIAL else c for c in plain(text))

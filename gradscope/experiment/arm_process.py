@@ -52,7 +52,7 @@ class ArmProcess:
         return json.dumps({"arm": arm.name, **{key: str(path) for key, path in paths.items()}})
 
     def begin(self) -> None:
-        """Before the script: the same random numbers for all arms, and no writes outside."""
+        """Prepare the script: equal random numbers for all arms, and no writes outside."""
         refused: list[str] = self.notes.setdefault("refused", [])
         self._writes = Writes(self.scratch, self.source, refused.append)
         self._writes.install()

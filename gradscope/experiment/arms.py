@@ -77,7 +77,7 @@ NAMES = (*BY_NAME, RATE)
 
 
 def chosen(names: Sequence[str]) -> tuple[Arm, ...]:
-    """These arms and the two that all are compared with; without a name all arms.
+    """Return these arms and the two that all are compared with; without a name all arms.
 
     Raises:
         OptionError: a name of none.

@@ -68,7 +68,9 @@ class Curve:
         return slope, slope - half, slope + half
 
     def above(self, other: Curve) -> tuple[float, float]:
-        """By how much this loss is above another's in the second half, with its standard error."""
+        """Return how far this loss is above another's in the second half, with its standard
+        error.
+        """
         pairs = list(zip(self.losses, other.losses, strict=False))
         second = pairs[len(pairs) // 2 :]
         differences = [a - b for a, b in second if a is not None and b is not None]

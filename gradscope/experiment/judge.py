@@ -114,7 +114,7 @@ class Arms:
         return min(self.start, blind.end)
 
     def fall(self, name: str) -> float:
-        """By how much an arm's loss falls; minus infinity where it diverges."""
+        """Return the decrease of an arm's loss; minus infinity if it diverges."""
         return self.base - self.curves[name].end
 
     def helps(self, name: str) -> bool:

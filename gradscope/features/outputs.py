@@ -27,7 +27,7 @@ class Layer:
 
     @property
     def title(self) -> str:
-        """Its name as a reader needs it."""
+        """The layer's name for a reader."""
         name = self.name or "the model"
         return f"input of {name}" if self.reads else name
 
@@ -65,7 +65,7 @@ def hooked_layers(layers: Sequence[Layer], read: Read) -> Iterator[None]:
 
 
 def run(model: nn.Module, inputs: Tensor, layers: Sequence[Layer], read: Read) -> None:
-    """One forward of inputs [N, C, H, W] without a graph, with ``read`` called by hooks."""
+    """Run one forward of inputs [N, C, H, W] without a graph; hooks call ``read``."""
     with torch.no_grad(), hooked_layers(layers, read):
         # A copy: a model may normalise its input in place.
         model(inputs.clone())

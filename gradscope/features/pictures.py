@@ -82,7 +82,7 @@ class Source:
 
     @property
     def stem(self) -> str:
-        """Its name without folders and suffix."""
+        """The picture's name without folders and suffix."""
         return Path(self.name).stem
 
     @property

@@ -37,7 +37,8 @@ def nearest(
     metric: str,
     own: Sequence[int | None],
 ) -> list[list[tuple[int, float]]]:
-    """For each query [Q, D] the ``k`` nearest rows of the pool [N, D] with their distances.
+    """Return for each query [Q, D] the ``k`` nearest rows of the pool [N, D] with their
+    distances.
 
     ``own`` is each query's row in the pool, which is no neighbour of it; None where it has none.
     Computed in float64; the distance of equal rows is exactly 0.

@@ -1,4 +1,4 @@
-"""From places in a photograph to places in the model's input, and the matrix that explains them."""
+"""Maps places in a photograph to places in the model's input, and fits their matrix."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]
 
 
 def _to_pixels(size: tuple[int, int]) -> NDArray[np.float64]:
-    """From -1 … 1 to pixels."""
+    """Return the matrix from -1 … 1 to pixels."""
     x, y = size[0] / 2, size[1] / 2
     return np.array([[x, 0.0, x], [0.0, y, y], [0.0, 0.0, 1.0]])
 

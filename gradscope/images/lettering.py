@@ -69,7 +69,7 @@ def text_width(text: str, size: int) -> int:
 
 
 def line_height(size: int) -> int:
-    """From one line to the next."""
+    """Return the distance from one line to the next."""
     return round(size * 1.35)
 
 

@@ -51,13 +51,13 @@ class HeatMap:
 
     @property
     def scale(self) -> Scale:
-        """Its colour scale."""
+        """Colour scale of the map."""
         found = scale_of(self.values, signed=self.signed)
         return replace(found, alpha=self.alpha, colormap=self.colormap)
 
 
 def magnification(size: tuple[int, int]) -> int:
-    """By how much a small photograph is drawn larger, so that one can see something; else 1."""
+    """Return the factor by which a small photograph is enlarged for visibility; else 1."""
     longer, shorter = max(size), min(size)
     # A strip of a few lines is made thicker, within what a screen holds.
     return max(1, _VISIBLE // longer, min(-(-32 // shorter), 6 * _VISIBLE // longer))

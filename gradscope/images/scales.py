@@ -1,4 +1,4 @@
-"""From the values of a map to colours, and a description of the scale.
+"""Maps values to colours, and describes the scale.
 
 Two colour maps with equal visual steps: one for unsigned values, one for signed with 0 amid. The
 anchors are published maps; between them colours run straight in OKLab, and they are spaced anew so

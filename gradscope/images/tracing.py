@@ -79,7 +79,7 @@ class _Output:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Located:
-    """For the pixels of the input that are ``known``: x and y of their places."""
+    """Places x and y for the pixels of the input that are ``known``."""
 
     across: _Output
     places: list[NDArray[np.float64]]

@@ -43,7 +43,7 @@ class Layout:
 
     @classmethod
     def of(cls, meaning: Meaning, rows: int) -> Layout:
-        """As the first sequence, or else the first source, has them."""
+        """Return the layout of the first sequence, else of the first source."""
         first = next(iter([*meaning.sequences, *meaning.sources]), None)
         batch = None if first is None else first.batch
         time = None if first is None else first.time

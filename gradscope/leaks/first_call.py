@@ -53,7 +53,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """A result: which of which function, in which module's call."""
+    """Key of a result: the function's result by number, in a module's call."""
 
     module: str
     call: int

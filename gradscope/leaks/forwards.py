@@ -70,7 +70,7 @@ class Forwards:
         self._known.setdefault(id(tensors), (tensors, outputs))
 
     def again(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The same, run anew."""
+        """Run the forward again and return its outputs."""
         return self.run(tensors, lambda out, step: detached(out))
 
     def run(
@@ -80,7 +80,7 @@ class Forwards:
         around: Callable[[], AbstractContextManager[Any]] = nullcontext,
         batch: Batch | None = None,
     ) -> _Result:
-        """One forward pass; ``then`` gets its output before anything is freed.
+        """Run one forward pass; ``then`` gets its output before tensors are freed.
 
         Args:
             tensors: what is in the place of the batch's own, by path.
@@ -149,7 +149,7 @@ class Forwards:
         return self.run({**tensors, **own}, done, around)
 
     def wide(self) -> Forwards | None:
-        """The same in float64, on a copy of the model; None where it cannot be copied so."""
+        """Return the same in float64, on a copy of the model; None if it cannot be copied."""
         try:
             model = copy.deepcopy(self.workload.model).double()
         except Exception:

@@ -145,7 +145,7 @@ def _takes_any_mask(model: nn.Module) -> bool:
 
 
 def _numbers(meaning: Meaning, number: int, *, causal: bool) -> tuple[int, int]:
-    """So many rows in all, and of these so many with padding and holes."""
+    """Return the number of rows, and the number of these with padding and holes."""
     positions = meaning.positions or 0
     plain = max(len(cuts(positions)), 2) + 1 if causal and positions > 1 else 3
     sizes = {n for one in meaning.given for n in one.tensor.shape}

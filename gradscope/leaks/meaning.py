@@ -86,7 +86,7 @@ class Meaning:
 
     @property
     def sequences(self) -> list[Given]:
-        """Those with a time axis; of an encoder and a decoder, the decoder's."""
+        """Return sources with a time axis; of an encoder and a decoder, the decoder's."""
         found = [one for one in self.sources if one.time is not None]
         own = [one for one in found if _DECODER.match(one.name)]
         return own if self.decoder and own else found

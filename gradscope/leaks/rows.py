@@ -108,7 +108,7 @@ def spread_over(one: Given, where: torch.Tensor, tensor: torch.Tensor) -> torch.
 
 
 def tile(meaning: Meaning, count: int, sample: int = 0) -> Tensors:
-    """So many rows of one sample, of all tensors that have a batch axis."""
+    """Return ``count`` rows of one sample, of all tensors with a batch axis."""
     found = {}
     for one in meaning.given:
         tensor = one.tensor
@@ -120,7 +120,7 @@ def tile(meaning: Meaning, count: int, sample: int = 0) -> Tensors:
 
 
 def unmasked(meaning: Meaning, tensors: Tensors) -> Tensors:
-    """With masks that mask nothing."""
+    """Return the tensors with masks that mask nothing."""
     return {
         **tensors,
         **{m.path: torch.full_like(tensors[m.path], m.keep) for m in meaning.of(MASK, HIDDEN)},

@@ -102,7 +102,7 @@ class Subject:
 
     @cached_property
     def layout(self) -> Layout:
-        """Of the outputs."""
+        """Layout of the outputs."""
         return Layout.of(self.meaning, self.rows.count)
 
     @property
@@ -119,13 +119,13 @@ class Subject:
 
     @cached_property
     def prefix(self) -> int:
-        """So many first positions see one another, as an input says."""
+        """Number of first positions that attend to one another, from an input."""
         given = self.meaning.of(PREFIX)
         return max((int(one.tensor.max()) for one in given if one.tensor.numel()), default=0)
 
     @cached_property
     def cuts(self) -> list[int | None]:
-        """After which position the future begins, for each row; None: it is left alone."""
+        """Position in each row after which the future begins; None: the row is left alone."""
         found: list[int | None] = [None] * self.rows.count
         masked = {one.row for one in self.masked}
         free = [row for row in range(self.rows.count) if row not in masked]
@@ -141,7 +141,7 @@ class Subject:
 
     @cached_property
     def gradients(self) -> Gradients:
-        """Of the base, with its outputs."""
+        """Gradients of the base's outputs."""
         return gradients(self)
 
     @cached_property
@@ -201,7 +201,7 @@ class Subject:
         return self.differing(where)
 
     def tiled(self, count: int) -> Tensors:
-        """So many rows of one sample, of which nothing is masked."""
+        """Return ``count`` rows of one sample, without masked positions."""
         return unmasked(self.meaning, tile(self.meaning, count))
 
     def small(self) -> tuple[int, Tensors]:
@@ -236,7 +236,7 @@ def _side(one: Given) -> bool:
 
 
 def half(positions: int) -> int:
-    """So many positions are left where a row is padded by half."""
+    """Return the number of positions left when a row is padded by half."""
     return max(1, positions // 2)
 
 

@@ -199,7 +199,7 @@ class Trial:
         slack: int = 0,
         passes: frozenset[str] = frozenset(),
     ) -> Trial:
-        """With the outputs' layout for so many rows."""
+        """Return a trial with the outputs' layout for so many rows."""
         layout = Layout.of(subject.meaning, count)
         return cls(base, changed, layout, kept, dirty, slack, passes=passes)
 

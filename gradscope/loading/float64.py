@@ -16,7 +16,7 @@ from gradscope.nesting import replaced
 
 
 def in_float64(workload: Workload) -> Workload:
-    """The same run on copies of the model and of a loss that is a module.
+    """Return the same run on copies of the model and of a loss that is a module.
 
     What raises here (a model that cannot be copied) is the caller's to deal with.
     """
@@ -42,7 +42,7 @@ def in_float64(workload: Workload) -> Workload:
 
 
 def widened(tree: Any) -> Any:
-    """The same nesting with its floating tensors in float64, its complex ones in complex128."""
+    """Return the same nesting with floating tensors in float64, complex ones in complex128."""
 
     def widen(tensor: torch.Tensor) -> torch.Tensor:
         if not (tensor.is_floating_point() or tensor.is_complex()):

@@ -102,7 +102,7 @@ class OwnCode:
             return _execute(path)
 
     def forget(self, module: ModuleType) -> None:
-        """Have the files of a module's folder run anew for the next config."""
+        """Make the files of a module's folder run again for the next config."""
         file = Path(getattr(module, "__file__", None) or "")
         if module.__name__ in _imported:
             _imported[module.__name__] = (file, 0, 0)

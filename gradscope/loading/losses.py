@@ -1,4 +1,4 @@
-"""From a model's output to the scalar that backward starts from.
+"""From a model's output to the scalar for backward.
 
 Built-in losses take the first floating output; the loss of the model's own and a user's own take
 what the model returned. To add a named loss, add it to ``LOSSES`` in config/targets.py and to

@@ -55,7 +55,7 @@ class ParallelModel:
         ]
 
     def share(self, batch: Batch, target: Any) -> tuple[Batch, MicroBatch | None]:
-        """This process's part of a batch, whose target is that of the run where it has none.
+        """Return this process's part of a batch; its target is the run's if it has none.
 
         Raises:
             ConfigError: the batch cannot be split into equal parts.
@@ -76,7 +76,7 @@ class ParallelModel:
         return own, part
 
     def take_sums(self) -> None:
-        """Gradients of which each process has a summand become their sums, as FSDP makes them.
+        """Replace partial gradients by their sums over processes, as FSDP does.
 
         That is one more collective, in all processes alike. Whoever trains with such a gradient has
         PyTorch take the sum where it is first read.
@@ -160,7 +160,7 @@ def _shard(units: Sequence[nn.Module], wanted: Fsdp, mesh: DeviceMesh) -> None:
 
 
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
-    """By the names that patterns match."""
+    """Return the modules by the names that patterns match."""
     return {
         without_wrappers(name): module
         for name, module in model.named_modules()

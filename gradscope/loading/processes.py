@@ -1,4 +1,4 @@
-"""This process among those that ``torchrun`` started: its group, and their shared store."""
+"""This process within ``torchrun``'s group, and the shared store of all."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Processes:
             self._put("reduced", text)
 
     def reduced(self, patience: timedelta | None = None) -> str | None:
-        """The same, in the others."""
+        """Return the combined report, in the other processes."""
         return self._get("reduced", patience)
 
     def join(self) -> None:
@@ -122,14 +122,14 @@ class Processes:
             ) from error
 
     def leave_group(self) -> None:
-        """Have those stop that wait for this process in a collective."""
+        """Release processes that wait for this one in a collective."""
         if not distributed.is_initialized():
             return
         with contextlib.suppress(RuntimeError):
             distributed.group.WORLD.abort()  # type: ignore[union-attr]
 
     def end(self) -> None:
-        """This process ends before its time."""
+        """End this process early: leave an empty report, and the group."""
         if not self._reported:
             self.leave_report("")
         self.leave_group()
@@ -166,7 +166,7 @@ class Processes:
 
 @contextmanager
 def processes_of(loaded: LoadedConfig) -> Iterator[Processes | None]:
-    """Those that a config's model is spread over; None where its ``parallel`` is null.
+    """Yield the processes of a config's model; None if its ``parallel`` is null.
 
     Raises:
         ConfigError: there are no others, or not so many as its mesh has.

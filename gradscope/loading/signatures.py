@@ -1,4 +1,4 @@
-"""The arguments that a callee takes, those that a config gives, those that come to nothing."""
+"""The arguments that a callee takes, those that a config gives, and those that are ignored."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Argument:
 
 
 def arguments(found: Any) -> tuple[Argument, ...]:
-    """Those that a callee names, in order; none where it is written in C."""
+    """Return the arguments that a callee names, in order; none if it is written in C."""
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):

@@ -46,7 +46,7 @@ class StepMethod:
     def batches(
         self, given: Callable[[], Iterator[Batch]], target: Any = None
     ) -> Callable[[], Iterator[Batch]]:
-        """The same batches as the method takes them; ``target`` is used if a batch has none."""
+        """Return the same batches in the method's form; ``target`` is used if a batch has none."""
 
         def entered() -> Iterator[Batch]:
             for number, batch in enumerate(given()):

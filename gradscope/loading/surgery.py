@@ -180,7 +180,7 @@ def resolve(
 
 
 def notices(found: Sequence[Intervention]) -> list[str]:
-    """That the step is not the model's own any more."""
+    """Return the notice that interventions change the model's step."""
     if not found:
         return []
     done = ", ".join(dict.fromkeys(f"{one.do} at {one.at}" for one in found))

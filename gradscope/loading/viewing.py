@@ -97,7 +97,7 @@ class PictureInput:
 def picture_input(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None
 ) -> PictureInput:
-    """The inputs, of which that of a name is explained: ``1``, ``image``, ``batch.image``.
+    """Return the inputs and the one to explain by name: ``1``, ``image``, ``batch.image``.
 
     Without a name it is the only floating tensor [N, C, H, W].
 

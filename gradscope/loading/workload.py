@@ -1,4 +1,4 @@
-"""A config's workload: the order in which model, inputs, loss and optimizer come to be."""
+"""A config's workload: builds model, inputs, loss and optimizer in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from gradscope.patterns import matching
 
 @dataclass
 class Workload:
-    """Everything that one run needs, ready on its device."""
+    """All parts of one run, ready on its device."""
 
     model: nn.Module
     name: str
@@ -290,7 +290,7 @@ def tensor_of(value: Any, context: Context, key: str) -> Any:
 def _optimizer(
     loaded: LoadedConfig, targets: Targets, model: nn.Module, notices: list[str]
 ) -> Callable[[nn.Module], Optimizer] | None:
-    """The configured optimizer; SGD where steps were asked for without one; else none."""
+    """Return the configured optimizer; SGD if steps were requested without one; else none."""
     config = loaded.config
     if config.optimizer is not None:
         return optimizer_maker(config.optimizer, targets, model)

@@ -178,7 +178,7 @@ class _Parts:
         self.sums[parameter] += parts.sum(0)
 
     def forget(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Begin anew."""
+        """Reset the parts."""
         for parameter in parameters:
             zeros = torch.zeros(self.count, dtype=torch.float64, device=parameter.device)
             self.squares[parameter], self.products[parameter] = zeros, zeros.clone()
@@ -243,7 +243,7 @@ class _Calls:
 
     @property
     def parameters(self) -> set[nn.Parameter]:
-        """Those whose every call is known."""
+        """Return the parameters whose calls are all known."""
         called = {one.module for one in self.found if one.call is not None} - self._refused
         return {
             p
@@ -314,7 +314,7 @@ def _heads(rows: Sequence[torch.Tensor], full: Sequence[torch.Tensor | None]) ->
 
 
 def _confirmed(by_hooks: list[nn.Parameter], parts: _Parts, heads: _Heads) -> list[nn.Parameter]:
-    """Those of which a backward from one sample's row of the output says the same.
+    """Return the parameters whose part a backward from one sample's output row confirms.
 
     Where T positions come first and T is the number of samples, a layer's parts add up all the
     same, but are those of positions.

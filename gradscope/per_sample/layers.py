@@ -103,7 +103,7 @@ def _rms_norm(call: LayerCall, samples: slice) -> Gradients:
 
 
 def _scaled(normal: torch.Tensor, sent: torch.Tensor, dims: int) -> Gradients:
-    """Of a weight and a bias over the last dimensions."""
+    """Return the gradients of a weight and a bias over the last dimensions."""
     between = tuple(range(1, normal.dim() - dims))
     weight = sent * normal
     return {
@@ -138,7 +138,7 @@ def _batch_norm(call: LayerCall, samples: slice) -> Gradients:
 
 
 def _of_channels(normal: torch.Tensor, sent: torch.Tensor) -> Gradients:
-    """Of a weight and a bias for each channel, the second dimension."""
+    """Return the gradients of a weight and a bias per channel, the second dimension."""
     weight = (sent * normal).flatten(2) if normal.dim() > 2 else (sent * normal).unsqueeze(2)
     bias = sent.flatten(2) if sent.dim() > 2 else sent.unsqueeze(2)
     return {"weight": weight.sum(2), "bias": bias.sum(2)}

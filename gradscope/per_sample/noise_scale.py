@@ -33,7 +33,7 @@ class NoiseScale:
 
 
 def noise_scale(squares: torch.Tensor, products: torch.Tensor, batch: float) -> NoiseScale | None:
-    """From the parts of one batch; None for fewer than three samples.
+    """Estimate the noise scale from the parts of one batch; None for fewer than three samples.
 
     Both numbers are unbiased. Their errors are those of the jackknife, which leaves out one sample
     after another, and the interval of their ratio is Fieller's.

@@ -126,7 +126,7 @@ def _record(found: SampleGradients, losses: list[float | None]) -> PerSample:
 
 
 def _noise(name: str | None, found: SampleGradients, where: list[int]) -> GradientNoise | None:
-    """Of some parameters; None where that cannot be estimated."""
+    """Estimate the noise of some parameters' gradient; None if that is impossible."""
     squares, products = found.squares[:, where].sum(1), found.products[:, where].sum(1)
     batch = float(found.batch[where].sum())
     if not math.isfinite(batch) or not batch or found.mixing:

@@ -107,7 +107,7 @@ class NonFiniteOrigin:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WhyReport(Shown):
-    """Everything one ``gradscope why`` found; ``checked`` counts the parameters it checked."""
+    """Answers of one ``gradscope why``; ``checked`` counts the parameters that it checked."""
 
     run: RunInfo
     schema: str = "gradscope.why/2"

@@ -86,7 +86,7 @@ class LayerScaling:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CoordCheckReport(Plotted):
-    """Everything that one ``gradscope coord-check`` measured.
+    """Measurements of one ``gradscope coord-check``.
 
     Attributes:
         status: "findings" where a layer grows, vanishes or is not finite, "failed" where the model

@@ -41,7 +41,7 @@ class TensorDiff:
 
 @dataclass(frozen=True, slots=True)
 class CallDiff:
-    """One output of a call of A, ``name_b`` where B calls it otherwise.
+    """One output of a call of A; ``name_b`` is B's name for it, if different.
 
     The teacher-forced error of ``gradient`` is that of the gradients of the call's inputs.
     """
@@ -73,7 +73,7 @@ class ParameterDiff:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DiffReport(Shown):
-    """Everything one ``gradscope diff`` found.
+    """Result of one ``gradscope diff``.
 
     ``step`` is the relative change of each number for the noise; an error counts as a divergence
     from ``factor`` times the noise on. ``only_a`` and ``only_b`` are calls and parameters that the

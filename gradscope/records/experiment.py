@@ -56,7 +56,7 @@ class ArmResult:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExperimentReport(Plotted):
-    """Everything that one ``gradscope experiment`` learned.
+    """Result of one ``gradscope experiment``.
 
     Attributes:
         script: as on the command line, with its arguments.

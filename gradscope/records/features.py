@@ -95,7 +95,7 @@ class SkippedImage:
 
 @dataclass(frozen=True, slots=True)
 class FeaturesReport:
-    """Everything one ``gradscope features`` learned; ``action`` is its second word.
+    """Result of one ``gradscope features``; ``action`` is its second word.
 
     ``figures`` are overall numbers, by name.
     """

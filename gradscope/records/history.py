@@ -89,7 +89,7 @@ def counter(measure: str) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunHistory(Plotted):
-    """Everything that a page about a run is made of.
+    """Contents of a page about a run.
 
     ``sampled`` are the sampled steps and are still held. ``ranks`` are the runs of all
     processes where there were several. ``age`` is how many seconds ago something was last written

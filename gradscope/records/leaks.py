@@ -70,7 +70,7 @@ class AxisResult:
 
     @property
     def code(self) -> str:
-        """Of the rule that a leak of this axis breaks."""
+        """Code of the rule for a leak of this axis."""
         return RULES[self.axis][0]
 
     @property
@@ -100,7 +100,7 @@ class DependencyMap:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LeaksReport(Shown):
-    """Everything one ``gradscope leaks`` learned.
+    """Result of one ``gradscope leaks``.
 
     ``forwards`` and ``backwards`` count what was run.
     """

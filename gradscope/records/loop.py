@@ -55,7 +55,7 @@ class LoopEvent:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A kind of round: its events in order, the last of which is the step.
+    """A kind of round: its events in order, with the step last.
 
     Of equal events in a row there is one.
 
@@ -79,7 +79,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class LoopParameter:
-    """A parameter of which a fact holds in every step so far.
+    """A parameter with a fact that held in every step so far.
 
     Attributes:
         name: in its model; "" where it is of no model that is alive.
@@ -374,7 +374,7 @@ class LoopRecord:
         return (one for one in self.rounds if one.step.of == optimizer)
 
     def steps_with(self, optimizer: str, fact: str) -> tuple[int, int, int]:
-        """In how many of its steps a fact held, the first with it, and the last."""
+        """Return in how many of the optimizer's steps a fact held, the first and the last."""
         found = [one for one in self.rounds_of(optimizer) if fact in one.step.facts]
         if not found:
             return 0, 0, 0

@@ -19,7 +19,7 @@ UNUSED = "unused-parameters"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Tensors of one kind of which several ranks hold copies, and that are not the same on all.
+    """Tensors of one kind whose copies on several ranks differ.
 
     Attributes:
         model: its id.

@@ -85,7 +85,7 @@ class PrecisionForecast:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Plotted):
-    """Everything one ``gradscope inspect`` learned.
+    """Result of one ``gradscope inspect``.
 
     ``report["fc.weight"]`` is a parameter, ``report["fc"]`` the call of a layer, and
     ``report["fc", 1]`` the second call of one that ran several times.
@@ -215,7 +215,7 @@ class CheckedModel:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckReport(Shown):
-    """Everything one ``gradscope check`` learned.
+    """Result of one ``gradscope check``.
 
     ``rules`` are the codes of those that looked, ``stale`` the entries of ``baseline`` that no
     finding answers to any more. ``notes`` say what could not be judged.

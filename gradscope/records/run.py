@@ -107,7 +107,7 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of the full model, whatever the layer patterns select."""
+    """Totals of the full model, whatever the layer patterns select."""
 
     parameters: int = 0
     trainable: int = 0
@@ -120,7 +120,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class LossPart:
-    """One of the losses that a run's loss is computed of."""
+    """One of the losses from which a run's loss is computed."""
 
     name: str
     value: float | None

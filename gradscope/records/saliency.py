@@ -62,7 +62,7 @@ class ImageAttribution:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SaliencyReport(Shown):
-    """Everything one ``gradscope saliency`` learned, but for the maps themselves."""
+    """Result of one ``gradscope saliency``, except for the maps."""
 
     run: RunInfo
     images: tuple[ImageAttribution, ...] = ()

@@ -55,7 +55,7 @@ class Shown:
         _home().save(self, Path(path), force=force)
 
     def to_frame(self, table: str | None = None) -> Any:
-        """One of its tables as a ``pandas.DataFrame``; None: the first one.
+        """Return one of the record's tables as a ``pandas.DataFrame``; None: the first one.
 
         A report has ``calls``, ``parameters`` and ``findings``, answers have ``answers``, and a
         graph has ``nodes``.
@@ -73,7 +73,7 @@ class Plotted(Shown):
     __slots__ = ()
 
     def plot(self, path: str | Path | None = None, *, force: bool = False) -> Any:
-        """Its charts: of a report over depth, of a run over its steps.
+        """Return the record's charts: of a report over depth, of a run over its steps.
 
         A notebook shows what this returns, and its ``save(path)`` writes it.
 

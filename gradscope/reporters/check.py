@@ -47,7 +47,7 @@ def title(run: RunInfo) -> str:
 
 
 def verdict(model: CheckedModel) -> Line:
-    """The model, how many findings of which severity, and the loss that it was judged by.
+    """Return the model, its number of findings by severity, and the loss used.
 
     The line is all that a sound one gets.
     """

@@ -100,7 +100,7 @@ def _nearer(diffs: Iterable[TensorDiff | None]) -> str:
 
 
 def _errors(diffs: Iterable[TensorDiff | None]) -> list[float | None]:
-    """Of those that were compared."""
+    """Return the errors of compared tensors."""
     return [diff.error for diff in diffs if diff is not None and diff.note is None]
 
 

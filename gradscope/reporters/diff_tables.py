@@ -71,7 +71,7 @@ def parameters(report: DiffReport, view: DiffView) -> Table:
 
 
 def _known(title: str, columns: Sequence[_Column], caption: str, names: Sequence[str]) -> Table:
-    """Without the columns in which nothing is known."""
+    """Return the table without columns that hold no value."""
     unknown = {"", NOT_THERE}
     kept = [
         (heading, cells)
@@ -178,12 +178,12 @@ def csv(report: DiffReport, view: DiffView) -> str:
 
 
 def call_rows(report: DiffReport) -> list[list[Field]]:
-    """By ``CALLS``."""
+    """Return the fields of calls, in the order of ``CALLS``."""
     return [_call(row) for row in report.calls]
 
 
 def parameter_rows(report: DiffReport) -> list[list[Field]]:
-    """By ``PARAMETERS``."""
+    """Return the fields of parameters, in the order of ``PARAMETERS``."""
     return [_parameter(row) for row in report.parameters]
 
 

@@ -19,7 +19,7 @@ from gradscope.typeset.text import plain
 
 
 def _tables(report: FeaturesReport) -> Iterator[Table]:
-    """Those that have rows."""
+    """Yield the tables that have rows."""
     made = [_filters(report)]
     for layer in dict.fromkeys(one.layer for one in report.channels):
         made.append(_channels([one for one in report.channels if one.layer == layer]))

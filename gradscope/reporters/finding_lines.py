@@ -24,7 +24,7 @@ _FIGURE = re.compile(r"(?<![\w.])-?\d[\d,]*(\.\d+)?(e[-+]?\d+)?")
 
 
 def fingerprint(finding: Finding, run: RunInfo) -> str:
-    """The same for the same finding on another day, whatever its figures."""
+    """Return an id of the finding that stays equal over time, whatever its figures."""
     model = run.model if run.file is None else PurePath(run.file).as_posix()
     cause = without_figures(finding.cause) or ""
     parts = (model, finding.code, finding.name, str(finding.call or 0), cause)
@@ -65,7 +65,7 @@ Known = Callable[[Finding], Beside]
 
 
 def nothing(finding: Finding) -> Beside:
-    """Of one step there is no more to say."""
+    """Return no further facts: a report has one step."""
     return Beside()
 
 
@@ -194,7 +194,7 @@ def _kind(finding: Finding) -> tuple[object, ...]:
 
 
 def error_lines(error: ErrorRecord | None) -> list[Line]:
-    """Everything that is known of an error; nothing without one."""
+    """Return all facts of an error as lines; none without an error."""
     if error is None:
         return []
     where = f" of {label(error.name, error.call)}" if error.name is not None else ""

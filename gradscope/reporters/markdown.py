@@ -76,7 +76,7 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def error_block(error: ErrorRecord) -> str:
-    """Everything that is known of an error."""
+    """Return all facts of an error."""
     return fenced(map(str, error_lines(error)))
 
 

@@ -153,7 +153,7 @@ def _value(value: float | None) -> str:
 
 
 def _short(value: float) -> str:
-    """As one would type it: 1e-06, 0.3."""
+    """Return the number as one would type it: 1e-06, 0.3."""
     text = f"{value:g}"
     return text if float(text) == value else number(value)
 

@@ -167,8 +167,9 @@ class Verdict:
             yield from self._experiment()
 
     def _none_found(self, judgement: Judgement, *what: str) -> str:
-        """That no rule found anything; and the spikes, which are seen at every step, while the
-        rules judge those whose metrics are kept."""
+        """Return the sentence for no finding, and the spikes: these are detected at every step,
+        while rules judge steps with metrics.
+        """
         text, asked = in_short(judgement, *what), self.run.options.get("capsule", ())
         spikes = [(step, step) for step in self.capsules if step not in asked]
         return f"{text}; but loss or gradient spiked at {stretches(spikes)}" if spikes else text

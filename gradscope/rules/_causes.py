@@ -41,7 +41,7 @@ def folded(findings: Iterable[TrainingFinding]) -> tuple[Cause, ...]:
 
 
 def explanations(findings: Iterable[TrainingFinding]) -> dict[int, TrainingFinding]:
-    """By identity, the cause of each finding that follows from another."""
+    """Return the cause of each finding that follows from another, by identity."""
     return {id(symptom): cause.finding for cause in folded(findings) for symptom in cause.symptoms}
 
 
@@ -104,7 +104,7 @@ def _first(found: TrainingFinding) -> int:
 
 @functools.cache
 def _explained_codes() -> dict[str, tuple[str, ...]]:
-    """By code, the codes that the rule explains, or the beginnings of codes."""
+    """Return by code the codes, or beginnings of codes, that the rule explains."""
     return {one.rule.code: one.rule.explains for one in entries() if one.rule.explains}
 
 

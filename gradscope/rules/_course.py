@@ -61,7 +61,7 @@ def is_left(course: Course, share: float) -> bool:
 
 
 def until_course(steps: float) -> int:
-    """After how many losses there is a course of so many steps."""
+    """Return the number of losses after which a course of so many steps exists."""
     size = _BLOCK
     while True:
         for blocks in range(_FEWEST, _BLOCKS):

@@ -77,7 +77,7 @@ class Seen:
 
     @property
     def samples(self) -> int:
-        """Of each model in the steps of each optimizer: the fewest."""
+        """Fewest samples of a model, in the steps of one optimizer."""
         return min(self._samples.values(), default=0)
 
     @property

@@ -57,7 +57,7 @@ def held_by(
 
 
 def concerned(parameters: Iterable[LoopParameter], loop: LoopRecord) -> Parameters:
-    """Those that are of a model that is alive."""
+    """Return the parameters that belong to a live model."""
     numbers = {one.name: one.id for one in loop.models}
     return tuple((numbers[one.model], one.name) for one in parameters if one.model in numbers)
 
@@ -89,7 +89,7 @@ def of_loss(loop: LoopRecord, part: LossOperation | LossTargets | Reach) -> str 
 
 
 def in_readings(parameters: Sequence[LoopParameter], loop: LoopRecord) -> str:
-    """The same of a fact that held in the last steps whose gradients were read."""
+    """Return the words for a fact that held in the last steps with read gradients."""
     count = max(one.steps for one in parameters)
     holders = {name for one in parameters for name in one.optimizers}
     made = max((one.steps for one in loop.optimizers if one.name in holders), default=0)

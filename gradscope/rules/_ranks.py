@@ -51,5 +51,5 @@ def on_ranks(ranks: Sequence[int], total: int) -> str:
 
 
 def the_others(one: Difference) -> str:
-    """Those that agree with each other."""
+    """Return the words for the ranks that agree with each other."""
     return "the other" if one.compared - len(one.ranks) == 1 else "the others"

@@ -146,7 +146,7 @@ class Tree:
         return self._below[name]
 
     def parameters(self, name: str) -> list[ParameterStats] | None:
-        """The same as records; None where the layer patterns left one of them out."""
+        """Return the parameters as records; None if the layer patterns left one out."""
         if any(parameter not in self.known for parameter in self._below[name]):
             return None
         return [self.known[parameter] for parameter in self._below[name]]

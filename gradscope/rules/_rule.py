@@ -132,7 +132,7 @@ class Runs:
         return _number(self.steps_before, limits) + self.steps
 
     def samples_needed(self, limits: Limits) -> int:
-        """The same of samples."""
+        """Return the number of samples that the rule needs."""
         return _number(self.samples_before, limits) + self.samples
 
 

@@ -201,7 +201,9 @@ def _reach(capsule: Capsule, steps: int) -> float | None:
 
 
 def _optimizer(capsule: Capsule) -> str | None:
-    """Its state is newer than the training, or its updates are larger than they can be."""
+    """Return the cause if the optimizer's state is newer than the training, or its updates are too
+    large.
+    """
     state = capsule.state
     if state is None:
         return None
@@ -222,7 +224,7 @@ def _optimizer(capsule: Capsule) -> str | None:
 
 
 def _learning_rate(capsule: Capsule) -> str | None:
-    """It jumped, or is at its highest and still rises."""
+    """Return the cause if the learning rate jumped, or is at its highest and still rises."""
     rates = [(one.step, one.learning_rate) for one in capsule.signals if one.learning_rate]
     if len(rates) < 8:
         return None

@@ -168,7 +168,7 @@ def _large(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _norms(report: Report) -> list[tuple[int, float]]:
-    """Of each step's last backward: gradients accumulate within a step."""
+    """Return the norm of each step's last backward: gradients accumulate within a step."""
     found = {record.step: record.gradient_norm for record in report.history}
     return [(step, norm) for step, norm in found.items() if norm]
 

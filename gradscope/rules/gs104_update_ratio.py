@@ -64,7 +64,7 @@ _LINE_SEARCH = ("LBFGS",)
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """At most one finding each for too much, too little, and nothing."""
+    """Yield at most one finding each for too large, too small and zero updates."""
     stepped = [p for p in report.parameters if p.update_ratio is not None and p.requires_grad]
     # By its elements: a bias whose norm is 0 has no ratio.
     least = _NOISE * max(

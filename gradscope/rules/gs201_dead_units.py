@@ -108,7 +108,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
-    """Of a step in a run: one finding per layer with zeros for more than half of its units.
+    """Yield one finding per layer with zeros for more than half of its units, in a run's step.
 
     Which units they are is not known; over many steps in a row they are mostly the same.
     """

@@ -156,7 +156,7 @@ def _jump(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _slope(values: list[float]) -> float:
-    """Of the least-squares line through equally spaced values."""
+    """Return the slope of the least-squares line through equally spaced values."""
     middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
     over = sum((i - middle) * (value - mean) for i, value in enumerate(values))
     return over / sum((i - middle) ** 2 for i in range(len(values)))

@@ -41,7 +41,7 @@ RULE = Rule(
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """At most one finding, of the first layer."""
+    """Yield at most one finding, on the first layer."""
     found = next(iter(layers(report)), None)
     if found is None or not found.call.inputs:
         return

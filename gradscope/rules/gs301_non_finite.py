@@ -58,7 +58,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
-    """Of a run: the step that was taken with it, if no origin was searched."""
+    """Yield the finding of a run: a step taken with a NaN or Inf, if no origin was searched."""
     step = history.now
     if step.nonfinite is not None:
         kind = "a NaN" if step.nonfinite == "nan" else "an Inf"

@@ -100,8 +100,7 @@ def _usual(report: Report) -> float | None:
 
 
 def _half(report: Report, limits: Limits) -> Iterator[Finding]:
-    """Of a run that is itself in fp16: the flushed elements are lost, the others show how near it
-    is."""
+    """Yield findings of a run in fp16: flushed elements are lost, the others show the margin."""
     usual, limit = _usual(report), limits["suspicion"]
     if not _applies(report) or usual is None or usual >= limit:
         return

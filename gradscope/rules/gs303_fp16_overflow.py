@@ -69,7 +69,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
-    """Of a step in a run: a script that computes in float32 or bfloat16 means to."""
+    """Judge a run's step: a script in float32 or bfloat16 has no finding."""
     return find(report, limits) if is_half(report) else iter(())
 
 

@@ -47,7 +47,7 @@ _HALF = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
 
 
 def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
-    """At most one finding for a model."""
+    """Yield at most one finding for a model."""
     sample = history.now
     rate = sample.settings.get("lr") if sample is not None else None
     if sample is None or not rate:

@@ -111,7 +111,7 @@ def _place(members: Sequence[LoopParameter], loop: LoopRecord) -> str | None:
 
 
 def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord, steps: int) -> Finding:
-    """Of modules that are in no other and that no optimizer holds any part of."""
+    """Return the finding on modules that are in no other module and in no optimizer."""
     names = list(dict.fromkeys(one.model for one in members))
     which = f"`{names[0]}`" if len(names) == 1 else f"{plural(len(names), 'module')} `{kind}`"
     return RULE.finding(

@@ -35,7 +35,7 @@ RULE = Rule(
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """At most one finding, of the model itself."""
+    """Yield at most one finding, on the model."""
     cut = report.run.without_graph
     if not cut or not complete(report):
         return

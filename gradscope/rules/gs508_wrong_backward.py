@@ -41,7 +41,7 @@ RULE = Rule(
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One for each layer, at its first call and input that is wrong."""
+    """Yield one finding for each layer, at its first wrong call and input."""
     found: dict[str, GradientCheck] = {}
     for check in report.gradient_checks:
         if check.verdict in _MESSAGES:

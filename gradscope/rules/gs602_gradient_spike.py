@@ -114,7 +114,7 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
 
 
 def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
-    """At most one finding per sample, at the weight that leapt furthest and alone.
+    """Yield at most one finding per sample, at the weight with the largest jump of its own.
 
     A sample long after the others is not judged: in the meantime it may have grown.
     """

@@ -57,7 +57,7 @@ RULE = Rule(
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
-    """At most one finding for an optimizer."""
+    """Yield at most one finding for an optimizer."""
     course = history.blocks.course
     if course is None or not history.alone or course.steps < limits["steps"]:
         return

@@ -1,4 +1,4 @@
-"""GS608: a learning rate that has come to nothing before the run has."""
+"""GS608: a learning rate that reached zero before the run's end."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """At most one finding."""
+    """Yield at most one finding."""
     course, told = loop.course, [one for one in loop.targets if one.constant]
     if not loop.ended or course is None or len(loop.optimizers) != 1 or len(loop.targets) != 1:
         return

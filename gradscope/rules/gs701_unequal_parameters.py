@@ -48,7 +48,7 @@ RULE = Rule(
 
 
 def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One for each model, of the first step in which copies differ."""
+    """Yield one finding for each model, at the first step in which copies differ."""
     for one in ranks.differences:
         gradients = difference(ranks, one.model, GRADIENT)
         if one.kind != PARAMETER or not one.names:

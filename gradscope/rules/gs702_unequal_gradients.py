@@ -46,7 +46,7 @@ RULE = Rule(
 
 
 def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One for each model, of the first step in which its gradients differ."""
+    """Yield one finding for each model, at the first step in which its gradients differ."""
     for one in ranks.differences:
         if one.kind != GRADIENT or not one.names:
             continue

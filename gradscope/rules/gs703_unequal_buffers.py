@@ -37,7 +37,7 @@ RULE = Rule(
 
 
 def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One for each model whose replicas agree otherwise."""
+    """Yield one finding for each model whose buffers alone differ."""
     for one in ranks.differences:
         kinds = (PARAMETER, GRADIENT)
         if one.kind != BUFFER or not one.names:

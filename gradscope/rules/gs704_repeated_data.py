@@ -54,7 +54,7 @@ RULE = Rule(
 
 
 def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One for each model that is called on the same."""
+    """Yield one finding for each model with equal inputs on several ranks."""
     for one in ranks.same_inputs:
         if one.count < limits["samples"] or one.count < limits["share"] * one.sampled:
             continue

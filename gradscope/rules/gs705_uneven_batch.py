@@ -53,7 +53,7 @@ RULE = Rule(
 
 
 def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One for the run, of the first step in which sizes differ."""
+    """Yield one finding for the run, at the first step in which sizes differ."""
     one = ranks.uneven
     if one is None or one.share < limits["share"] or one.kinds > limits["sizes"]:
         return

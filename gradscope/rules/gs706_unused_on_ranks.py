@@ -38,7 +38,7 @@ RULE = Rule(
 
 
 def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One for each set of parameters that ranks lacked."""
+    """Yield one finding for each set of parameters without a gradient on some ranks."""
     lacked: dict[tuple[str, ...], list[int]] = {}
     events = [event for event in ranks.events if event.kind == UNUSED]
     for event in events:

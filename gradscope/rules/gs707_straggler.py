@@ -54,7 +54,7 @@ RULE = Rule(
 
 
 def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One for the slowest rank."""
+    """Yield one finding for the slowest rank."""
     if len(ranks.paces) < 2:
         return
     own = {rank: pace.own for rank, pace in ranks.paces.items()}

@@ -58,12 +58,12 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _unreached(optimizer: LoopOptimizer) -> str:
-    """That the line is there, and was not run."""
+    """Return the sentence that the line exists and was not run; "" without one."""
     return f" `{optimizer.name}.step()` is never reached." if optimizer.stepping else ""
 
 
 def _scheduled(loop: LoopRecord, optimizer: LoopOptimizer) -> str:
-    """That a scheduler steps in its place."""
+    """Return the sentence that a scheduler steps instead."""
     for scheduler in loop.schedulers:
         if scheduler.optimizer == optimizer.name and scheduler.steps:
             return f" Its scheduler `{scheduler.name}` steps, which moves no weight."

@@ -82,7 +82,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _rounds(loop: LoopRecord, fault: str) -> tuple[int, int, LoopEvent | None]:
-    """In how many rounds gradients are clipped so and in no other way, since when, and where."""
+    """Return in how many rounds gradients are clipped with this fault alone, since when, and
+    where.
+    """
     count, first, found = 0, 0, None
     for one in loop.rounds:
         clips = [event for event in one.events if event.kind == "clip"]

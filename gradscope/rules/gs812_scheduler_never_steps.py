@@ -55,7 +55,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _fewest(loop: LoopRecord) -> float:
-    """Of a script that did not come to its end, the steps after which an epoch is surely over."""
+    """Return the steps after which an epoch is surely over, for a script that was ended."""
     if not loop.cut:
         return 0
     return 2 * loop.loader if loop.loader else math.inf

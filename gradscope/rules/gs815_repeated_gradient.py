@@ -73,7 +73,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _alone(event: LoopEvent, before: LoopEvent | None) -> str:
-    """That it goes backward alone, and then as a term of another."""
+    """Return the words for a loss that goes backward alone, then as a term of another."""
     if "part" not in event.facts:
         return ""
     where = f", at {before.location}" if before is not None and before.location else ""
@@ -81,7 +81,7 @@ def _alone(event: LoopEvent, before: LoopEvent | None) -> str:
 
 
 def _repeated(loop: LoopRecord) -> tuple[int, int, LoopEvent | None, LoopEvent | None]:
-    """In how many steps, the first, the second backward and the one before it."""
+    """Return the number of steps, the first, the second backward and the one before it."""
     count, first = 0, 0
     found = before = None
     for one in loop.rounds:

@@ -45,7 +45,7 @@ _NAMES = {
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """At most one finding."""
+    """Yield at most one finding."""
     if len(loop.optimizers) != 1:
         return
     optimizer = loop.optimizers[0]

@@ -1,4 +1,4 @@
-"""GS837: a checkpoint of which nothing was loaded."""
+"""GS837: a checkpoint without any loaded parameter."""
 
 from __future__ import annotations
 

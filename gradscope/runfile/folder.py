@@ -130,7 +130,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    """For reading; SQLite makes files beside it while a run is written, or was killed."""
+    """Open for reading; SQLite makes files beside it while a run is written, or was killed."""
     address = path.absolute().as_uri()
     journal = path.with_name(f"{path.name}-wal")
     try:

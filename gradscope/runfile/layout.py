@@ -126,15 +126,15 @@ class Layout:
         self._groups: tuple[NormGroup, ...] | None = None
 
     def shape(self, parameter: Key) -> tuple[int, ...] | None:
-        """Of the full parameter; None if no rank knows it."""
+        """Return the shape of the full parameter; None if no rank knows it."""
         return next((one.shape for one in self._of.get(parameter, {}).values()), None)
 
     def value(self, parameter: Key, ranks: Sequence[int] = ()) -> ShardLayout:
-        """Its value, of ``ranks`` that have it where none says how it is placed."""
+        """Return the layout of its value; of ``ranks`` that hold it if its placement is unknown."""
         return self._combined(parameter, ranks, gradient=False)
 
     def gradient(self, parameter: Key, ranks: Sequence[int] = ()) -> ShardLayout:
-        """Its gradient, which can be placed otherwise."""
+        """Return the layout of its gradient, which may have another placement."""
         return self._combined(parameter, ranks, gradient=True)
 
     def _combined(self, parameter: Key, ranks: Sequence[int], *, gradient: bool) -> ShardLayout:

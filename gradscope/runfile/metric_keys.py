@@ -42,7 +42,7 @@ def key_of(column: str, label: str = "") -> str:
 
 
 class KeySelection:
-    """At most so many keys, for a full run: a key that was chosen stays chosen.
+    """Selects at most so many keys for a full run: a chosen key stays chosen.
 
     Args:
         most: None takes all.

@@ -20,7 +20,7 @@ _TYPES: tuple[set[Any], ...] = ({int}, {int}, *([{bytes, type(None)}] * 3))
 def norm_series(
     names: Sequence[NormNames], found: Sequence[rows.Row], file: str
 ) -> dict[Key, NormSeries]:
-    """By model id and parameter name, in the order of their models.
+    """Return series by model id and parameter name, in the order of their models.
 
     Args:
         names: what the rows' names are.
@@ -181,7 +181,7 @@ class _Shared:
         self._places: dict[tuple[int, int], list[int] | None] = {}
 
     def steps(self, several: Sequence[array[int]]) -> array[int]:
-        """Those that are in all."""
+        """Return the steps that are in all."""
         key = tuple(map(id, several))
         found = self._steps.get(key)
         if found is None:

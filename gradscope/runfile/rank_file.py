@@ -47,7 +47,7 @@ _MADE = ("type", "wrapper", "stage")
 
 
 def shared_numbers(models: Sequence[TrainedModel], known: Sequence[TrainedModel]) -> dict[int, int]:
-    """By its own number of each model, the one that ``known`` has for it.
+    """Map each model's number in this process to its number in ``known``.
 
     Each process numbers the models as it finds them. One that a rank alone has, as an average of
     the weights that rank 0 keeps, shifts those that come after it.
@@ -135,7 +135,7 @@ class RankFile:
         self._numbers: dict[int, int] = {}
 
     def number_as(self, known: Sequence[TrainedModel]) -> None:
-        """From now on its models have the numbers that ``known`` have: see ``shared_numbers``."""
+        """Use the models' numbers of ``known`` from now on: see ``shared_numbers``."""
         numbers = shared_numbers(self.models, known)
         self._numbers = {own: shared for own, shared in numbers.items() if own != shared}
         if self._numbers:
@@ -183,7 +183,7 @@ class RankFile:
         return tuple(self._numbered(rows.finding_record(row, str(self.path))) for row in found)
 
     def _numbered(self, found: TrainingFinding) -> TrainingFinding:
-        """With the numbers of models that all files have."""
+        """Return the finding with the shared numbers of models."""
         if not self._numbers or found.parameters is None:
             return found
         numbers = self._numbers
@@ -202,7 +202,7 @@ class RankFile:
         return {(step, tuple(copies)): digest for step, *copies, digest in found}
 
     def fingerprints(self, step: int, copies: Copies) -> dict[str, str]:
-        """Those of each tensor; none where they were thinned out."""
+        """Return the fingerprint of each tensor; none if they were thinned out."""
         query = (
             f"SELECT {', '.join(rows.columns(Fingerprints))} FROM fingerprint "
             "WHERE step = ? AND model = ? AND kind = ? AND part = ?"
@@ -224,13 +224,13 @@ class RankFile:
         return [step for (step,) in self._rows(query, usual, most)]
 
     def batches(self, steps: Sequence[int]) -> dict[int, int]:
-        """The sizes of the batches of these steps, as far as they are known."""
+        """Return the batch sizes of these steps, as far as known."""
         marks = ", ".join("?" * len(steps))
         query = f"SELECT step, batch FROM step WHERE step IN ({marks}) AND batch IS NOT NULL"
         return dict(self._rows(query, *steps))
 
     def pace(self, most: int) -> Pace | None:
-        """Of the last steps that were not sampled; None if there are too few."""
+        """Return the pace of the last steps that were not sampled; None if there are too few."""
         columns = self._columns("step", ("step", "seconds", "own_seconds", "sampled"))
         query = (
             f"SELECT seconds, own_seconds FROM (SELECT {columns} FROM step) "
@@ -252,7 +252,7 @@ class RankFile:
         return last or 0
 
     def steps(self, first: int = 1, last: int | None = None) -> tuple[TrainingStep, ...]:
-        """The step metrics of these steps, both ends in, as far as they are kept."""
+        """Return the step metrics of these steps, both ends included, as far as they are kept."""
         columns = self._columns("step", rows.STEP)
         query = f"SELECT {columns} FROM step WHERE step BETWEEN ? AND ? ORDER BY step"
         found = self._rows(query, first, self.last_step if last is None else last)
@@ -276,13 +276,17 @@ class RankFile:
     def call_series(
         self, model: int | None = None, *, after: int = 0
     ) -> dict[tuple[int, str, int], Series]:
-        """By model id, module name and call, in the order of execution; see ``CALL_COLUMNS``."""
+        """Return series by model id, module name and call, in execution order; see
+        ``CALL_COLUMNS``.
+        """
         return self._series("call", ("model", "name", "call"), schema.CALL_COLUMNS, model, after)
 
     def parameter_series(
         self, model: int | None = None, *, after: int = 0
     ) -> dict[tuple[int, str], Series]:
-        """By model id and parameter name, in the order of the model; see ``PARAMETER_COLUMNS``."""
+        """Return series by model id and parameter name, in model order; see
+        ``PARAMETER_COLUMNS``.
+        """
         return self._series("parameter", ("model", "name"), schema.PARAMETER_COLUMNS, model, after)
 
     def transformer_series(self, kind: str) -> dict[PartKey, TransformerSeries]:
@@ -297,7 +301,7 @@ class RankFile:
         return rows.transformer_series(kind, found, str(self.path))
 
     def norm_series(self, after: int = 0) -> dict[Key, NormSeries]:
-        """By model id and parameter name: its norms at every step after one that has them."""
+        """Return the norms at every step after ``after``, by model id and parameter name."""
         names = self._records(NormNames, "id")
         if not names:
             return {}

@@ -75,7 +75,7 @@ def _read(file: RankFile) -> _Rank:
 
 
 def _differences(ranks: Mapping[int, _Rank]) -> Iterator[Difference]:
-    """One for each model and kind: the first step in which copies are not the same."""
+    """Yield one difference for each model and kind: the first step in which copies differ."""
     held: dict[tuple[int, str], dict[int, list[dict[int, tuple[str, str]]]]] = {}
     groups: dict[tuple[int, Copies], dict[int, str]] = {}
     for rank, one in ranks.items():
@@ -129,7 +129,7 @@ def _odd_ones(each: Mapping[int, Mapping[str, str]]) -> tuple[list[str], set[int
 
 
 def _same_inputs(ranks: Mapping[int, _Rank]) -> Iterator[SameInputs]:
-    """One for each model: the ranks with data of their own that had the same most often."""
+    """Yield for each model the ranks with separate data that most often had equal inputs."""
     of_models: dict[int, dict[int, dict[str, list[tuple[int, str]]]]] = {}
     for rank, one in ranks.items():
         for (step, (model, kind, place)), digest in one.digests.items():

@@ -105,7 +105,7 @@ class RunFile:
 
     @property
     def runs(self) -> tuple[TrainingRun, ...]:
-        """The same of each rank."""
+        """Headers of the run, one for each rank."""
         return tuple(file.run for file in self.files)
 
     @cached_property
@@ -166,7 +166,7 @@ class RunFile:
         return step, min(step, *(max(file.sampled, default=0) for file in self.files))
 
     def steps(self, first: int = 1, last: int | None = None) -> tuple[TrainingStep, ...]:
-        """The step metrics of these steps, both ends in, as far as they are kept."""
+        """Return the step metrics of these steps, both ends included, as far as they are kept."""
         if not self._combined:
             return self._first.steps(first, last)
         of_ranks = {rank: file.steps(first, last) for rank, file in self._ranks.items()}
@@ -191,7 +191,8 @@ class RunFile:
     def call_series(
         self, model: int | None = None, *, after: int = 0
     ) -> dict[tuple[int, str, int], Series]:
-        """By model id, module name and call, in the order of execution; see ``CALL_COLUMNS``.
+        """Return series by model id, module name and call, in execution order; see
+        ``CALL_COLUMNS``.
 
         Args:
             model: of this model only.
@@ -215,7 +216,8 @@ class RunFile:
     def parameter_series(
         self, model: int | None = None, *, after: int = 0
     ) -> dict[tuple[int, str], Series]:
-        """By model id and parameter name, in the order of the model; see ``PARAMETER_COLUMNS``.
+        """Return series by model id and parameter name, in model order; see
+        ``PARAMETER_COLUMNS``.
 
         Args:
             model: of this model only.
@@ -229,7 +231,8 @@ class RunFile:
         return combined_parameters(of_ranks, self.layout)
 
     def norm_series(self, after: int = 0) -> dict[Key, NormSeries]:
-        """By model id and parameter name: the norms of its gradient at every step that was read.
+        """Return the gradient's norms at every step that was read, by model id and parameter
+        name.
 
         Args:
             after: only of the steps after this one.

@@ -69,7 +69,7 @@ _LEVEL = 6
 
 
 def columns(kind: Any) -> tuple[str, ...]:
-    """Of a table in ``PLAIN``."""
+    """Return the columns of a table in ``PLAIN``."""
     return tuple(f.name for f in fields(kind))
 
 

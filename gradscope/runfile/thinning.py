@@ -52,8 +52,7 @@ def outermost(steps: list[int], count: int) -> list[int]:
 
 
 def stride(last: int, most: int) -> tuple[int, int]:
-    """Up to which number rows are thinned that are numbered without missing numbers, and by which
-    step.
+    """Return the row number up to which rows are thinned, and the step between kept ones.
 
     The last half of ``most`` stays complete; before it there is a quarter of ``most`` or less.
     """
@@ -92,7 +91,7 @@ class KeptNorms:
                 yield (names, *stride(last, int(count * share)))
 
     def thinned(self, names: int, gone: int) -> None:
-        """So many rows of these names are gone."""
+        """Note that so many rows of these names were removed."""
         count, last, size = self._rows[names]
         less = size * gone // count
         self._rows[names] = count - gone, last, size - less

@@ -46,7 +46,9 @@ class Alert:
 
 
 class Tracker(Protocol):
-    """Where a run is sent to. Each function may raise whatever the tracker's package raises."""
+    """Destination of a run's numbers. Each function may raise whatever the tracker's package
+    raises.
+    """
 
     def send(
         self, rows: Sequence[MetricRow], alerts: Sequence[Alert], *, last: bool = False

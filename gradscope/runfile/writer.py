@@ -84,7 +84,7 @@ class RunWriter:
         _writers.add(self)
 
     def add(self, *records: TrainingRecord) -> None:
-        """Have the records written, all in one transaction. Takes microseconds, and never fails.
+        """Write records, all in one transaction. Takes microseconds, and never fails.
 
         Where the thread cannot follow, samples come later than the rest; where the disk cannot,
         they are left out, and an event says how many.
@@ -105,7 +105,7 @@ class RunWriter:
             self._now.set()
 
     def call_each(self, seconds: float, check: Callable[[], bool]) -> None:
-        """Have the thread call ``check`` each so many seconds, until it returns True."""
+        """Call ``check`` from the thread every ``seconds``, until it returns True."""
         self._period, self._next_check = seconds, time.monotonic() + seconds
         self._check = check
         self._some.set()

@@ -45,7 +45,7 @@ def _verdict(workload: Workload, number: int) -> Accumulation:
 
 @dataclass
 class _Gradients:
-    """Of the full batch, and of each micro-batch before its loss is divided."""
+    """Gradients of the full batch, and of each micro-batch before its loss is divided."""
 
     full: _Vectors
     parts: list[_Vectors]
@@ -82,7 +82,9 @@ class _Comparison:
     # ---------------------------------------------------------------- running
 
     def _gradients(self, evaluated: Sequence[nn.Module]) -> _Gradients:
-        """Of the full batch and of the parts, with some modules as in evaluation."""
+        """Return the gradients of the full batch and the parts, with some modules in evaluation
+        mode.
+        """
         full = replace(self.step.workload, accumulate=1)
         with repeated(replace(self.step, workload=full), weights=True) as step:
             with _in_evaluation(evaluated):
@@ -125,7 +127,8 @@ class _Comparison:
     # ---------------------------------------------------------------- comparing
 
     def _errors(self, found: _Gradients, weights: Sequence[float]) -> dict[str, float]:
-        """By layer: how far the weighted sum is from the full batch's gradient, relative to it.
+        """Return by layer the relative error of the weighted sum against the full batch's
+        gradient.
 
         A gradient that is zero but for rounding, as of a bias before a batch norm, is measured by
         the others.
@@ -218,7 +221,9 @@ def _vectors(model: nn.Module, like: _Vectors | None, *, factor: float = 1.0) ->
 
 
 def _weights(found: _Gradients) -> list[float]:
-    """With which the micro-batches' gradients come closest to the full batch's."""
+    """Return the weights for which the micro-batches' gradients come closest to the full
+    batch's.
+    """
     rows = [torch.cat([part[name] for name in found.full]) for part in found.parts]
     full = torch.cat(list(found.full.values()))
     matrix = torch.stack(rows, dim=1).double().cpu()

@@ -185,7 +185,7 @@ def harmless_step(
     whose: str,
     number: int = 0,
 ) -> tuple[_Probe, frozenset[CallKey], list[str]]:
-    """A step with probes that leave its gradients as they are.
+    """Run a step with probes that leave its gradients unchanged.
 
     A call that writes to its argument must not get a copy, if its caller reads the argument again:
     such calls have no probes if it makes a difference.
@@ -246,7 +246,9 @@ class _Names:
         self._taken: dict[ProbeKey, ProbeKey] = {}
 
     def of(self, key: ProbeKey) -> ProbeKey | None:
-        """The same path in A's call; if that has a single tensor, B's first is its counterpart."""
+        """Return the same path in A's call; if that has a single tensor, it is the counterpart of
+        B's first.
+        """
         call = self._calls.get((key.name, key.call))
         if call is None:
             return None

@@ -68,7 +68,7 @@ class Comparison(StepProbe):
         return self._put(on_tape if self.teacher_forced else tensor.detach(), tensor, part)
 
     def gradient(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
-        """The same of its gradient; of several the one that is farthest off counts."""
+        """Compare the gradient; of several the one with the largest error counts."""
         known = self.named(key)
         on_tape = [] if known is None else self.tape.gradients.get(known, [])
         number = self._backwards.get(key, 0)
@@ -92,7 +92,8 @@ class Comparison(StepProbe):
         return self._put(ours if self.teacher_forced else gradient, gradient, part)
 
     def _share_of(self, ours: torch.Tensor, theirs: torch.Tensor) -> float:
-        """By how much B's gradients are larger: a mean over fewer samples has larger ones.
+        """Return the factor by which B's gradients are larger: a mean over fewer samples has larger
+        ones.
 
         The first gradient, which is that of the loss, says whether the loss is one.
         """
@@ -134,7 +135,7 @@ class Comparison(StepProbe):
 
 
 def _of_parameters(one: torch.Tensor | None, other: torch.Tensor | None) -> Difference | None:
-    """None where neither has a gradient; one that the other lacks is infinitely far off."""
+    """Compare two gradients; None if neither exists, infinite if one is missing."""
     if one is None and other is None:
         return None
     if one is None or other is None or one.shape != other.shape:

@@ -99,7 +99,7 @@ class CoordinateObserver(Observer):
 
 
 def root_mean_square(tensor: torch.Tensor) -> float | None:
-    """In float64; None where an element is NaN or Inf."""
+    """Return the root mean square in float64; None if an element is NaN or Inf."""
     norm = float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
     return norm / math.sqrt(tensor.numel()) if math.isfinite(norm) else None
 

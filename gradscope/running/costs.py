@@ -59,7 +59,7 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Of all blocks together."""
+        """Return the seconds of all blocks together."""
         milliseconds = 0.0
         for start, end in self._blocks:
             end.synchronize()
@@ -103,7 +103,7 @@ def flops(step: Step) -> dict[Key, int]:
 
 
 def _metered(step: Step, read: Callable[[], float]) -> dict[Key, float]:
-    """By how much a figure that only grows does so in each call."""
+    """Return the increase of a growing figure in each call."""
     model = step.workload.model
     calls = ModuleCalls(module_names(model))
     found: dict[Key, float] = {}

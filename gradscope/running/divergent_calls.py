@@ -90,7 +90,7 @@ class DivergentCall:
 
 
 def divergent_calls(found: Divergence) -> tuple[list[DivergentCall], list[DivergentCall]]:
-    """Those of forward in its order, and those of backward in its, from the loss on."""
+    """Return the divergent calls of forward in order, and those of backward from the loss on."""
     return _forward(found), _backward(found)
 
 
@@ -100,12 +100,12 @@ def value_noise(found: Divergence, key: ProbeKey) -> Noise:
 
 
 def gradient_noise(found: Divergence, key: ProbeKey) -> Noise:
-    """Of its gradient."""
+    """Return the noise of a gradient."""
     return Noise.of([one.gradients.get(key) for one in found.noise], found.step)
 
 
 def parameter_noise(found: Divergence, name: str) -> Noise:
-    """Of a parameter's gradient."""
+    """Return the noise of a parameter's gradient."""
     return Noise.of([one.parameters.get(name) for one in found.noise], found.step)
 
 
@@ -233,7 +233,7 @@ class OutputsDivergence:
 
 
 def compare_outputs(a: Workload, b: Workload, parameters: dict[str, str]) -> OutputsDivergence:
-    """Run both as they are, compiled or not; the state of each is restored.
+    """Run both, compiled or not; the state of each is restored.
 
     The noise is that of A run as it was written, each number moved by its last bit, twice.
 

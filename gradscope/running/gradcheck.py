@@ -143,7 +143,7 @@ class _Function:
 
     @property
     def names(self) -> list[str]:
-        """Of all that a gradient can be taken by."""
+        """Return the names of all tensors that a gradient can be taken by."""
         return list(self._leaves)
 
     def values(self) -> tuple[torch.Tensor, ...]:
@@ -192,7 +192,7 @@ class _Function:
             return self.values()
 
     def beside(self) -> AbstractContextManager[None]:
-        """With inputs a little away from where they are."""
+        """Move the inputs slightly in the block."""
         generator = torch.Generator().manual_seed(1)
         inputs = [leaf.detach() for leaf in self._inputs.values()]
         sizes = [float(leaf.abs().square().mean().sqrt()) or 1.0 for leaf in inputs]

@@ -153,7 +153,7 @@ def shared_samples(a: Workload, b: Workload) -> SharedSamples | None:
 
 
 def _tensors(workload: Workload) -> list[torch.Tensor]:
-    """Of the arguments and the target."""
+    """Return the tensors of the arguments and the target."""
     with rerun(workload) as step:
         target = step.clone.target if step.clone.target is not None else workload.criterion.target
         parts: Any = step.clone.args, step.clone.kwargs, target

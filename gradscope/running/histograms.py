@@ -102,7 +102,7 @@ class _Outputs:
 
 
 def histograms(step: Step, chosen: dict[nn.Module, Named]) -> tuple[Histogram, ...]:
-    """Of each call of the modules: its outputs and their gradients; then of their parameters.
+    """Return histograms of each call's outputs and their gradients, then of the parameters.
 
     ``step`` is one that a rerun gives: it is run here.
     """

@@ -53,11 +53,11 @@ class StepProbe:
     loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
 
     def value(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
-        """Its own tensor, of the same shape and dtype."""
+        """Return a new tensor of the same shape and dtype."""
         return tensor.detach().clone()
 
     def gradient(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
-        """Of the same shape and dtype."""
+        """Return a gradient of the same shape and dtype."""
         return gradient
 
     def end(self, loss: torch.Tensor, parameters: Gradients) -> None:

@@ -33,7 +33,7 @@ class Projection:
     nonfinite: int
 
     def __add__(self, other: Projection) -> Projection:
-        """Of the sum of two tensors; its norm is the sketch's."""
+        """Return the projection of the sum of two tensors; its norm is the sketch's."""
         numbers = self.numbers + other.numbers
         norm = float(torch.linalg.vector_norm(numbers))
         return Projection(numbers, norm, self.nonfinite + other.nonfinite)
@@ -99,7 +99,7 @@ class _Projections(StepProbe):
         return copy.copy_(self._next(tensor.detach()))
 
     def gradient(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
-        """The same of its gradient; those of several backwards add up."""
+        """Project the gradient; gradients of several backwards add up."""
         if key.name in self.modules:
             found, before = projected(gradient), self.gradients.get(key)
             self.gradients[key] = found if before is None else before + found
@@ -184,7 +184,7 @@ def _noise(one: Projection, others: Sequence[Projection | None]) -> float | None
 
 
 def _text(projection: Projection, form: str) -> str:
-    """The numbers as they are saved; those beyond float32 are kept in float64."""
+    """Return the numbers in their saved form; those beyond float32 are kept in float64."""
     size = projection.norm
     form = form if not size or _SMALL < size < 1 / _SMALL else "<f8"
     numbers = projection.numbers.numpy().astype(form).tobytes()

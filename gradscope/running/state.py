@@ -41,7 +41,7 @@ def state_restored(*models: nn.Module, weights: bool) -> Iterator[None]:
 
 @contextmanager
 def modules_restored(*models: nn.Module, weights: bool) -> Iterator[None]:
-    """The same of the models alone, whatever random numbers were drawn inside."""
+    """Restore the models alone; random states are not touched."""
     modules = dict.fromkeys(module for model in models for module in model.modules())
     parameters = dict.fromkeys(p for model in models for p in model.parameters())
     buffers = dict.fromkeys(b for model in models for b in model.buffers())
@@ -148,7 +148,7 @@ def post_accumulate_hooks_disabled(model: nn.Module) -> Iterator[None]:
 
 
 def _module(module: nn.Module) -> Restore:
-    """Its mode, and the objects that it holds under each name."""
+    """Return a function that restores a module's mode and its attributes."""
     if isinstance(module, torch.jit.ScriptModule):  # its registers are views of C++ objects
         training = module.training
 
@@ -182,7 +182,7 @@ def _identities(kept: Any, contents: list[Any]) -> list[Any]:
 
 
 def _put_back(kept: Any, found: list[Any]) -> None:
-    """The same objects in the same order, under the same names where there are names."""
+    """Restore the same objects in the same order, under the same names if there are names."""
     if not kept and not found:  # as nearly all containers of hooks
         return
     if _identities(kept, _contents(kept)) == _identities(kept, found):

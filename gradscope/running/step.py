@@ -57,10 +57,12 @@ class Observer:
     recorder: Recorder | None = field(default=None, repr=False)
 
     def before_step(self, step: Step) -> None:
-        """Before anything of the step has run."""
+        """Called before anything of the step has run."""
 
     def around(self, step: Step) -> AbstractContextManager[None]:
-        """From before forward to after the last backward: the recorder, if there is one, is on."""
+        """Return the context from before forward to after the last backward: the recorder's, if
+        there is one.
+        """
         return nullcontext() if self.recorder is None else self.recorder.installed()
 
     def around_forward(self, step: Step) -> AbstractContextManager[None]:
@@ -72,7 +74,7 @@ class Observer:
         return step.workload.criterion(output, step.clone.target)
 
     def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
-        """After the loss: the leaves of the graph upstream of it."""
+        """Return the leaves of the graph upstream of the loss; called after the loss."""
         if isinstance(root, GradientEdge) or not root.requires_grad:
             return ()
         return walk([edge_of(root)], set()).leaves
@@ -208,7 +210,7 @@ class Step:
         return root
 
     def backward(self, root: GraphRoot) -> None:
-        """As many backwards as the workload wants."""
+        """Run as many backwards as the workload demands."""
         self.observer.phase, self.losses = "backward", {}
         for repeat in range(self.workload.repeats):
             with self.observer.around_backward(self, repeat):
@@ -231,7 +233,7 @@ class Step:
             self.optimizer.step()
 
     def _evaluated(self) -> torch.Tensor:
-        """The loss and its gradients anew, for an optimizer that asks for them, as LBFGS does."""
+        """Recompute the loss and its gradients, for an optimizer with a closure such as LBFGS."""
         again = replace(self, clone=cloned_batch(self.batch), observer=Observer())
         zero_gradients(self.workload.model)
         with torch.enable_grad():
@@ -304,7 +306,7 @@ def steps(workload: Workload, observer: Observer | None = None) -> Generator[Ste
 
 @contextmanager
 def repeated(step: Step, *, weights: bool = False) -> Iterator[Step]:
-    """The same step on its own tensors, without an observer; then all state is restored."""
+    """Yield the same step on its own tensors, without an observer; then restore all state."""
     with as_found(step.workload, weights=weights), ExitStack() as kept:
         yield replace(step, clone=cloned_batch(step.batch), observer=Observer(), kept=kept)
 

@@ -1,4 +1,4 @@
-"""One forward and one backward under a trace of the autograd graph, from the loss or an output."""
+"""One forward and one backward with a trace of the autograd graph, from the loss or an output."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Root:
 
     @property
     def word(self) -> str:
-        """As the user writes it."""
+        """The root in the user's form."""
         number = "" if self.call is None else f"#{self.call}"
         return f"{self.name or OUTPUT}{number}" + ("" if self.path is None else f":{self.path}")
 
@@ -131,7 +131,7 @@ def chosen(
 
 @dataclass(kw_only=True)
 class RootSum(Observer):
-    """In the place of the loss: the sum of the output that was chosen before."""
+    """Uses the sum of the chosen output in place of the loss."""
 
     output: Root
     _sum: torch.Tensor | None = None

@@ -294,7 +294,7 @@ def _with_absence(subject: Subject, i: int, records: list[RecordedMap]) -> list[
 
 
 def _pairs(subject: Subject, plan: AttributionPlan) -> list[list[RecordedMap]]:
-    """The contrasts that were asked for: why not B, and why A rather than B."""
+    """Return the requested contrasts: against B, and for A rather than B."""
     found: list[list[RecordedMap]] = [[] for _ in subject.inputs]
     contrasts: list[tuple[str, int, Callable[[Subject, int], Contrast]]] = []
     if plan.why_not is not None:

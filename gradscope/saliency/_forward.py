@@ -34,7 +34,7 @@ class Objective:
         return score if self.versus is None else score - logits[rows, self.versus[owners]]
 
     def to(self, device: torch.device) -> Objective:
-        """The same with its class ids on a device."""
+        """Return the objective with its class ids on a device."""
         target = None if self.target is None else self.target.to(device)
         versus = None if self.versus is None else self.versus.to(device)
         return Objective(target, versus)
@@ -82,7 +82,7 @@ class ModelInputs:
         return [name for name, tensor in find(named, Tensor) if tensor is not self.pictures]
 
     def to(self, device: torch.device) -> ModelInputs:
-        """The same with its fixed tensors on a device."""
+        """Return the inputs with the fixed tensors on a device."""
         return self._with(lambda tensor: tensor.to(device), self.rows)
 
     def some(self, rows: Sequence[int]) -> ModelInputs:
@@ -150,7 +150,7 @@ def frozen(model: nn.Module, seed: int) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Forward:
-    """One model's forward for pictures [N, C, H, W] and whatever is made of them.
+    """One model's forward for pictures [N, C, H, W] and for variants of them.
 
     Attributes:
         others: the inputs that are held fixed.

@@ -104,7 +104,7 @@ def _coarsest(candidates: list[_Candidate], classes: int) -> list[_Candidate]:
 
 
 def _first_that_counts(candidates: list[_Candidate], total: Tensor) -> _Candidate | None:
-    """From the last map back, the first that the score depends on."""
+    """Return the last map that the score depends on."""
     reached = None  # the last norm, for a model whose gradients are all zero
     for candidate in reversed(candidates):
         if total.grad_fn is None:
@@ -197,7 +197,7 @@ class LayerCall:
 
 @dataclass(slots=True)
 class Pass:
-    """One forward: the logits with their graph, the input it started from, the layer's calls."""
+    """One forward: the logits with their graph, its input, the layer's calls."""
 
     logits: Tensor
     inputs: Tensor

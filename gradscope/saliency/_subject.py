@@ -136,7 +136,7 @@ class Subject:
         return self._forward.output(self.inputs.clone(), self._everyone(len(self.inputs)))
 
     def again(self, model: nn.Module | None = None, *, seed: int | None = None) -> Subject:
-        """The same question to another model of its kind, or under another seed."""
+        """Return the same question for another model of its kind, or with another seed."""
         other = Subject(
             model or self.model,
             self.inputs,

@@ -77,7 +77,9 @@ class _Masks:
         self.enlarge = [_enlarging(grid, side).to(device, self.dtype) for side in sides]
 
     def of(self, some: slice) -> Tensor:
-        """These masks, [M, H, W]: along each side its own matrix, cut at the mask's offset."""
+        """Return these masks, [M, H, W]: along each side its own matrix, cut at the mask's
+        offset.
+        """
         down, across = (
             matrix[offset[some, None] + torch.arange(length, device=offset.device)]
             for matrix, offset, length in zip(self.enlarge, self.offsets, self.size, strict=True)

@@ -249,7 +249,9 @@ class CauseTracer:
 
 
 def _cleared(names: tuple[str, ...]) -> tuple[Answer, ...]:
-    """Of parameters that backward does reach, though the optimizer never finds a gradient."""
+    """Return answers for parameters that backward reaches, but whose gradient the optimizer never
+    finds.
+    """
     if not names:
         return ()
     message = "`backward` reaches these parameters, but their gradients are cleared before the step"

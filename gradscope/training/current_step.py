@@ -59,7 +59,7 @@ class LossScales:
 
 @dataclass(slots=True)
 class CurrentStep:
-    """Filled while a step goes on, and begun anew after it.
+    """State of a step while it runs, reset after it.
 
     Attributes:
         losses: of each backward, without the scaler's factor; None where it is no finite scalar.
@@ -153,7 +153,7 @@ class CurrentStep:
             self.nonfinite, self.in_loss = kind, True
 
     def read(self, parameters: Sequence[nn.Parameter], *, late: bool = False) -> None:
-        """Read all gradients as they are now.
+        """Read all gradients at their present values.
 
         Args:
             late: the script may have clipped them, or divided them by the loss scale.

@@ -31,7 +31,7 @@ def outermost_modules() -> list[nn.Module]:
 
 
 def frozen_modules() -> list[nn.Module]:
-    """Those that no other holds and that have parameters, none of which wants a gradient."""
+    """Return top-level modules with parameters that are all frozen."""
     return [
         module
         for module in _unheld_modules()
@@ -62,7 +62,7 @@ def optimizers_of(models: Sequence[nn.Module]) -> list[Optimizer]:
 
 
 def live_optimizers() -> list[Optimizer]:
-    """Those whose constructor has returned."""
+    """Return the optimizers whose constructor has returned."""
     found = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
     return [one for one in found if "param_groups" in one.__dict__ and "state" in one.__dict__]
 
@@ -129,7 +129,7 @@ def _scopes() -> Iterator[dict[str, Any]]:
 
 
 def _variables(frame: FrameType) -> dict[str, Any]:
-    """The local variables of a frame, as they are now.
+    """Return the local variables of a frame at this moment.
 
     Before Python 3.13 the frame of a function keeps the dict that is made when it is asked for
     them, and in it whatever the script deletes. So it is emptied again, but where the script has it

@@ -261,7 +261,7 @@ class RunFindings:
         return tuple(found)
 
     def all(self) -> tuple[TrainingFinding, ...]:
-        """Everything found so far, the worst first, then by code, then as it began."""
+        """Return all findings so far, the worst first, then by code, then by first step."""
         reported = [*(one.record() for one in self._reported.values()), *self._of_loop.values()]
         reported.sort(
             key=lambda one: (
@@ -320,7 +320,7 @@ class RunFindings:
     def _holds(
         self, reported: _Reported, first: int, last: int, *, steps: bool
     ) -> Iterable[TrainingFinding]:
-        """It occurred in these steps: the record, if it is worth giving out now."""
+        """Add steps to a finding; yield its record if it is worth returning now."""
         more = reported.steps.add(min(first, last), max(first, last))
         grown = reported.steps.count - reported.given
         if more or not reported.given or grown >= _AGAIN or (grown and not steps):

@@ -66,7 +66,7 @@ class Gradients:
         return found
 
     def _by_one_factor(self, parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, float]:
-        """Their norms, where the small gradients show the factor; nothing where they do not."""
+        """Return the norms if the small gradients show a common factor; else nothing."""
         norms = self.norms
         read = [p for p in parameters if p.numel() <= BLOCK and norms[p] > 0]
         now = dict(zip(read, gradient_norms(_of(read)), strict=True))
@@ -77,7 +77,9 @@ class Gradients:
         return {p: norms[p] * factor for p in parameters} | now
 
     def after_step_of(self, held: Collection[nn.Parameter]) -> Gradients:
-        """Those that wait for another optimizer's step, where one backward is for several."""
+        """Return the gradients that wait for another optimizer's step, if one backward serves
+        several.
+        """
         return Gradients(
             {p: norm for p, norm in self.norms.items() if p not in held},
             {p: version for p, version in self.versions.items() if p not in held},
@@ -90,7 +92,7 @@ def _of(parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:
 
 
 def read(parameters: Sequence[nn.Parameter]) -> Gradients:
-    """The gradients of those that have one, as they are now."""
+    """Read the gradients that exist, at their present values."""
     there, gradients = [], []
     for parameter in parameters:
         gradient = parameter.grad
@@ -122,7 +124,7 @@ def are_finite(parameters: Sequence[nn.Parameter]) -> bool:
 
 
 def small(parameters: Collection[nn.Parameter]) -> list[nn.Parameter]:
-    """Those whose gradients are read in every step: biases and norms.
+    """Return the parameters whose gradients are read in every step: biases and norms.
 
     There is one in nearly every layer, and a NaN or Inf spreads to all that backward comes to
     later.

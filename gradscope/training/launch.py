@@ -33,11 +33,11 @@ class Script:
 
     @property
     def words(self) -> str:
-        """As on Python's command line, without the arguments."""
+        """The script in the form of Python's command line, without the arguments."""
         return f"-m {self.name}" if self.is_module else self.name
 
     def check(self) -> None:
-        """Before anything runs.
+        """Check the script before anything runs.
 
         Raises:
             OptionError: the file cannot be read. Of a module Python says so itself.

@@ -151,7 +151,9 @@ def _judged(
 
 
 def _advised(one: AxisResult) -> AxisResult:
-    """Without advice to use options of ``gradscope leaks``, which a run does not have."""
+    """Return the result without advice on options of ``gradscope leaks``, which a run does not
+    have.
+    """
     return one if one.advice is None else replace(one, advice=one.advice.partition("; `--")[0])
 
 
@@ -248,7 +250,7 @@ class _Silenced:
         self._stream, self.thread = stream, thread
 
     def write(self, text: str) -> int:
-        """Of another thread, write it."""
+        """Write text of another thread; drop the thread's own."""
         if get_ident() == self.thread:
             return len(text)
         return self._stream.write(text)  # type: ignore[no-any-return]

@@ -90,7 +90,8 @@ def _trim() -> None:
 
 
 def _copy(weight: torch.Tensor) -> torch.Tensor:
-    """On the processor a large copy has its own memory, which goes back to the system at once.
+    """Copy a large weight on the CPU into separate memory, which is returned to the system at
+    once.
 
     From the heap it would lie between the script's gradients, and fragment it.
     """

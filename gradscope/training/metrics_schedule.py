@@ -23,7 +23,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class Frequency:
-    """At every step, or at one of so many: as often as a share of the budget pays for.
+    """Frequency of an action: every step, or one of so many, as a share of the budget allows.
 
     What is rarer of two is done only where the other is.
 
@@ -47,7 +47,7 @@ class Frequency:
         return self.every == 1 or step * _GOLDEN % 1.0 < 1 / self.every
 
     def took(self, seconds: float) -> None:
-        """It was done once."""
+        """Note the duration of one action."""
         self._seconds.append(seconds)
 
     def renew(self) -> None:
@@ -127,7 +127,7 @@ class MetricsSchedule:
         self._own = own
 
     def step_ended(self, steps: int) -> None:
-        """So many have been made."""
+        """Note the number of steps so far."""
         if steps // MEASURED != self._renewed:
             self._renewed = steps // MEASURED
             self.records.renew()

@@ -84,7 +84,7 @@ class Models:
         self.stale = False  # something was compiled since they were looked for
 
     def __iter__(self) -> Iterator[Model]:
-        """Those that are alive; each stays so until the next."""
+        """Iterate over the live models; each stays alive until the next."""
         for model in self._found:
             outer, module = model.outer(), model.module_ref()
             if outer is not None and module is not None:
@@ -92,12 +92,12 @@ class Models:
 
     @contextmanager
     def kept(self) -> Iterator[list[Model]]:
-        """Those that are alive, all of which stay so in the block."""
+        """Yield the live models, all kept alive in the block."""
         found = [(model, model.outer(), model.module_ref()) for model in self._found]
         yield [one for one, outer, inner in found if outer is not None and inner is not None]
 
     def only(self, modules: Sequence[nn.Module]) -> None:
-        """These are the models; there is no search for others."""
+        """Use these models, without a search for others."""
         self._given = [weakref.ref(module) for module in modules]
 
     _given: list[weakref.ref[nn.Module]] | None = None
@@ -136,7 +136,8 @@ class Models:
         return True
 
     def settle(self) -> bool:
-        """After their forward: which models are stages of a pipeline; whether more are than before.
+        """Find the models that are stages of a pipeline, after their forward; return True if there
+        are new ones.
 
         Each process has other ones: their numbers and names are those that all would give them.
         """
@@ -179,7 +180,9 @@ class Models:
         model.notices = (without_calls(model.compiled),) if model.compiled else ()
 
     def name(self, model: Model) -> str:
-        """Its name, found again where it had none yet: the script's variable, else its class."""
+        """Return the model's name, searched again if it had none: the script's variable, else its
+        class.
+        """
         if not model.name:
             outer = model.outer()
             found = variable_name(outer) if outer is not None else None

@@ -6,7 +6,7 @@ import torch
 
 
 class NodeStacks:
-    """Has PyTorch keep them for a while: it takes time.
+    """Makes PyTorch keep the Python stacks of nodes for a while, which costs time.
 
     A script that does so by itself (``torch.autograd.set_detect_anomaly``) is left alone.
     """

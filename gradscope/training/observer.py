@@ -230,7 +230,7 @@ class Observer:
         self._failed(error)
 
     def end_script(self) -> None:
-        """Have the script end at its next backward or step."""
+        """End the script at its next backward or step."""
         self._steps.stopping = True
 
     def _script_failed(self, error: BaseException) -> None:
@@ -285,7 +285,7 @@ class Observer:
 
     @property
     def metrics(self) -> MetricsSchedule:
-        """Of which steps the metrics are recorded."""
+        """Schedule of the recorded step metrics."""
         return self._parts.metrics
 
     @property
@@ -425,7 +425,7 @@ class Observer:
         return [(model.name, model.module) for model in self.models]
 
     def _prepare(self) -> None:
-        """Before a step begins: sample it, or not."""
+        """Decide before a step whether to sample it."""
         deep = self._parts.deep
         if self.models.stale and self.models.search():
             self._observe_calls()

@@ -93,7 +93,7 @@ class Optimizers:
         return known
 
     def _name(self, optimizer: Optimizer, known: ObservedOptimizer) -> str:
-        """Its variable's, else its class.
+        """Return the name of the optimizer's variable, else of its class.
 
         One that is made anew for the same parameters goes on under that name; one for others, as of
         the next phase of a script, has another name, for its losses are others.

@@ -56,7 +56,7 @@ class ParameterNormRecords:
         self._of: weakref.WeakKeyDictionary[ObservedOptimizer, _Held] = weakref.WeakKeyDictionary()
 
     def gradients_ready(self, known: ObservedOptimizer | None, current: CurrentStep) -> None:
-        """Before the update: read the weights too, where it is their turn."""
+        """Read the weights too before the update, if it is their turn."""
         for names, parameters in self._parts(known, current):
             if names.with_values:
                 current.measure_values(parameters)
@@ -64,7 +64,7 @@ class ParameterNormRecords:
     def records(
         self, step: int, known: ObservedOptimizer | None, current: CurrentStep
     ) -> Iterator[Record]:
-        """Those of a step that has ended, with the names and models that are not recorded yet."""
+        """Yield the norms of an ended step, with names and models that are not recorded yet."""
         got, left = current.got, current.left
         if not got:
             return

@@ -70,7 +70,7 @@ class TrainingObserver(Protocol):
         """A gradient scaler decides whether the optimizer makes its step."""
 
     def scaler_step_ended(self, optimizer: Optimizer) -> None:
-        """It has decided, and the step, if there was one, is made."""
+        """Called after the scaler has decided, and after its step, if there was one."""
 
     def compiled(self, what: object) -> None:
         """``torch.compile`` was called on this."""
@@ -195,7 +195,7 @@ def _compiled(original: Callable[..., Any], observer: TrainingObserver) -> Calla
 
 
 def _divided(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
-    """It does not fail."""
+    """Patch ``scale_grads``, which does not fail."""
 
     @functools.wraps(original)
     def scale_grads(self: Any, grad_scale_factor: int) -> None:

@@ -45,7 +45,7 @@ class OtherProcesses:
         _known.add(self)
 
     def started(self, script: str) -> str | None:
-        """That there were others, how they were started, and how to observe them.
+        """Return how other processes were started, and how to observe them.
 
         Args:
             script: what runs here, as on Python's command line: ``-m torch.distributed.run``.
@@ -65,7 +65,9 @@ class OtherProcesses:
         return f"the script's other processes were not observed (by {how}{seconds}): {help}"
 
     def replaced_by(self, words: Sequence[str], environment: Mapping[str, str]) -> str:
-        """That this process becomes another, and how to observe that one."""
+        """Return the sentence that this process was replaced by another, and how to observe that
+        one.
+        """
         message = (
             f"the script replaced its process by `{shlex.join(words)}`, which was not observed"
         )

@@ -105,7 +105,7 @@ def held_alike(
 
 
 def _copied(outer: nn.Module, module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of which other ranks hold the same shard, as far as that is known.
+    """Return the parameters whose shard other ranks hold too, as far as known.
 
     FSDP's flat shards do not show their placement, and plain tensors next to sharded ones
     need not be equal.

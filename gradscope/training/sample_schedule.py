@@ -87,7 +87,7 @@ class Schedule:
 
     @property
     def metrics_share(self) -> float:
-        """Of the budget, the most that metrics may take."""
+        """Largest share of the budget for metrics."""
         return 1 / 2 if self.processes > 1 else 3 / 4
 
     def ended(self, seconds: float, *, sampled: bool, own: float) -> None:

@@ -21,7 +21,7 @@ class Change(Protocol):
     """Change in a script's process, as by an arm of an experiment."""
 
     def begin(self) -> None:
-        """Before the script: no torch yet."""
+        """Called before the script: no torch yet."""
 
     def install(self) -> None:
         """The script has imported torch."""

@@ -98,7 +98,7 @@ class RunSettings:
         return (self.steps, self.seconds) != (None, None)
 
     def plain(self) -> dict[str, Any]:
-        """As the run file has them."""
+        """Return the settings in the run file's form."""
         return {
             "every": self.every,
             "budget": None if self.every is not None else self.budget,
@@ -270,7 +270,7 @@ class Session:
             random.setstate(state)
 
     def call_each(self, seconds: float, check: Callable[[], bool]) -> None:
-        """Have ``check`` called each so many seconds, by another thread, until it returns True."""
+        """Call ``check`` from another thread every ``seconds``, until it returns True."""
         if self._writer is not None:
             self._writer.call_each(seconds, check)
 
@@ -408,7 +408,7 @@ class Session:
 
     @property
     def findings(self) -> tuple[TrainingFinding, ...]:
-        """All that the rules have found so far, the worst first."""
+        """All findings of the rules so far, the worst first."""
         return self._findings.all()
 
     @property
@@ -586,7 +586,7 @@ def _skipped(event: TrainingEvent) -> TrainingStep:
 
 
 def _rank() -> tuple[int, int]:
-    """This process's number and how many there are, as launchers say it in the environment."""
+    """Return this process's rank and the world size, from the launcher's environment."""
     try:
         return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     except ValueError:

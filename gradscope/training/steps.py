@@ -227,7 +227,7 @@ class Steps:
         return True
 
     def _parameters(self) -> list[nn.Parameter]:
-        """All that may have got a gradient: of the optimizers, or of the models."""
+        """Return all parameters that may have a gradient: the optimizers', or the models'."""
         held = self._parts.optimizers.held()
         if held:
             return held
@@ -263,7 +263,7 @@ class Steps:
         self._gradients_ready(optimizer, known)
 
     def _gradients_ready(self, optimizer: Optimizer, known: ObservedOptimizer) -> None:
-        """Before the optimizer moves the weights."""
+        """Read the gradients, before the optimizer moves the weights."""
         parts, current = self._parts, self._parts.current
         sampler, metrics = parts.sampling.sampler, parts.metrics
         parts.loop.step_begins(optimizer, known)
@@ -385,7 +385,7 @@ class Steps:
         )
 
     def _judge_so_far(self, count: int) -> None:
-        """After so many steps, or backwards where nothing steps, the loop is judged.
+        """Judge the loop after so many steps, or backwards if no optimizer steps.
 
         The first are recorded for a run that ends early, or whose objects die before it ends.
         """
@@ -418,7 +418,7 @@ class Steps:
             self._judge(self.loop(ended=False))
 
     def _let_go(self, known: ObservedOptimizer | None) -> None:
-        """Of all that was kept for this step."""
+        """Release all state of this step."""
         parts = self._parts
         if parts.stacks.kept:
             parts.stacks.end()

@@ -1,4 +1,4 @@
-"""The steps of which every operation is traced (``--deep FROM:TO``)."""
+"""The steps with a trace of every operation (``--deep FROM:TO``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TracedSteps:
         self._steps, self._guard = steps, guard
 
     def arm(self, upcoming: int, models: Models) -> None:
-        """Before the step of this number begins."""
+        """Prepare before the step of this number begins."""
         if self._steps is None:
             return
         first, last = self._steps

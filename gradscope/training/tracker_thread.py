@@ -103,7 +103,7 @@ class TrackerSettings:
 
     @classmethod
     def of(cls, to: Sequence[str] | str, keys: int, page: PageOf) -> TrackerSettings:
-        """Of words.
+        """Parse settings from words.
 
         Raises:
             OptionError: there is no such tracker, its package is missing, or there are no keys.

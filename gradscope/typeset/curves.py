@@ -123,7 +123,7 @@ def _inside(known: Sequence[float], compared: Sequence[float]) -> tuple[float, f
 
 
 def _fences(known: Sequence[float], reach: int) -> tuple[float, float]:
-    """So many interquartile ranges beyond the middle half of sorted numbers."""
+    """Return limits so many interquartile ranges beyond the middle half of sorted numbers."""
     quarter, three = known[len(known) // 4], known[(3 * len(known)) // 4]
     distance = reach * (three - quarter)
     return quarter - distance, three + distance

@@ -92,7 +92,7 @@ def of_rows(
     columns: Iterable[tuple[Heading, Callable[[Of], str | Cell]]],
     **more: Any,
 ) -> Table:
-    """The same, each cell made of its row."""
+    """Return the same table, each cell computed from its row."""
     return of_columns(title, [(heading, list(map(of, rows))) for heading, of in columns], **more)
 
 

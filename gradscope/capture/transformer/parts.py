@@ -121,7 +121,7 @@ class TransformerParts:
                 self._running[call.index] = _Block(given, version(given), edge)
 
     def after(self, call: Call, output: Any) -> None:
-        """It returned."""
+        """Note the end of a block's call."""
         block = self._running.pop(call.index, None)
         if block is None:
             return
@@ -248,7 +248,9 @@ class TransformerParts:
 
 
 def _innermost(blocks: Sequence[_BlockCall]) -> list[_BlockCall]:
-    """Those of containers of which one adds; without stages, which hold such blocks."""
+    """Return blocks of containers in which one adds; outer stages, which hold such blocks, are left
+    out.
+    """
     add = {container for _, container, adds, *_ in blocks if adds}
     found = [one for one in blocks if one[1] in add]
     names = {call.named.name for call, *_ in found}
@@ -257,7 +259,7 @@ def _innermost(blocks: Sequence[_BlockCall]) -> list[_BlockCall]:
 
 
 def _of_call(args: tuple[Any, ...], kwargs: dict[str, Any], heads: int | None) -> Measured:
-    """From the arguments of ``scaled_dot_product_attention``."""
+    """Measure attention from the arguments of ``scaled_dot_product_attention``."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**kwargs, **dict(zip(names, args, strict=False))}
     mask = given.get("attn_mask")

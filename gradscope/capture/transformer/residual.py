@@ -31,7 +31,9 @@ _MOST = 96
 
 
 def repeated_blocks(model: nn.Module) -> dict[nn.Module, nn.Module]:
-    """Modules with parts of which their container holds several of one class; each with it."""
+    """Return modules with children whose container holds several of their class, with that
+    container.
+    """
     found: dict[nn.Module, nn.Module] = {}
     for container in model.modules():
         if not isinstance(container, nn.ModuleList | nn.Sequential | nn.ModuleDict):
@@ -45,7 +47,7 @@ def repeated_blocks(model: nn.Module) -> dict[nn.Module, nn.Module]:
 
 
 def _inner(module: nn.Module) -> nn.Module:
-    """Without wrappers."""
+    """Return the module without wrappers."""
     while wraps(module._modules):
         module = next(iter(module.children()))
     return module

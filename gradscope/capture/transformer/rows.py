@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """At most so many of the numbers from 0 up to before ``count``, the last one always."""
+    """Return at most ``most`` numbers from 0 to ``count`` - 1, the last one always."""
     if count <= most:
         return list(range(count))
     if most <= 1:

@@ -140,7 +140,7 @@ class SpaceOptions:
             check_output(self.save_features, force=force)
 
     def save(self, features: FeatureArray | None, *, force: bool) -> list[Path]:
-        """Write the features where that was asked for; the files."""
+        """Write the features if requested; return the files."""
         if self.save_features is None or features is None:
             return []
         room = "gradscope.features.formats"

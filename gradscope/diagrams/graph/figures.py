@@ -72,7 +72,7 @@ def _saved(order: list[Group], flow: Flow, homes: dict[int, Group]) -> None:
 
 
 def entries(flow: Flow, homes: dict[int, Group]) -> dict[int, tuple[Group, list[int]]]:
-    """For each group, by ``id``, its operations that others outside it lead to, or the root."""
+    """Return for each group, by ``id``, its operations with consumers outside it, or the root."""
     depths: dict[int, int] = {}
     for group in dict.fromkeys(homes.values()):
         for level, one in enumerate(reversed(list(_upwards(group)))):

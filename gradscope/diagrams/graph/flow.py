@@ -216,7 +216,7 @@ def main_path(flow: Flow, start: int) -> list[int]:
 
 
 def reached(starts: Iterable[int], edges: Mapping[int, Iterable[int]]) -> set[int]:
-    """Everything that the edges lead to from ``starts``, these included."""
+    """Return all ids reachable by the edges from ``starts``, these included."""
     seen = set(starts)
     stack = list(seen)
     while stack:

@@ -178,7 +178,7 @@ class Structure:
         return any(start <= self._place.get(child, -1) < end for child in children)
 
     def independent(self, groups: list[Group]) -> bool:
-        """Is there no way, however long, from one of the groups to another?"""
+        """Return True if no path leads from one of the groups to another."""
         home = {id: i for i, group in enumerate(groups) for id in self._ids(group)}
         last = max((self._ranks[id] for id in home), default=0)
         todo: list[int] = []

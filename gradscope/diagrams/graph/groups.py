@@ -167,7 +167,7 @@ def operation(node: GraphNode) -> str:
 
 
 def ranges(span: Span) -> str:
-    """A shape of which dimensions may differ: ``[7…9, 16]``."""
+    """Return a shape with ranges for dimensions that differ: ``[7…9, 16]``."""
     sizes = (str(low) if low == high else f"{low}…{high}" for low, high in span)
     return f"[{', '.join(sizes)}]"
 

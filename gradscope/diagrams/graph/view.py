@@ -9,7 +9,7 @@ from gradscope.records.graph import AutogradGraph, GraphNode
 
 
 def _left_out(notice: str) -> None:
-    """Without a page that handles it."""
+    """Ignore a notice, without a page that handles it."""
 
 
 @dataclass(frozen=True, slots=True)

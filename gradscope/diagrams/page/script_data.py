@@ -66,7 +66,7 @@ COLOURS = {
 
 
 def embed(graph: AutogradGraph, view: GraphView, root: Group, flow: Flow) -> dict[str, Any]:
-    """Everything that the script needs."""
+    """Return all data of the page's script."""
     complete = len(graph.nodes) <= MOST_NODES
     shown = tree(root, flow, None if complete else MOST_GROUPS)
     held = {id(group): i for i, group in enumerate(shown.groups)}

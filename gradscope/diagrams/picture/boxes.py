@@ -35,7 +35,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """From the box that the gradient leaves to the one that it reaches, so many times."""
+    """Arrow from the box that the gradient leaves to the box that it reaches, with its count."""
 
     tail: int
     head: int

@@ -91,7 +91,7 @@ _SIDE = 24_000.0
 
 
 def needs_strips(drawing: Drawing) -> bool:
-    """Is it a full drawing with long edges, or too tall for a page?"""
+    """Return True for a full drawing with long edges, or one too tall for a page."""
     return (
         drawing.full
         and drawing.direction == "TB"
@@ -194,7 +194,7 @@ def _read(plain: str) -> tuple[dict[str, PlacedBox], dict[tuple[str, str], list[
 
 
 def _columns(places: dict[str, PlacedBox], drawing: Drawing) -> dict[str, tuple[int, float, float]]:
-    """For each box its column and how far it moves right and up.
+    """Return for each box its column, and its shift right and up.
 
     Boxes of one row stay in one column, so that a curve inside a column moves as it is.
     """

@@ -14,7 +14,7 @@ from gradscope.capture.hooks import hook_optimizers
 def during_step(
     patches: ExitStack, changed: Callable[[dict[str, Any], Optimizer], dict[str, Any]]
 ) -> None:
-    """In each step a parameter group has the settings that ``changed(group, optimizer)`` gives."""
+    """Give parameter groups the settings of ``changed(group, optimizer)`` during each step."""
     kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""The models that the script trains, as they are found, and the calls that it makes of them."""
+"""The models that the script trains, found as they appear, and the script's calls of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``clip_grad_norm_`` and ``clip_grad_value_`` leave the gradients as they are."""
+"""``clip_grad_norm_`` and ``clip_grad_value_`` leave the gradients unchanged."""
 
 from __future__ import annotations
 

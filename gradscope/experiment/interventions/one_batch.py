@@ -91,7 +91,7 @@ class _First:
         return tensor if same and torch.equal(known, tensor) else known.clone()
 
     def step_ended(self, *_: Any) -> None:
-        """An optimizer has made a step: calls are counted anew."""
+        """Note an optimizer's step: calls are counted from 0 again."""
         self.steps += 1
         self._calls.clear()
 

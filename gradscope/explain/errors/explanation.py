@@ -73,7 +73,7 @@ Explainer = Callable[[Case], Explanation | None]
 
 
 def first_explanation(case: Case, explainers: Sequence[Explainer]) -> Explanation | None:
-    """That of the first of some explainers that has one."""
+    """Return the explanation of the first explainer that has one."""
     for explainer in explainers:
         explanation = explainer(case)
         if explanation is not None:

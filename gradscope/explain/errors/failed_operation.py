@@ -164,7 +164,7 @@ class FailedOperation:
 
     @property
     def sides(self) -> tuple[Operand, Operand] | None:
-        """Its first two operands, where it is no layer's and has as many."""
+        """First two operands of an operation outside a layer; None if there are fewer."""
         if self.layer is not None or len(self.operands) < 2:
             return None
         return self.operands[0], self.operands[1]

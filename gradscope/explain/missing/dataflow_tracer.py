@@ -245,7 +245,7 @@ def _torch_asks() -> bool:
 
 
 def _carrying(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Those of the arguments whose data end up in the result."""
+    """Return the arguments whose data end up in the result."""
     if operation.has(Trait.FIRST_ONLY):
         return args[:1]
     return (args[1:] if operation.has(Trait.OTHERS_ONLY) else args, kwargs)

@@ -134,7 +134,7 @@ def explain_missing(
 
 
 def _run(trace: MissingTrace, forward: Callable[[], torch.Tensor]) -> tuple[int | None, bool]:
-    """The value of the loss, and whether the run came to its end."""
+    """Return the value of the loss, and True if the run completed."""
     with trace.active():
         try:
             loss = forward()

@@ -217,7 +217,7 @@ class ObservedTensors:
         return self._noted.get(tensor, (None, 0))[0]
 
     def note(self, tensor: torch.Tensor, value: Value, *, written: bool) -> None:
-        """From now on the tensor holds this value."""
+        """Note that the tensor holds this value now."""
         number = self.flow.add(value)
         memory = memory_of(tensor)
         self._noted[tensor] = number, memory
@@ -235,7 +235,7 @@ class ObservedTensors:
                 self._writes.pop(memory, None)
 
     def clean(self, tensors: Iterable[torch.Tensor]) -> None:
-        """These tensors were seen to be made of nothing that is followed."""
+        """Note tensors that depend on no followed value."""
         for tensor in tensors:
             if self._noted.get(tensor) is None and id(tensor) not in self.bits:
                 self._noted[tensor] = _CLEAN, memory_of(tensor)

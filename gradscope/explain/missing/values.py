@@ -69,7 +69,9 @@ class Flow:
         return self.add(Value(tuple(numbers), live, "", self.values[numbers[-1]].site))
 
     def reaching(self, loss: int | None, *, guesses: bool) -> list[int]:
-        """For each value, the parameters that it carries on to the loss without a gradient path."""
+        """Return for each value the parameters that it carries to the loss without a gradient
+        path.
+        """
         reach = [0] * len(self.values)
         if loss is None:
             return reach
@@ -136,7 +138,7 @@ def find_cuts(
     full: bool,
     silent: Collection[str] | None = None,
 ) -> list[Cut]:
-    """The cuts of the parameters with a source; none for those of which it cannot be known.
+    """Find the cuts of parameters with a source; none for a parameter whose cut is unknown.
 
     A cut counts where what it cut off goes on to the loss. The earliest counts, by precedence.
 

@@ -26,7 +26,7 @@ _ENGINE = ("backward", "grad", "_set_grad_enabled")
 
 
 class CurrentFunction:
-    """The outermost of PyTorch's functions under way: ``softmax`` for all that it is made of."""
+    """The outermost PyTorch function that runs: ``softmax`` for all its operations."""
 
     def __init__(self) -> None:
         self.name: str | None = None

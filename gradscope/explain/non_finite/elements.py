@@ -47,7 +47,7 @@ def element(result: NonFiniteResult) -> Reason | None:
 
 
 def unseen_element(result: NonFiniteResult) -> Reason | None:
-    """The same without the operands; None if they may have been anything."""
+    """Explain an element without the operands; None if they may have been anything."""
     if result.name in ("exp", "exp2", "expm1") and result.kind != NAN:
         top = _largest_exponent(result)
         text = f"{result.name} of a number above {top:.1f} in {str(result.out.dtype)[6:]}"

@@ -70,7 +70,7 @@ def explain_call(
     inputs: Mapping[str, Any] | None = None,
     line: tuple[str, int] | None = None,
 ) -> tuple[NonFiniteOrigin, ...]:
-    """The same of one call of a module alone, whose loss is out of reach.
+    """Explain one call of a module alone, without its loss.
 
     Args:
         model: names the modules and owns the parameters.

@@ -33,7 +33,7 @@ class ExternalTensors:
         self._origins = origins
 
     def before(self, inputs: Mapping[str, Any] | None) -> None:
-        """The inputs that are known, the parameters and the buffers, as they are now."""
+        """Register the known inputs, the parameters and the buffers at their present values."""
         for key, value in (inputs or {}).items():
             for path, tensor in find(value, torch.Tensor):
                 self._input(f"{key}.{path}" if path else key, tensor)

@@ -45,8 +45,7 @@ class ReplayedOperation:
 
 
 class ReplayedLines(ModuleCalls):
-    """In the place of module calls: an operation that runs is at the line that
-    was set."""
+    """Replaces module calls: an operation that runs has the line that was set."""
 
     def __init__(self) -> None:
         module = nn.Module()
@@ -205,7 +204,7 @@ class _Replay:
                     self.tracer.origins.put(value, mask, overwritten=True)
 
     def _origins(self, node: Node) -> int:
-        """Of NaN and Inf, or may not be, among the inputs of a node."""
+        """Return the origins among the inputs of a node; unknown inputs count."""
         mask = 0
         for position, (following, number) in enumerate(node.next_functions):
             value = self.value(node, position)

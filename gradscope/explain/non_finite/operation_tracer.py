@@ -166,7 +166,7 @@ class NonFiniteTracer:
 
     @contextmanager
     def ignoring(self) -> Iterator[None]:
-        """The same, with gradients recorded as they were."""
+        """Ignore the block's operations, with gradients recorded as before."""
         before, self._function.asleep = self._function.asleep, True
         try:
             yield

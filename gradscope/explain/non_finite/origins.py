@@ -102,7 +102,9 @@ class ObservedOrigins:
         return self._held.get(memory_of(_holder(tensor)), (None, 0))[1]
 
     def put(self, tensor: torch.Tensor, mask: int, *, overwritten: bool) -> None:
-        """Its memory holds these now; those from before too, unless all of it is written."""
+        """Note these origins in the tensor's memory; earlier ones too, unless all of it is
+        overwritten.
+        """
         tensor = _holder(tensor)
         memory = memory_of(tensor)
         if not memory:
@@ -121,7 +123,7 @@ class ObservedOrigins:
         return mask
 
     def spread(self, mask: int, name: str) -> None:
-        """Note that these have come to something with this name."""
+        """Note that these origins reached the named module or parameter."""
         for origin in self.members(mask):
             if origin.name != name:
                 origin.spread.setdefault(name)

@@ -37,7 +37,7 @@ def level(tensor: torch.Tensor) -> int:
 
 
 def level_of_number(value: Any) -> int:
-    """The same of a Python number; anything else is finite."""
+    """Return the level of a Python number; any other object is finite."""
     if isinstance(value, complex):
         return max(level_of_number(value.real), level_of_number(value.imag))
     if not isinstance(value, float) or math.isfinite(value):

@@ -291,7 +291,7 @@ _Counts = dict[_Key, list[int]]
 
 
 def _read_back(counts: dict[_Key, torch.Tensor]) -> _Counts:
-    """Everything that still lies on an accelerator, fetched together."""
+    """Fetch all counts from accelerators, in one transfer each."""
     devices: dict[torch.device, list[_Key]] = {}
     for key, found in counts.items():
         devices.setdefault(found.device, []).append(key)

@@ -144,7 +144,7 @@ def locate(stack: Sequence[str]) -> str | None:
 
 
 def user_line(stack: Sequence[str]) -> tuple[str, int, str | None] | None:
-    """The same as file and line, with the function of PyTorch's that this line calls.
+    """Return the user's file and line, with the PyTorch function that the line calls.
 
     The function is None where it is not written in Python, and leaves no frame.
     """
@@ -192,7 +192,7 @@ class CallSite:
 
     @property
     def at_code(self) -> str:
-        """The same with the line itself: `` at net.py:19 (`x = x * 0`)``."""
+        """Place with the text of the line: `` at net.py:19 (`x = x * 0`)``."""
         return self.at + (f" (`{self.code}`)" if self.code else "")
 
     @property

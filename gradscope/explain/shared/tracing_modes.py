@@ -39,7 +39,7 @@ class TracedCall:
     kwargs: dict[str, Any]
 
     def run(self) -> Any:
-        """Its result."""
+        """Run the call and return its result."""
         return self.function(*self.args, **self.kwargs)
 
 
@@ -142,7 +142,7 @@ class FunctionTracer(TorchFunctionMode):
 
 
 class OperatorTracer(TorchDispatchMode):
-    """The operators of ATen that a run comes to, those of backward and the optimizer included."""
+    """Traces ATen's operators in a run, those of backward and the optimizer included."""
 
     supports_higher_order_operators = True
 

@@ -257,7 +257,7 @@ def _record(key: _Key, seen: _Counts, active: float) -> UnitActivity:
 
 
 def _share(counts: torch.Tensor | int, seen: _Counts) -> float:
-    """Of all values of all units."""
+    """Return the count as a share of all values of all units."""
     return int(counts if isinstance(counts, int) else counts.sum()) / (seen.units * seen.samples)
 
 

@@ -16,7 +16,7 @@ _MASKED = -9000.0
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """From where on nonlinearities count as flat; of inputs, but for the last two.
+    """Limits from which nonlinearities count as flat; of inputs, except for the last two.
 
     The ends of sigmoid and tanh are those of SageMaker Debugger's rule SaturatedActivation: float32
     resolves no slope beyond them.

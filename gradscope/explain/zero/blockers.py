@@ -46,7 +46,7 @@ class Blockers:
     _by_cause: dict[tuple[str | None, Node | None, str], Blocker] = field(default_factory=dict)
 
     def add(self, cause: ZeroCause, names: Sequence[str]) -> None:
-        """These parameters are upstream of this cause too."""
+        """Note that these parameters are upstream of this cause too."""
         key = (cause.kind, cause.node, cause.why if cause.node is None else "")
         blocker = self._by_cause.setdefault(key, Blocker(cause, []))
         if blocker.cause.why == "zeros-out" and cause.why == "flat":

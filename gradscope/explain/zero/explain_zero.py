@@ -268,7 +268,7 @@ def _may_pass(cause: ZeroCause) -> bool:
 def _arrived(
     blockers: Sequence[Blocker], later: Callable[[], Collection[str] | None] | None
 ) -> tuple[dict[str, int], int]:
-    """After how many optimizer steps each name had a gradient, and how many were made."""
+    """Return after how many optimizer steps each name had a gradient, and the number of steps."""
     left = {name for blocker in blockers for name in blocker.upstream}
     arrived: dict[str, int] = {}
     for step in range(1, _STEPS + 1):

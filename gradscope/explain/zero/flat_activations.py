@@ -46,7 +46,7 @@ class NodeReplay:
         return sent is not None and bool(sent.any())
 
     def scaled(self) -> Gradients:
-        """The same gradients, larger by a power of two."""
+        """Return the same gradients, multiplied by a power of two."""
         most = self.largest
         if not most:
             return self.got
@@ -110,12 +110,14 @@ class ZeroCause:
     figures: tuple[tuple[str, Any], ...] = ()
 
     def figure(self, name: str) -> Any:
-        """One of the figures; None where it is not known."""
+        """Return one of the figures; None if unknown."""
         return dict(self.figures).get(name)
 
 
 def curved(replay: NodeReplay, operation: Operation) -> ZeroCause:
-    """Of an activation with a slope everywhere: flat at an end, or too small a product."""
+    """Return the cause at an activation with a slope everywhere: a flat end, or too small a
+    product.
+    """
     slopes = replay.slopes()
     steepest = None
     if slopes is not None:
@@ -134,7 +136,7 @@ def curved(replay: NodeReplay, operation: Operation) -> ZeroCause:
 
 
 def normalised(replay: NodeReplay, operation: Operation) -> ZeroCause:
-    """Of a softmax: certain of one entry, or given the same gradient for all."""
+    """Return the cause at a softmax: certain of one entry, or an equal gradient for all."""
     node, log = replay.node, operation.has(Trait.LOGITS)
     result = saved(node, "result")
     certain = False

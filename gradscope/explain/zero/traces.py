@@ -166,7 +166,7 @@ class BackwardTrace:
         return self._passed[self._number[node]].kept
 
     def points(self) -> dict[torch.Tensor, list[ZeroPoint]]:
-        """For every leaf whose gradient is zero: where the gradients on the way to it end."""
+        """Return for every leaf with a zero gradient the points at which gradients to it end."""
         found: list[ZeroPoint] = []
         bits: dict[ZeroPoint, int] = {}
         masks = [0] * len(self.nodes)

@@ -92,7 +92,7 @@ def _by_design(subject: Subject) -> AxisResult | None:
 
 
 def _trial(subject: Subject) -> Trial | None:
-    """Few samples, of which the middle one stays."""
+    """Return few samples; the middle one stays."""
     rows = subject.rows
     count, base = subject.small()
     control = count // 2

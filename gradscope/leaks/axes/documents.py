@@ -16,7 +16,9 @@ _ADVICE = "mask all pairs of positions whose document differs"
 
 
 def judge(subject: Subject) -> AxisResult:
-    """In each row one document gets other content: the others may not change."""
+    """Judge documents: in each row one document gets other content, and the others must not
+    change.
+    """
     named = [one for one in subject.meaning.of(DOCUMENTS) if one.time is not None]
     if not named:
         return not_judged("documents", "no input assigns a document to each position")

@@ -106,7 +106,7 @@ def _trial(subject: Subject, labels: list[Given]) -> Trial:
 
 
 def _beside(subject: Subject, base: Tensors, count: int) -> Tensors:
-    """Other inputs: a result that does not differ here is made of labels alone."""
+    """Return other inputs: a result that does not differ here depends on labels alone."""
     every = torch.ones(count, dtype=torch.bool)
     new = dict(base)
     for one in subject.meaning.sources:

@@ -15,7 +15,7 @@ _ADVICE = "leave out positions, and reduce without an order: sum, mean, max"
 
 
 def judge(subject: Subject) -> AxisResult:
-    """The elements change places: the outputs must do so too, or stay as they are."""
+    """Judge order: elements change places, and the outputs must follow or stay."""
     if "order" not in subject.wishes.asked:
         return not_judged("order", "judged on demand only", "say so: `--axis order=1`")
     dim = subject.wishes.axes.get("order", 1)

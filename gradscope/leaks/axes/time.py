@@ -160,7 +160,7 @@ def _ahead(subject: Subject, found: Change) -> int:
 
 
 def _alone(subject: Subject) -> int:
-    """The same by one forward pass in which each row has one input changed."""
+    """Return the same by one forward pass with one input changed in each row."""
     rows, positions = subject.rows, subject.positions
     masked = {one.row for one in subject.masked}
     free = [row for row in range(rows.count) if row not in masked]

@@ -23,7 +23,7 @@ class Inferred:
     target: Any = None
 
     def with_gradients(self) -> Inferred:
-        """The same with each floating tensor a leaf that requires a gradient."""
+        """Return the same with each floating tensor as a leaf that requires a gradient."""
         return dataclasses.replace(self, input=_requiring(self.input))
 
 

@@ -140,7 +140,7 @@ def _unheard() -> Iterator[None]:
 
 
 def _memory(tensor: Tensor) -> int:
-    """The same number for a tensor and for its views."""
+    """Return an equal number for a tensor and its views."""
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else 0
 
 

@@ -25,7 +25,7 @@ def infer_demo(context: Context, batch: int | None) -> Inferred:
 
 
 def infer_torchvision(context: Context, batch: int | None) -> Inferred:
-    """By the model's category, in the size of its weights."""
+    """Infer the input by the model's category, in the size of its weights."""
     category = context.kind.category
     if category == "detection":
         return _detection(context, batch or 2)
@@ -37,7 +37,7 @@ def infer_torchvision(context: Context, batch: int | None) -> Inferred:
 
 
 def infer_timm(context: Context, batch: int | None) -> Inferred:
-    """In the size of timm's own data config."""
+    """Infer the input in the size of timm's data config."""
     data = context.kind.data_config or context.kind.pretrained_cfg or {}
     channels, *size = data.get("input_size", (3, _SIDE, _SIDE))
     patches = getattr(context.model, "patch_embed", None)

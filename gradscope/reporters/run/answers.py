@@ -74,7 +74,7 @@ def answers(
 def _with_causes(
     found: Sequence[TrainingFinding], every: Sequence[TrainingFinding]
 ) -> list[TrainingFinding]:
-    """These findings and those that they follow from, in the order of all."""
+    """Return these findings and their causes, in the order of all."""
     explained = explanations(every)
     wanted = {id(one) for one in found}
     wanted |= {id(explained[id(one)]) for one in found if id(one) in explained}

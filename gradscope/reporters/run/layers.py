@@ -83,7 +83,7 @@ def table(history: RunHistory, title: str, view: View) -> Table | None:
 
 
 def _series(history: RunHistory, title: str) -> Sequence[LayerSeries]:
-    """Those of a table; of heads and experts reduced to one figure."""
+    """Return the series of a table; heads and experts are reduced to one figure."""
     if title not in PROBES:
         return history.calls if title == "calls" else history.parameters
     parts: Sequence[TransformerSeries] = getattr(history, title)

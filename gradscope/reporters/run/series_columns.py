@@ -113,7 +113,7 @@ class SeriesRow:
         return found
 
     def ends(self, measure: str) -> list[tuple[float | None, bool]]:
-        """Its first and its last value, one where there is one, and whether each was NaN or Inf."""
+        """Return the first and the last value (one if there is one), and True for NaN or Inf."""
         steps, values, lost = self.course(measure)
         places = (0, -1) if len(steps) > 1 else (0,) if steps else ()
         return [(values[i], steps[i] in lost) for i in places]

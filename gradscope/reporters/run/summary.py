@@ -29,7 +29,7 @@ def backwards_of(step: TrainingStep) -> str:
 
 
 def backwards_over(steps: Sequence[TrainingStep]) -> str:
-    """The same of many steps; nothing where each has one backward."""
+    """Return the same for many steps; "" if each has one backward."""
     having = [step for step in steps if step.losses]
     notes = {backwards_of(step) for step in having}
     if len(notes) < 2:

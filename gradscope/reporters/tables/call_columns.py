@@ -221,7 +221,7 @@ def tone(row: object, text: str) -> str:
 
 
 def gradient_tone(row: object, text: str) -> str:
-    """The same for a gradient's norm, where exactly zero is news."""
+    """Return the colour of a gradient's norm, for which exactly zero is a warning."""
     return "warn" if text == "0" else tone(row, text)
 
 

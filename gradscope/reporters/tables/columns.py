@@ -54,7 +54,7 @@ def words(
 def figure(
     key: str, value: Callable[[Row], Any], text: Callable[[Any], str] = number, **more: Any
 ) -> Column[Row]:
-    """A column of numbers, each of which ``text`` writes; a row without one is empty."""
+    """Return a column of numbers, formatted by ``text``; a row without a value is empty."""
 
     def show(row: Row) -> str:
         exact = value(row)
@@ -302,7 +302,7 @@ _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number_remarks(remarks: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
-    """For each row its marks, and the sentences in order; equal remarks share a number."""
+    """Return the marks of each row, and the sentences in order; equal remarks share a number."""
     numbers: dict[str, str] = {}
     marks = []
     for of_row in remarks:

@@ -105,7 +105,7 @@ def _within(name: str, view: View) -> bool:
 
 
 def _parameters(report: Report, view: View) -> list[parameter_columns.ParameterRow]:
-    """Those whose module the view shows."""
+    """Return the parameters whose module the view shows."""
     return [
         parameter_columns.ParameterRow(stats)
         for stats in report.parameters
@@ -216,7 +216,7 @@ NO_CALLS = "no calls were recorded"
 
 
 def tables(report: Report, view: View) -> Iterator[Table]:
-    """Those that hold something."""
+    """Yield the tables with rows."""
     if len(view.tables) > 1:
         for name in view.tables:
             yield from tables(report, replace(view, table=name))

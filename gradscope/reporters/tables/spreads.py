@@ -18,7 +18,7 @@ _ROWS, _CELLS = 20, 12
 
 
 def histogram_tables(histograms: Sequence[Histogram]) -> Iterator[Table]:
-    """One for each histogram."""
+    """Yield a table for each histogram."""
     for histogram in histograms:
         yield _histogram(histogram)
 

@@ -35,7 +35,7 @@ def render(history: RunHistory, view: View) -> str:
 
 
 def table(history: RunHistory, view: View) -> Table:
-    """Its header and its rows."""
+    """Return the header and the rows."""
     names = {model.id: model.name or model.type for model in history.models}
     if view.table == "findings":
         return FINDINGS, _findings(history, names)

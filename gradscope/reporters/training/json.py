@@ -98,7 +98,7 @@ def _series(series: LayerSeries) -> str:
 
 
 def _parts(series: TransformerSeries) -> str:
-    """Of each head or expert there is a list in the list of steps."""
+    """Return the lists of each head or expert, over the steps."""
     data = {"model": series.model, "name": series.name, "call": series.call}
     if series.part:
         data["part"] = series.part
@@ -118,7 +118,7 @@ def _norms(norms: NormSeries) -> dict[str, Any]:
 
 
 def _short(norms: array[float]) -> list[float | None]:
-    """Without the digits that float32 does not have."""
+    """Return the norms without digits beyond float32."""
     known = map(number_or_none, norms)
     if norms.typecode != "f":
         return list(known)

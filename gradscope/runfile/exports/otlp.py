@@ -70,7 +70,7 @@ class Collector:
         """OpenTelemetry has no files."""
 
     def close(self) -> None:
-        """Nothing waits."""
+        """Close nothing: no row waits."""
 
     def _send_points(self, points: dict[str, list[dict[str, Any]]]) -> None:
         metrics = [{"name": key, "gauge": {"dataPoints": some}} for key, some in points.items()]
@@ -134,7 +134,7 @@ def _address(place: str) -> str:
 
 
 def check(place: str) -> None:
-    """Before anything runs.
+    """Check the address before anything runs.
 
     Raises:
         OptionError: the place is no address of a collector.

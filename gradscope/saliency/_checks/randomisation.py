@@ -75,7 +75,7 @@ def _from_the_output(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _stops(layers: int, stages: int) -> list[int]:
-    """After how many layers the map is made again: after the first one, and evenly on."""
+    """Return the numbers of layers after which the map is computed: one, and evenly on."""
     stops = {min(1, layers), *(round(layers * k / (stages - 1)) for k in range(1, stages))}
     return sorted(stops - {0})
 

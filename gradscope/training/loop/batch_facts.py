@@ -16,7 +16,7 @@ _FEWEST = 4
 
 
 class _Facts:
-    """Of one model."""
+    """Facts on one model."""
 
     def __init__(self) -> None:
         self.batches = self.alike = self.outputs = self.constant = 0
@@ -47,7 +47,7 @@ class BatchFacts:
         facts.open = 0 if alike else count
 
     def returned(self, model: int, output: object) -> None:
-        """It has returned this."""
+        """Note a model's output."""
         facts = self._of.get(model)
         if facts is None or not facts.open:
             return

@@ -58,7 +58,7 @@ def broadcast(node: Node) -> Broadcast | None:
 
 
 def _of_tensors(first: torch.Tensor, second: torch.Tensor) -> tuple[Shape, Shape, Shape] | None:
-    """Of a loss function: it expands both sides before it compares them."""
+    """Return the shapes broadcast in a loss function, which expands both sides first."""
     shape = tuple(first.shape)
     if not _square(shape) or second.shape != first.shape:
         return None
@@ -70,7 +70,7 @@ def _of_tensors(first: torch.Tensor, second: torch.Tensor) -> tuple[Shape, Shape
 
 
 def _of_nodes(node: Node) -> tuple[Shape, Shape, Shape] | None:
-    """Of arithmetic: the graph knows the sides that ask for a gradient."""
+    """Return the shapes broadcast in arithmetic, from the graph's sides that need a gradient."""
     result = shape_of(node)
     if result is None or not _square(result):
         return None

@@ -34,7 +34,7 @@ class _Of:
         self.waiting: list[tuple[torch.Tensor, float]] = []
 
     def add(self, norm: float, bound: float) -> None:
-        """They had this norm, and have that now, or less."""
+        """Note a clip: the norm before, and the bound of the norm after."""
         if not math.isfinite(norm) or norm <= 0:
             return
         factor = min(norm / bound, _MOST) if bound > 0 else 1.0

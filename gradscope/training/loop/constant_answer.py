@@ -51,7 +51,7 @@ class ConstantAnswer:
 
     @property
     def entropy(self) -> float | None:
-        """In nats, of the classes' frequencies; None where they are not known."""
+        """Return the entropy of the classes' frequencies in nats; None if unknown."""
         if self._counts is None or not self._fits:
             return None
         shares = self._counts.double() / self._counts.sum()

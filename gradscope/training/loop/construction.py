@@ -34,7 +34,7 @@ class Made(NamedTuple):
 
     @property
     def line(self) -> str:
-        """As ``net.py:12``."""
+        """The line as ``net.py:12``."""
         return str(ScriptLine(self.file, self.number_of_line))
 
 
@@ -65,8 +65,9 @@ def observe_registrations(observer: RegistrationObserver, patches: ExitStack) ->
 
 @dataclass(slots=True)
 class _Lines:
-    """Of one module: the line that called its class, the first that made it another's child, and
-    those that set its parameters."""
+    """Lines of one module: the line that called its class, the first that made it a child, and
+    those that set its parameters.
+    """
 
     of: weakref.KeyedRef[int, nn.Module]
     called: Made | None = None
@@ -80,7 +81,7 @@ class _Lines:
 
 
 class Construction:
-    """Remembers lines by the modules, of which it keeps none alive.
+    """Stores lines by module, without keeping a module alive.
 
     No weak reference is made to a parameter: ``torch.utils.swap_tensors`` refuses tensors that have
     one. A copy (``copy.deepcopy``) or what was unpickled registers nothing: its line is not known.

@@ -144,7 +144,7 @@ def _digest(module: nn.Module) -> str:
 
 
 def _buffers(module: nn.Module) -> str:
-    """Of the running statistics, and whatever else has numbers."""
+    """Return a fingerprint of floating buffers, such as running statistics."""
     return combined(fingerprints([one for one in module.buffers() if one.is_floating_point()]))
 
 

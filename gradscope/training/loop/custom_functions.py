@@ -45,7 +45,7 @@ class CustomFunctions:
         self._found: list[LoopFunction] = []
 
     def sample_begins(self, keep: Callable[[type, Sequence[Any]], None]) -> None:
-        """From now on ``keep`` is called with the arguments of each function's forward.
+        """Call ``keep`` with the arguments of each function's forward from now on.
 
         Where one raises in a sampled step, its traceback has a frame of ours in it.
         """
@@ -97,7 +97,7 @@ class CustomFunctions:
                 )  # fmt: skip
 
     def records(self) -> tuple[LoopFunction, ...]:
-        """Those whose backward is wrong."""
+        """Return the functions with a wrong backward."""
         return tuple(self._found)
 
     def _wrap(self, kind: Any, keep: Callable[[type, Sequence[Any]], None]) -> None:

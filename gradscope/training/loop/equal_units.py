@@ -37,7 +37,7 @@ class EqualWeights:
             self._filled[id(tensor)] = line
 
     def read(self, models: Iterable[Model]) -> None:
-        """The weights as they are in a sampled step, before the update."""
+        """Read the weights in a sampled step, before the update."""
         for model in models:
             for parameter, named in named_parameters(model.module).items():
                 key = model.id, named.name
@@ -60,7 +60,7 @@ class EqualWeights:
             known.moved = known.moved or not torch.equal(known.first, rows[0])
 
     def records(self, models: Iterable[Model]) -> Iterator[EqualUnits]:
-        """Those whose rows were equal in all readings, though they have moved."""
+        """Yield the weights whose rows were equal in all readings, though they have moved."""
         for model in models:
             places: Callable[[str], str | None] = self._places(model.module)
             for (number, name), one in self._equal.items():

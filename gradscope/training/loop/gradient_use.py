@@ -85,7 +85,7 @@ class GradientUse:
         self._called = True
 
     def step_begins(self, held: Iterable[nn.Parameter]) -> frozenset[str]:
-        """The facts of the step that begins, with the gradients as they are now."""
+        """Return the facts of the step that begins, from the present gradients."""
         facts = set()
         now, used = self._state(), self._used
         if now is None:

@@ -15,7 +15,7 @@ _MANY = 64
 
 
 class HeldParameters:
-    """Of the parameters that one optimizer holds, by their ids: the optimizer keeps them alive.
+    """Facts on the parameters of one optimizer, by their ids: the optimizer keeps them alive.
 
     Attributes:
         without: those that had no gradient at any of its steps; None before the first.
@@ -78,7 +78,7 @@ class HeldParameters:
 
     @property
     def rises(self) -> bool:
-        """As above."""
+        """True if the learning rate rises at regular steps, the latest of them recent."""
         return self._rose and self.steps - self._changed <= 1.5 * self._gap
 
     def _rate(self, rate: float) -> None:
@@ -95,7 +95,7 @@ class HeldParameters:
             self.gone = self.steps
 
     def step_ended(self) -> None:
-        """It has."""
+        """Note the end of a step."""
         for parameter, version in self._frozen:
             if parameter._version != version:
                 self.moved[id(parameter)] = self.moved.get(id(parameter), 0) + 1
@@ -117,7 +117,8 @@ class HeldParameters:
         self.zero = now
 
     def zeros(self) -> set[int]:
-        """Those whose gradient was zero in the last readings: in half of all, or in 64.
+        """Return the parameters whose gradient was zero in the last readings: in half of all, or in
+        64.
 
         Fewer in a row come and go, as of experts that the data choose.
         """
@@ -128,7 +129,7 @@ class HeldParameters:
         }
 
     def readings_since(self, parameter: int) -> int:
-        """In how many of the last readings it was zero."""
+        """Return in how many of the last readings a parameter's gradient was zero."""
         return self.readings - self.zero[parameter][0] + 1
 
     def are_scaled(self, before: float | None, after: float | None, scale: float | None) -> bool:

@@ -83,7 +83,7 @@ class Loop:
     # ---------------------------------------------------------------- moments
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
-        """It has no parameters yet."""
+        """Note a new optimizer, which has no parameters yet."""
         self.optimizer_uses.add(optimizer, script_line(), self._construction.now())
 
     def module_set(self, owner: nn.Module, name: str, module: nn.Module) -> None:

@@ -85,7 +85,7 @@ class LossGraphs:
             self._open.append(_SEQUENCE())
 
     def returned(self) -> None:
-        """It has returned."""
+        """Note the end of a model's call."""
         if self._open:
             self._calls.append((self._open.pop(), _SEQUENCE()))
 
@@ -173,7 +173,7 @@ class LossGraphs:
         found.inside = any(start <= number < end for start, end in self._calls)
 
     def operations(self) -> tuple[LossOperation, ...]:
-        """Those that no script can mean."""
+        """Return the operations that are mistakes in any script."""
         return tuple(
             LossOperation(
                 kind=kind, name=name, shapes=one.shapes,

@@ -62,7 +62,7 @@ def shape_of(node: Node, output: int = 0) -> Shape | None:
 
 
 def operations(root: Node) -> Iterator[Node]:
-    """Those of a loss, each once, the loss's own first."""
+    """Yield the operations of a loss, each once, the loss's own first."""
     stack, seen = [root], {root}
     while stack and len(seen) < _MOST:
         node = stack.pop()

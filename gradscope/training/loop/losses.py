@@ -47,7 +47,7 @@ class Losses:
 
     @property
     def course(self) -> Course | None:
-        """That of all losses; None where there were too few."""
+        """Return the course of all losses; None if there were too few."""
         return self._blocks.course
 
     def backward_begins(self, roots: Sequence[object], loss: float | None) -> frozenset[str]:

@@ -37,7 +37,7 @@ class ModelUse:
         self._plain: dict[tuple[str, str], tuple[Callable[[], torch.Tensor | None], int]] = {}
 
     def evaluated(self, module: nn.Module) -> None:
-        """It is called without gradients."""
+        """Note a call without gradients."""
         self.evaluations += 1
         if self.evaluations & (self.evaluations - 1) == 0:  # the 1st, 2nd, 4th …: it reads memory
             self.compare(module)
@@ -136,7 +136,7 @@ class ModelUses:
         return known
 
     def records(self) -> tuple[LoopModel, ...]:
-        """Those that are alive, and those that were at the last record."""
+        """Return the records of live models, and of models that lived at the last record."""
         held = {id(parameter) for parameter in self._optimizers.held()}
         for model in self._models:
             module = model.module
@@ -198,19 +198,19 @@ class ModelUses:
 
 
 def signature(module: nn.Module) -> object:
-    """The same of two models of one class whose parameters have the same shapes."""
+    """Return a key that two models of one class and equal parameter shapes share."""
     return type(module), tuple(tuple(parameter.shape) for parameter in _parameters(module))
 
 
 def digest(module: nn.Module) -> str:
-    """Of one parameter, the last that trains: whoever updates a model updates that."""
+    """Return a digest of the last trainable parameter, which any update of the model changes."""
     plain = plain_parameters(module)
     plain = [one for one in plain if one.requires_grad] or plain
     return fingerprints(plain[-1:])[0] if plain else ""
 
 
 def plain_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """Those whose numbers can be read."""
+    """Return the parameters with readable numbers."""
     return [one for one in _parameters(module) if _is_plain(one)]
 
 
@@ -220,5 +220,5 @@ def _is_plain(parameter: nn.Parameter) -> bool:
 
 
 def _parameters(module: nn.Module) -> list[nn.Parameter]:
-    """Those that have a shape by now."""
+    """Return the parameters with a known shape."""
     return [one for one in module.parameters() if not is_lazy(one)]

@@ -17,13 +17,13 @@ _Layers = list[weakref.ref[nn.Module]]
 
 
 class Modes:
-    """Of calls with gradients ("call") and without ("evaluation") the facts are:
+    """Facts on calls with gradients ("call") and without ("evaluation"):
 
     - "train", "eval": the mode of the model itself
     - "norm-off", "dropout-off" (of a call): no such layer of the model is in train mode, though the
       model has some, and no parameter of it is frozen
     - "norm-on", "dropout-on" (of an evaluation): such layers are in train mode
-    - "repeated" (of an evaluation): it is given the same tensor as the one before
+    - "repeated" (of an evaluation): its input is the same tensor as in the one before
     """
 
     def __init__(self) -> None:

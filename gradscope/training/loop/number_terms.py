@@ -94,7 +94,7 @@ def _is_plain(factor: ast.expr) -> bool:
 
 
 def _set_before(term: ast.expr, scope: ast.AST, line: int) -> ast.Call | None:
-    """The same where a variable of the term was set by such a call, last before the line."""
+    """Return such a call that set a variable of the term, the last before the line."""
     if isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult | ast.Div):
         if _is_plain(term.left) and _is_plain(term.right):
             return _set_before(term.left, scope, line) or _set_before(term.right, scope, line)

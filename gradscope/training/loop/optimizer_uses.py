@@ -54,14 +54,14 @@ class OptimizerUses:
         self.every: list[tuple[weakref.ref[Optimizer], OptimizerUse]] = []
 
     def __iter__(self) -> Iterator[tuple[Optimizer, OptimizerUse]]:
-        """Those that are alive."""
+        """Iterate over the live optimizers."""
         return iter(list(self._of.items()))
 
     def __bool__(self) -> bool:
         return bool(self._of)
 
     def others(self, than: Optimizer | None = None) -> Iterator[OptimizerUse]:
-        """Those beside one; none where there is only one: in every step."""
+        """Yield the uses of the other optimizers; none if there is only one: in every step."""
         if len(self._of) > 1:
             yield from (use for optimizer, use in self if optimizer is not than)
 
@@ -103,7 +103,9 @@ class OptimizerUses:
         return [parameter for one in mine.refs if (parameter := one()) is not None]
 
     def records(self) -> Iterator[LoopOptimizer]:
-        """Those that are alive, and those that were at the last record, in the order made."""
+        """Yield the records of live optimizers, and of those that lived at the last record, in
+        order of creation.
+        """
         alive = [one for one in self._optimizers.alive() if inner(one) is one]
         counts = Counter(id(p) for one in alive for p in self._optimizers.known(one).held)
         names = self._named_parameters()
@@ -155,7 +157,7 @@ class OptimizerUses:
             yield mine.record
 
     def _named_parameters(self) -> dict[int, tuple[int, str]]:
-        """By identity, the parameters of all models: the model's number, and the name there."""
+        """Return by identity the model's number and the name of every parameter."""
         return {
             id(parameter): (model.id, named.name)
             for model in self._models

@@ -1,4 +1,4 @@
-"""The parameters of which a fact holds at every step of a loop so far."""
+"""The parameters with a fact that held at every step of a loop so far."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ParameterRecords:
         self._last_unheld: dict[int, LoopParameter] = {}
 
     def records(self) -> Iterator[LoopParameter]:
-        """Those of which a fact holds; of optimizers and models that are gone, as it was last."""
+        """Yield parameters with a fact; for dead optimizers and models, the last one known."""
         found = dict(self._alive())
         for reference, mine in self._uses.every:
             if reference() is not None:

@@ -50,7 +50,7 @@ class LoopObserver(RegistrationObserver, Protocol):
         """A learning-rate scheduler is under construction."""
 
     def epoch_begins(self, loader: DataLoader[Any]) -> None:
-        """A data loader is iterated over anew."""
+        """Note a new iteration over a data loader."""
 
     def batch_drawn(self, iterator: object, indices: object) -> None:
         """An iterator of a data loader drew the indices of a batch from its sampler."""

@@ -19,7 +19,8 @@ _MOST = 16
 def plain_tensors(
     model: nn.Module, held: Collection[int]
 ) -> Iterator[tuple[PlainTensor, torch.Tensor]]:
-    """Those whose leaves have a gradient and are neither registered nor in an optimizer.
+    """Yield plain tensors with leaves that get a gradient and are neither registered nor in an
+    optimizer.
 
     ``nn.Parameter(…).unsqueeze(0)`` is one: what is kept is the result, and no parameter.
 

@@ -15,7 +15,7 @@ from gradscope.training.loop.script_lines import ScriptLine, call_of, script_lin
 
 
 class _Seen:
-    """One of them: where it was made, and its number of steps at the last sample."""
+    """One scheduler: the place that made it, and its number of steps at the last sample."""
 
     __slots__ = ("epoch", "made", "name", "record", "ref", "steps")
 

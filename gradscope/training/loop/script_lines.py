@@ -51,6 +51,6 @@ def written_assignment(name: str) -> str | None:
 
 
 def written_call(name: str, method: str) -> str | None:
-    """The same in the file of the main module."""
+    """Return the line of the call in the main module's file."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return None if file is None else call_of(name, method, file)

@@ -35,7 +35,7 @@ _FEWEST = 8
 
 
 class TargetsOfLayer:
-    """Of the losses on one layer's scores."""
+    """Targets of the losses on one layer's scores."""
 
     def __init__(self, loss: str, classes: int) -> None:
         self.loss, self.classes = loss, classes
@@ -184,7 +184,7 @@ class Targets:
         return tuple(one.record() for one in self._of.values())
 
     def followed(self) -> None:
-        """Those of one backward more were read because they were suspect."""
+        """Note that the targets of one more backward were read, because they were suspect."""
         self._more -= 1
 
 

@@ -169,7 +169,7 @@ class NanDetector:
         self._plans.held.clear()
 
     def sampled_lines(self, roots: Sequence[torch.Tensor]) -> None:
-        """In a step that keeps stacks, at the beginning of its backward: remember the lines."""
+        """Learn the lines in a step that keeps stacks, at the beginning of its backward."""
         part = loss_part(roots, self._spans())
         self._lines.learn(part)
         self._plans.learn(part, self._made(roots))

@@ -104,7 +104,9 @@ def _origin(
 
 
 def _innermost(calls: Sequence[ModuleCall]) -> list[ModuleCall]:
-    """Without modules that contain another one of them: they only pass its result on."""
+    """Return the calls without modules that contain another of them: they only pass its result
+    on.
+    """
     names = {call.name for call in calls}
     return [call for call in calls if not any(_is_inside(name, call.name) for name in names)]
 

@@ -101,7 +101,7 @@ class RecordedCall:
         self._start = _SEQUENCE()
 
     def ended(self, output: Any) -> None:
-        """It returned: from now on the gradients of its results are observed."""
+        """Note the end of the call, and observe its results' gradients."""
         self.end = _SEQUENCE()
         if isinstance(output, torch.Tensor) and output.output_nr == 0:
             node = output.grad_fn
@@ -226,7 +226,7 @@ class RecordedCall:
 
 
 def cloned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """The same arguments on their own tensors, which are leaves."""
+    """Return the same arguments on new tensors, which are leaves."""
 
     def clone(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)

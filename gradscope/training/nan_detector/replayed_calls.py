@@ -74,7 +74,7 @@ def rerun_results(call: RecordedCall) -> list[torch.Tensor] | None:
 
 @contextmanager
 def as_it_began(call: RecordedCall) -> Iterator[tuple[nn.Module, Any, Any]]:
-    """Everything as it was at the entry of a call; after the block as it was before it.
+    """Restore the state at the entry of a call for the block, then the present state.
 
     Whether it drew numbers with an unknown random state is noted on the call.
     """
@@ -120,7 +120,9 @@ def _arguments(args: Any, kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def paired(
     call: RecordedCall, output: Any
 ) -> Iterator[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]:
-    """For each backward that reached the call: its results, and the gradients that arrived."""
+    """Yield the call's results and the gradients that arrived, for each backward that reached
+    it.
+    """
     results = [t for t in tensors_of((output,)) if t.grad_fn is not None]
     # Its nodes are those of the first run, in the same order.
     nodes = dict(zip(dict.fromkeys(t.grad_fn for t in results), call.nodes, strict=False))

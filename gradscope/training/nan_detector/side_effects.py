@@ -100,7 +100,7 @@ class SideEffects:
             self._narrow()
 
     def _narrow(self) -> None:
-        """From now on the snapshot has only the state that was seen to change."""
+        """Reduce the snapshot to the state that changed in the first calls."""
         self.learning = False
         self._python, self._numpy = "python" in self._seen, "numpy" in self._seen
         self.draws = "torch" in self._seen

@@ -57,7 +57,7 @@ class SingularNodes:
 
     @staticmethod
     def of(part: LossPart, made: int) -> SingularNodes:
-        """Those of a loss."""
+        """Return the singular nodes of a loss."""
         wanted = [i for i, node in enumerate(part.nodes) if _singular(node)][:_MOST]
         kept = set(range(min(_COMPARED, len(part.nodes))))
         for number in wanted:

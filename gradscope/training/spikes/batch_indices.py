@@ -50,7 +50,7 @@ class BatchIndices:
         self._latest = weakref.ref(iterator)
 
     def of_calls(self, counts: Sequence[int | None], backwards: int) -> list[list[int] | None]:
-        """Of the samples of each call in a step; None where not known.
+        """Return the dataset indices of the samples of each call in a step; None if unknown.
 
         A batch may be cut into the calls, each call may have a batch, with a backward of its own,
         or all calls have the same, as in a siamese network.
@@ -69,7 +69,7 @@ class BatchIndices:
         return [latest] * len(counts)
 
     def last(self, batches: int) -> list[list[int] | None]:
-        """Of the last batches that were given to the script, in order; None where not known."""
+        """Return the dataset indices of the script's last batches, in order; None if unknown."""
         iterator = None if self._latest is None else self._latest()
         unknown: list[list[int] | None] = [None] * batches
         drawn = None if iterator is None else self._drawn.get(iterator)

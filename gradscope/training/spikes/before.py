@@ -74,7 +74,7 @@ class StepsBefore:
         self.gradient.add(current.gradient_norm)
 
     def signals(self, optimizer: Optimizer) -> tuple[SpikeSignals, ...]:
-        """Of the steps before, and of the one that was added last, with its weights."""
+        """Return the signals of the steps before, and of the latest one, with its weights."""
         held = [p for group in optimizer.param_groups for p in group["params"]]
         group = optimizer.param_groups[0]
         plain = type(optimizer).__name__ == "SGD" and not group.get("momentum")

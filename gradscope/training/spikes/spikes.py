@@ -145,7 +145,7 @@ class Spikes:
     def gradients_ready(
         self, step: int, optimizer: Optimizer, known: ObservedOptimizer, current: CurrentStep
     ) -> None:
-        """Before the update: keep the step if it stands out."""
+        """Keep the step if it stands out; called before the update."""
         before = self._before.get(known.name)
         if before is None:
             before = self._before[known.name] = StepsBefore()
@@ -311,7 +311,7 @@ class Spikes:
         indices: list[int] | None,
         notes: list[str],
     ) -> CallSamples:
-        """With each sample's loss and its index in the dataset."""
+        """Return the samples with their losses and indices in the dataset."""
         count = len(found.samples)
         rows = self._losses[place] if len(self._losses) == calls else None
         if len(self._losses) == 1:

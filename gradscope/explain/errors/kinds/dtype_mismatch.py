@@ -1,4 +1,4 @@
-"""Dtypes that conflict: which tensor is of which, and which of them to change."""
+"""Dtypes that conflict: the dtype of each tensor, and the one to change."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _UNITS = {letter: 1024**power for power, letter in enumerate("BKMGTPE")}
 
 
 def _asked(text: str) -> int | None:
-    """The bytes that a message says were asked for."""
+    """Return the number of bytes in a message that were requested."""
     if found := _CPU.search(text):
         return int(found[1])
     if found := _ASKED.search(text):
