@@ -140,7 +140,7 @@ def _gradient(climbed: Tensor, pixels: Tensor, layer: Layer) -> Tensor:
         (gradient,) = torch.autograd.grad(climbed, pixels, allow_unused=True)
     if gradient is None:
         raise OptionError(
-            f"no gradient of `{layer.title}` reaches the input: it is cut off from it",
+            f"no gradient of `{layer.title}` reaches the input: an operation cuts the graph",
             help="`gradscope why MODEL` finds the cut",
         )
     return gradient

@@ -74,7 +74,7 @@ def line_height(size: int) -> int:
 
 
 def wrapped(text: str, size: int, width: int) -> list[str]:
-    """Text on as many lines as ``width`` pixels ask, broken at spaces, long words anywhere."""
+    """Break text into lines of ``width`` pixels, at spaces; long words anywhere."""
     lines = [""]
     for word in drawable(text).split(" "):
         longer = f"{lines[-1]} {word}" if lines[-1] else word

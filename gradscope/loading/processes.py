@@ -199,7 +199,7 @@ def axes_of(loaded: LoadedConfig, count: int) -> dict[str, int]:
     if size != count:
         shape = " x ".join(f"{axis} {length}" for axis, length in axes.items())
         raise ConfigError(
-            f"the mesh {shape} is of {size} processes, and there are {count}",
+            f"the mesh {shape} needs {size} processes, and there are {count}",
             place=loaded.place("parallel.mesh"),
             help=f"start {size}: `torchrun --nproc-per-node {size} …`, or write another `mesh`",
         )

@@ -182,7 +182,7 @@ class Targets:
             named = all(isinstance(each, str) and each.isidentifier() for each in value)
             if kind is None or not named or not self.names.policy.permits(kind):
                 continue
-            # omegaconf's takes all of it, the others a keyword for each value.
+            # omegaconf's function takes the mapping, the others a keyword for each value.
             args, values = ([value], {}) if kind.__name__ == "DictConfig" else ([], value)
             made[word] = self.call(kind, kind.__name__, args, values, f"{key}.{word}")
             sentence = f"{key}.{word}: the mapping became `{kind.__name__}`, as {name} annotates it"

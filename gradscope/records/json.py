@@ -27,7 +27,7 @@ from gradscope.records.spike import SpikeReport
 from gradscope.references import data_as_written
 from gradscope.typeset.text import printable_json
 
-#: What a saved record is called, the command that writes one, and the command that shows it.
+#: Title of a saved record, the command that writes one, and the command that shows it.
 _WORDS: dict[type, tuple[str, str, str]] = {
     Report: ("report", "write a report with `gradscope inspect … -o report.json`", "show"),
     CheckReport: ("check", "write a check with `gradscope check … -o check.json`", "show"),

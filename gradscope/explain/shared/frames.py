@@ -112,9 +112,8 @@ def source(file: str, line: int) -> str | None:
 
 
 def outwards(frame: FrameType | None, last: CodeType | None = None) -> Iterator[FrameType]:
-    """The frames around ``frame``, itself first, up to the one that runs ``last``.
-
-    None for ``last`` is all of them.
+    """Yield ``frame`` and the frames around it, up to the one that runs ``last``; all if that is
+    None.
     """
     while frame is not None and frame.f_code is not last:
         yield frame

@@ -124,7 +124,7 @@ class BackwardTrace:
         instead of zeros, and so no operation upstream computes; a hook, or a function of the user's
         own, may not take nothing for an answer, and then all of it is run.
         """
-        # What a checkpoint runs again is part of the graph only once all of it has come by.
+        # A checkpoint's recomputation is part of the graph only once it is complete.
         short = short and not any(type(node).__name__ == CHECKPOINT for node in self.nodes)
         self._begin(short=short)
         try:

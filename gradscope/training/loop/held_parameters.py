@@ -1,4 +1,4 @@
-"""Facts that held for an optimizer's parameters in every step so far: sets that only shrink."""
+"""Facts on an optimizer's parameters that held in every step so far."""
 
 from __future__ import annotations
 

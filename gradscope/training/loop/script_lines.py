@@ -23,7 +23,9 @@ class ScriptLine:
 
 
 def script_line(within: FrameType | None = None) -> ScriptLine | None:
-    """The innermost line of the script's own that runs now, or called a frame; else a library's."""
+    """Return the innermost line of the script that runs now, or that called a frame; else a
+    library's.
+    """
     frame = nearest(within or sys._getframe(1))
     return None if frame is None else ScriptLine(frame.f_code.co_filename, frame.f_lineno)
 

@@ -146,7 +146,7 @@ def test_what_makes_no_whole_has_no_number_and_says_why(ran):
         ("tied", "`head.weight` is `embed.weight` too"),
         ("no-such-layer", "did you mean `head`?"),
         ("a-norm", "`blocks.0.norm1` is a LayerNorm, which cannot be rowwise"),
-        ("mesh", "the mesh dp 2 x tp 2 is of 4 processes, and there are 2"),
+        ("mesh", "the mesh dp 2 x tp 2 needs 4 processes, and there are 2"),
     ],
 )
 def test_what_cannot_be_spread_is_refused_by_each(ran, name, words):
