@@ -107,6 +107,13 @@ class OwnHook:
         return getattr, (nullcontext(), "__exit__")
 
 
+class TracedHook(OwnHook):
+    """A hook that becomes a part of the graph when its module is compiled."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        return None if self._function is None else self._function(*arguments)
+
+
 #: Where a module keeps its hooks on forward, and what it knows of them, all by number.
 _KEPT = (
     "_forward_hooks",
@@ -160,17 +167,23 @@ def hook_first_call(module: nn.Module, before: Callable[[], None]) -> OwnHook:
     return hook.held_by(module.register_forward_pre_hook(hook))
 
 
-def hook_calls(module: nn.Module, before: PreHook | None, after: PostHook | None) -> list[OwnHook]:
+def hook_calls(
+    module: nn.Module,
+    before: PreHook | None,
+    after: PostHook | None,
+    *,
+    kind: type[OwnHook] = OwnHook,
+) -> list[OwnHook]:
     """Hook one module like ``hooked``, until the returned hooks are removed.
 
     The call goes on with what the two return, unless that is None.
     """
     hooks = []
     if before is not None:
-        first = OwnHook(before)
+        first = kind(before)
         hooks.append(first.held_by(module.register_forward_pre_hook(first, with_kwargs=True)))
     if after is not None:
-        last = OwnHook(after)
+        last = kind(after)
         hooks.append(last.held_by(module.register_forward_hook(last, with_kwargs=True)))
     return hooks
 

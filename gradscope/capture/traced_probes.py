@@ -1,0 +1,199 @@
+"""Statistics from inside compiled modules: an operator that the compiler traces with the module.
+
+``torch.ops.gradscope.observe`` reads a tensor and returns nothing. In a graph it is one more node.
+It breaks no graph and needs no recompilation, and while its flag is off it costs one call. A hook
+on each module puts it on inputs, outputs and output gradients. The same hook runs in modules that
+are not compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradscope.capture.hooks import OwnHook, TracedHook, hook_calls
+
+#: What the operator sees: an input, an output, an output that gets a gradient, and that gradient.
+INPUT, OUTPUT, DIFFERENTIABLE, GRADIENT = range(4)
+#: Is added to these inside a graph.
+COMPILED = 4
+
+_LIBRARY = torch.library.Library("gradscope", "FRAGMENT")
+# `order` is written to on paper alone. It keeps the node in the graph, and all nodes in a row: one
+# tensor for forward and one for backward, which are two graphs.
+_LIBRARY.define("observe(Tensor x, Tensor probe, Tensor(a!) order, str path, int kind) -> ()")
+
+
+@dataclass(eq=False)
+class Probe:
+    """The probe of one module.
+
+    Attributes:
+        module: where it is.
+        see: takes what the operator saw: the probe, the tensor, its path and its kind.
+        tensor: stands for the probe in a graph, by its address. A number would be a constant there,
+            and equal blocks would no longer share their compiled code.
+    """
+
+    module: weakref.ref[nn.Module]
+    see: Callable[[Probe, Tensor, str, int], None]
+    tensor: Tensor
+    forward: Tensor
+    backward: Tensor
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook."""
+        if _is_observed():
+            for number, value in enumerate(args):
+                _look(self, value, str(number))
+            for name, value in kwargs.items():
+                _look(self, value, name)
+
+    def after(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        """Forward hook. The output goes on in containers of the same kind."""
+        return _observed(self, output, "") if _is_observed() else None
+
+
+#: All that are alive, by the address of their tensor.
+_probes: weakref.WeakValueDictionary[int, Probe] = weakref.WeakValueDictionary()
+#: How many observe now. It is the flag: the operator reads it first.
+_listening: set[int] = set()
+
+
+def add_probe(
+    module: nn.Module, see: Callable[[Probe, Tensor, str, int], None]
+) -> tuple[Probe, list[OwnHook]]:
+    """Hook a module; the hooks hold the probe."""
+    _run_as_written()
+    kind = type(module)
+    if kind.__module__.startswith(("torch.nn.", "torch.ao.")):
+        # Where the compiler gave up on the caller, it would try each of these that has a hook.
+        _skip_frames(kind.forward.__code__)
+    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    tensor, forward, backward = torch.zeros(3, 1, device=device).unbind()
+    see = torch.compiler.disable(see)
+    probe = Probe(weakref.ref(module), see, tensor.clone(), forward.clone(), backward.clone())
+    _probes[probe.tensor.data_ptr()] = probe
+    return probe, hook_calls(module, probe.before, probe.after, kind=TracedHook)
+
+
+@functools.cache
+def _run_as_written() -> None:
+    """Where these run outside a graph, they make no graph of their own; a graph may inline them."""
+    written = [Probe.before, Probe.after, TracedHook.__call__, _observe, _traced, _tap]
+    written += [_WithGradient.forward, _WithGradient.backward, _is_observed, _graph, _look]
+    codes = [function.__code__ for function in (*written, _observed)]
+    for code in codes:
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+        _skip_frames(code)
+
+
+def _skip_frames(code: CodeType) -> None:
+    from torch._dynamo import eval_frame  # takes a second: only where modules are compiled
+
+    eval_frame.skip_code(code)
+
+
+def listen(owner: object, on: bool) -> None:
+    """Turn the operator on or off for an owner of probes."""
+    (_listening.add if on else _listening.discard)(id(owner))
+
+
+def _observe(x: Tensor, probe: Tensor, order: Tensor, path: str, kind: int) -> None:
+    if _listening:
+        found = _probes.get(probe.data_ptr())
+        if found is not None:
+            found.see(found, x, path, kind)
+
+
+def _traced(x: Tensor, probe: Tensor, order: Tensor, path: str, kind: int) -> None:
+    """It returns nothing, whatever the shapes are."""
+
+
+_LIBRARY.impl("observe", _observe, "CompositeExplicitAutograd")
+_LIBRARY.impl("observe", torch.library.fallthrough_kernel, "Autograd")
+torch.library.register_fake("gradscope::observe", _traced, lib=_LIBRARY)
+_OPERATOR = torch.ops.gradscope.observe.default
+
+
+class _WithGradient(torch.autograd.Function):
+    """Its output is the same memory; in backward the operator sees the gradient.
+
+    A view of the input would do, but not for an in-place operation that follows.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, probe: Tensor, order: Tensor, path: str, kind: int) -> Tensor:
+        ctx.arguments = probe, order, path, kind
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        _OPERATOR(gradients[0], *ctx.arguments)
+        return gradients[0], None, None, None, None
+
+
+def _tap(
+    x: Tensor, probe: Tensor, forward: Tensor, backward: Tensor, path: str, graph: int
+) -> Tensor:
+    if torch._C._functorch.maybe_current_level() is not None:  # inside `torch.func`
+        return x
+    _OPERATOR(x, probe, forward, path, DIFFERENTIABLE + graph)
+    return _WithGradient.apply(x, probe, backward, path, GRADIENT + graph)  # type: ignore[no-any-return,no-untyped-call]
+
+
+# The compiler takes it as one operation, and finds the parts when it traces the backward.
+torch.compiler.allow_in_graph(_tap)
+
+
+def _is_observed() -> bool:
+    """Whether a call may be part of a training, and is not traced for another purpose."""
+    return (
+        torch.is_grad_enabled()
+        and not torch.compiler.is_exporting()
+        and not torch.jit.is_tracing()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+def _graph() -> int:
+    return COMPILED if torch.compiler.is_compiling() else 0
+
+
+def _look(probe: Probe, value: Any, path: str) -> None:
+    """The operator sees each tensor in plain containers."""
+    kind = type(value)
+    if kind is Tensor or kind is nn.Parameter:
+        _OPERATOR(value, probe.tensor, probe.forward, path, INPUT + _graph())
+    elif kind is tuple or kind is list:
+        for number, part in enumerate(value):
+            _look(probe, part, f"{path}.{number}")
+
+
+def _observed(probe: Probe, value: Any, path: str) -> Any:
+    """What a module returned, each of its tensors observed."""
+    kind = type(value)
+    if kind is Tensor or kind is nn.Parameter:
+        tensor, order = probe.tensor, probe.forward
+        if value.requires_grad:
+            return _tap(value, tensor, order, probe.backward, path, _graph())
+        _OPERATOR(value, tensor, order, path, OUTPUT + _graph())
+        return value
+    start = f"{path}." if path else ""
+    if kind is list or kind is tuple:
+        parts = [_observed(probe, part, f"{start}{n}") for n, part in enumerate(value)]
+        return parts if kind is list else tuple(parts)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return kind(*[_observed(probe, getattr(value, n), f"{start}{n}") for n in value._fields])
+    if kind is dict:
+        return {name: _observed(probe, part, f"{start}{name}") for name, part in value.items()}
+    return value
