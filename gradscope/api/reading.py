@@ -132,7 +132,8 @@ def _between_ranks(run: RunFile) -> tuple[TrainingFinding, ...]:
 
 def _seen(history: RunHistory, settings: RuleSettings, *, ranks: bool) -> Seen:
     """Collect the facts of the run that rules read."""
-    seen = Seen(settings, ranks, cut=history.run.cut is not None)
+    probed = bool(history.run.options.get("compiled"))
+    seen = Seen(settings, ranks, cut=history.run.cut is not None, probed=probed)
     optimizers = {step.step: step.optimizer for step in history.steps}
     for step in history.steps:
         seen.add_step(step)

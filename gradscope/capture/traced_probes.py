@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
@@ -25,7 +25,10 @@ INPUT, OUTPUT, DIFFERENTIABLE, GRADIENT = range(4)
 #: Is added to these inside a graph.
 COMPILED = 4
 
-_LIBRARY = torch.library.Library("gradscope", "FRAGMENT")
+_COMPILER: Any = torch.compiler  # it has no types, nor have the other two
+_JIT: Any = torch.jit
+_OPERATORS: Any = torch.library.Library
+_LIBRARY = _OPERATORS("gradscope", "FRAGMENT")
 # `order` is written to on paper alone. It keeps the node in the graph, and all nodes in a row: one
 # tensor for forward and one for backward, which are two graphs.
 _LIBRARY.define("observe(Tensor x, Tensor probe, Tensor(a!) order, str path, int kind) -> ()")
@@ -47,6 +50,7 @@ class Probe:
     tensor: Tensor
     forward: Tensor
     backward: Tensor
+    hooks: list[OwnHook] = field(default_factory=list)
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook."""
@@ -62,6 +66,11 @@ class Probe:
         """Forward hook. The output goes on in containers of the same kind."""
         return _observed(self, output, "") if _is_observed() else None
 
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for hook in self.hooks:
+            hook.remove()
+
 
 #: All that are alive, by the address of their tensor.
 _probes: weakref.WeakValueDictionary[int, Probe] = weakref.WeakValueDictionary()
@@ -69,10 +78,11 @@ _probes: weakref.WeakValueDictionary[int, Probe] = weakref.WeakValueDictionary()
 _listening: set[int] = set()
 
 
-def add_probe(
-    module: nn.Module, see: Callable[[Probe, Tensor, str, int], None]
-) -> tuple[Probe, list[OwnHook]]:
-    """Hook a module; the hooks hold the probe."""
+def add_probe(module: nn.Module, see: Callable[[Probe, Tensor, str, int], None]) -> Probe:
+    """Hook a module, before it is traced.
+
+    To remove the probe afterwards has it traced again.
+    """
     _run_as_written()
     kind = type(module)
     if kind.__module__.startswith(("torch.nn.", "torch.ao.")):
@@ -80,10 +90,11 @@ def add_probe(
         _skip_frames(kind.forward.__code__)
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     tensor, forward, backward = torch.zeros(3, 1, device=device).unbind()
-    see = torch.compiler.disable(see)
+    see = _COMPILER.disable(see)
     probe = Probe(weakref.ref(module), see, tensor.clone(), forward.clone(), backward.clone())
     _probes[probe.tensor.data_ptr()] = probe
-    return probe, hook_calls(module, probe.before, probe.after, kind=TracedHook)
+    probe.hooks = hook_calls(module, probe.before, probe.after, kind=TracedHook)
+    return probe
 
 
 @functools.cache
@@ -103,7 +114,7 @@ def _skip_frames(code: CodeType) -> None:
     eval_frame.skip_code(code)
 
 
-def listen(owner: object, on: bool) -> None:
+def listen(owner: object, *, on: bool) -> None:
     """Turn the operator on or off for an owner of probes."""
     (_listening.add if on else _listening.discard)(id(owner))
 
@@ -148,11 +159,11 @@ def _tap(
     if torch._C._functorch.maybe_current_level() is not None:  # inside `torch.func`
         return x
     _OPERATOR(x, probe, forward, path, DIFFERENTIABLE + graph)
-    return _WithGradient.apply(x, probe, backward, path, GRADIENT + graph)  # type: ignore[no-any-return,no-untyped-call]
+    return _WithGradient.apply(x, probe, backward, path, GRADIENT + graph)  # type: ignore[no-any-return]
 
 
 # The compiler takes it as one operation, and finds the parts when it traces the backward.
-torch.compiler.allow_in_graph(_tap)
+_COMPILER.allow_in_graph(_tap)
 
 
 def _is_observed() -> bool:
@@ -160,7 +171,7 @@ def _is_observed() -> bool:
     return (
         torch.is_grad_enabled()
         and not torch.compiler.is_exporting()
-        and not torch.jit.is_tracing()
+        and not _JIT.is_tracing()
         and not torch._C._are_functorch_transforms_active()
     )
 

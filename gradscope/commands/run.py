@@ -268,6 +268,13 @@ def run(
             "`residual`, with commas; or `none`.",
         ),
     ] = ",".join(PROBES),
+    compiled: Annotated[
+        bool,
+        flag(
+            "--compiled",
+            "Record the calls inside compiled models, too. Numbers may change by rounding.",
+        ),
+    ] = False,
     no_nan_detector: Annotated[
         bool,
         flag(
@@ -343,6 +350,7 @@ def run(
         capsule_size=capsule_size,
         capsule_weights=capsule_weights,
         trackers=TrackerSettings.of(to or (), keys, _page),
+        compiled=compiled,
         rules=rules.settings(None),
     )
     threshold = rules.fail_on or "never"

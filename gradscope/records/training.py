@@ -67,7 +67,10 @@ _COMPILED = {
 def without_calls(compiled: str) -> str:
     """Return the notice that calls of a compiled model are not recorded."""
     why = _COMPILED.get(compiled, "it is compiled")
-    return f"no calls are recorded, as {why}; parameters, gradients and updates are"
+    return (
+        f"no calls are recorded, as {why}; parameters, gradients and updates are. "
+        "`--compiled` records the calls too"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class TrainedModel:
     process, and where nothing of torch's does. ``stage`` is its number in a pipeline, from 0.
     ``autocast`` is the dtype of ``torch.autocast`` around or inside its forward; None without.
     ``compiled`` is what ``torch.compile`` compiled: "model", "parts" of it, or a "function" that
-    calls it. None of its calls are recorded then.
+    calls it. Without ``--compiled``, none of its calls are recorded then.
     """
 
     id: int

@@ -32,11 +32,13 @@ class Seen:
         settings: the rules that look.
         ranks: whether the files of several processes are read together.
         cut: whether gradscope ended the script before its end.
+        probed: whether the calls of compiled models are recorded.
     """
 
     settings: RuleSettings
     ranks: bool = False
     cut: bool = False
+    probed: bool = False
     _metrics: tuple[str, ...] = field(init=False)  # all that rules read
     _read: Callable[[TrainingStep], tuple[object, ...]] = field(init=False)
     #: By optimizer, how many backwards the loss is the sum of, and which metrics there are.
@@ -68,7 +70,7 @@ class Seen:
 
     def add_model(self, model: TrainedModel) -> None:
         """Note a model, and if its calls are not recorded."""
-        self._without_calls = self._without_calls or bool(model.compiled)
+        self._without_calls = self._without_calls or bool(model.compiled and not self.probed)
 
     @property
     def steps_made(self) -> int:
@@ -156,7 +158,7 @@ def _helped(lacking: Sequence[NotJudged], made: int) -> Iterator[NotJudged]:
     for one in lacking:
         help = f"--every {every}"
         if one.unit == "calls":
-            help = "run without torch.compile"
+            help = "--compiled"
         elif one.unit == "end":
             help = "run the script to its end"
         elif one.unit == "first-step":

@@ -80,6 +80,7 @@ class Models:
 
     def __init__(self) -> None:
         self._found: list[Model] = []
+        self.probed = False  # the calls of compiled models are recorded
         self.traced = False  # a function was compiled, and whatever it calls is traced
         self.stale = False  # something was compiled since they were looked for
 
@@ -177,7 +178,9 @@ class Models:
         assert outer is not None
         inside = compiled_inside(outer, model.module)
         model.compiled = inside or ("function" if self.traced else None)
-        model.notices = (without_calls(model.compiled),) if model.compiled else ()
+        model.notices = ()
+        if model.compiled and not self.probed:
+            model.notices = (without_calls(model.compiled),)
 
     def name(self, model: Model) -> str:
         """Return the model's name, searched again if it had none: the script's variable, else its

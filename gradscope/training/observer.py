@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from gradscope.loading.surgery import unwrapped
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.leaks import AxisResult
 from gradscope.records.loop import LoopRecord
@@ -19,6 +20,7 @@ from gradscope.records.ranks import UNUSED
 from gradscope.records.training import TrainingEvent
 from gradscope.records.transformer import PROBES
 from gradscope.training.cause_tracer import CauseTracer
+from gradscope.training.compiled_calls import CompiledCalls
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.discovery import live_optimizers, optimizers_of, steps_made
 from gradscope.training.guard import Guard
@@ -64,6 +66,7 @@ class Observer:
         processes: how many train together.
         leaks: takes the step, the model's id and the verdicts of ``--leaks``; None: no check.
         spikes: makes what keeps the steps that stand out; None: none is kept.
+        compiled: whether the calls inside compiled models are recorded.
         failed: takes an error of gradscope's own; from then on nothing is observed.
     """
 
@@ -83,9 +86,11 @@ class Observer:
         processes: int = 1,
         leaks: Callable[[int, int, Sequence[AxisResult]], None] | None = None,
         spikes: Callable[[NanDetector, Models, Schedule], Spikes] | None = None,
+        compiled: bool = False,
         failed: Callable[[BaseException], None],
     ) -> None:
         self.models = Models()
+        self.models.probed = compiled
         #: Steps that other threads made than the one that is observed.
         self.elsewhere = 0
         #: Whether `torch.autograd.grad` was called.
@@ -100,11 +105,12 @@ class Observer:
         self._loop = loop = Loop(self.models, optimizers)
         current = CurrentStep(placements=placements)
         detector = NanDetector(self._trained) if nan_detector else None
+        inside = CompiledCalls(layers, guard, checked=nan_detector) if compiled else None
         self._parts = parts = Parts(
             schedule=schedule,
             metrics=MetricsSchedule(schedule, current, checked=nan_detector),
             current=current,
-            sampling=OptimizerTurns(layers, probes, guard),
+            sampling=OptimizerTurns(layers, probes, guard, inside),
             stacks=NodeStacks(),
             deep=TracedSteps(deep, guard),
             nan_detector=detector,
@@ -116,6 +122,7 @@ class Observer:
             guard=guard,
             leaks=self._leak_check(leaks, processes),
             spikes=spikes(detector, self.models, schedule) if detector and spikes else None,
+            compiled=inside,
         )
         self._spikes = parts.spikes
         self._calls = ModelCalls(parts, guard)
@@ -140,6 +147,7 @@ class Observer:
         self.scaler_step_ended = guard(steps.scaler_step_ended)
         self.divided = guard(steps.divided)
         self.compiled = guard(self._compiled)
+        self.was_compiled = guard(self._was_compiled)
         self.clearing = guard(self._clearing)
         self.cleared = guard(loop.cleared)
         self.clipping = guard(self._clipping)
@@ -218,6 +226,8 @@ class Observer:
         if self._parts.nan_detector is not None:
             self._parts.nan_detector.close()
         self._calls.close()
+        if self._parts.compiled is not None:
+            self._parts.compiled.close()
         self._loop.model_uses.close()
         self._loop.copies.close()
         for patches in (self._patches, self._loop_patches):
@@ -359,8 +369,26 @@ class Observer:
         self._calls.close()
         self._loop.model_uses.close()
         self._loop.copies.close()
+        if self._parts.compiled is not None:
+            self._probe(what)
         self.models.forget_hooks()
         self._steps.interrupt_rest()
+
+    def _probe(self, what: object) -> None:
+        """Before a module or a function is compiled: it is traced with the probes."""
+        assert self._parts.compiled is not None
+        self.models.search()
+        models = [model.module for model in self.models]
+        module = getattr(what, "__self__", what)
+        if isinstance(module, nn.Module):
+            around = [one for one in models if any(part is module for part in one.modules())]
+            models = around or [unwrapped(module)[0]]
+        self._parts.compiled.observe(models)
+
+    def _was_compiled(self) -> None:
+        """With probes the first step can be sampled, whenever the script compiles its model."""
+        if self._parts.compiled is not None:
+            self._search()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -407,6 +435,9 @@ class Observer:
             observe_stages(self._patches, self, imported)
         if self.models.search():
             self._observe_calls()
+            if self._parts.compiled is not None:
+                found = [model.module for model in self.models if model.compiled]
+                self._parts.compiled.observe(found)
             self._parts.sampling.end()
             self._prepare()
 

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from gradscope.capture.graph import free_nodes
 from gradscope.records.training import TrainedModel, TrainingRecord, TrainingStep
+from gradscope.training.compiled_calls import CompiledCalls
 from gradscope.training.guard import Guard
 from gradscope.training.memory import Heap
 from gradscope.training.models import Model
@@ -27,15 +28,23 @@ class OptimizerTurns:
         layers: patterns of the modules whose calls are recorded.
         probes: the parts of a transformer that are recorded.
         guard: makes functions of the hooks that never raise.
+        compiled: has the calls of compiled models; None: they are not recorded.
     """
 
-    def __init__(self, layers: Sequence[str], probes: Collection[str], guard: Guard) -> None:
+    def __init__(
+        self,
+        layers: Sequence[str],
+        probes: Collection[str],
+        guard: Guard,
+        compiled: CompiledCalls | None = None,
+    ) -> None:
         self.sampler: SampledStep | None = None
         self.number = 0  # how many samplers there were
         #: Whether the lines of what the loss is made of are wanted: in the first sample alone.
         self.wants_lines = True
         self.device: str | None = None  # of the first model that was sampled
         self._layers, self._probes, self._guard = layers, probes, guard
+        self._compiled = compiled
         self._models: Sequence[Model] = ()
         self._optimizers: set[int] = set()  # that made a step since the sampler was set
         self._steps = 0
@@ -47,7 +56,7 @@ class OptimizerTurns:
         self._models = models
         self._optimizers, self._steps = set(), 0
         self.number += 1
-        self.sampler = SampledStep(models, self._layers, self._probes, self._guard)
+        self.sampler = SampledStep(models, self._layers, self._probes, self._guard, self._compiled)
 
     def end(self) -> None:
         """Take every hook away."""

@@ -73,7 +73,10 @@ class TrainingObserver(Protocol):
         """Called after the scaler has decided, and after its step, if there was one."""
 
     def compiled(self, what: object) -> None:
-        """``torch.compile`` was called on this."""
+        """``torch.compile`` is called on this."""
+
+    def was_compiled(self) -> None:
+        """``torch.compile`` or ``Module.compile`` returns."""
 
     def divided(self, by: float) -> None:
         """A pipeline divided gradients by the number of its microbatches, after all backwards."""
@@ -92,6 +95,7 @@ def observe(observer: TrainingObserver) -> ExitStack:
     replace(patches, torch.amp.GradScaler, "scale", lambda f: _scaled(f, observer))
     replace(patches, torch.amp.GradScaler, "step", lambda f: _scaler_step(f, observer))
     replace(patches, torch, "compile", lambda f: _compiled(f, observer))
+    replace(patches, nn.Module, "compile", lambda f: _compiled_in_place(f, observer))
     replace(patches, nn.Module, "__getstate__", _own_hooks_left_out)
     return patches
 
@@ -189,7 +193,22 @@ def _compiled(original: Callable[..., Any], observer: TrainingObserver) -> Calla
     @functools.wraps(original)
     def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
         observer.compiled(model)
-        return original(model, *args, **kwargs)
+        result = original(model, *args, **kwargs)
+        observer.was_compiled()
+        return result
+
+    return compile
+
+
+def _compiled_in_place(
+    original: Callable[..., Any], observer: TrainingObserver
+) -> Callable[..., Any]:
+    """It calls ``torch.compile``, and only then sets what that returns."""
+
+    @functools.wraps(original)
+    def compile(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        observer.was_compiled()
 
     return compile
 

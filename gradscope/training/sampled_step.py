@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,6 +34,7 @@ from gradscope.records.report import Report
 from gradscope.records.run import RunInfo, Totals
 from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.records.training import Fingerprints, StepSample, TrainingRecord, TrainingStep
+from gradscope.training.compiled_calls import CompiledCalls
 from gradscope.training.guard import Guard
 from gradscope.training.memory import weight_copies
 from gradscope.training.models import Model
@@ -65,6 +66,7 @@ class SampledStep:
         layers: patterns of the modules whose calls are recorded.
         probes: the parts of a transformer to record.
         guard: makes functions of the hooks that never raise.
+        compiled: has the calls of compiled models; None: they are not recorded.
     """
 
     def __init__(
@@ -73,9 +75,14 @@ class SampledStep:
         layers: Sequence[str],
         probes: Collection[str],
         guard: Guard,
+        compiled: CompiledCalls | None = None,
     ) -> None:
         self._entries = [_entry(model, layers, probes, guard) for model in models]
         self._stack = ExitStack()
+        self._compiled = compiled
+        if compiled is not None:
+            compiled.sample_begins()
+            self._stack.callback(compiled.sample_ended)
         for entry in self._entries:
             self._stack.enter_context(entry.recorder.installed())
 
@@ -148,7 +155,7 @@ class SampledStep:
         samples = []
         held = None if optimizer is None else optimizer.held
         for entry in self._entries if held is None else self._of(held):
-            report = _report(entry, optimizer, stepped, step)
+            report = _report(entry, optimizer, stepped, step, self._compiled)
             names = {named.name: p for p, named in named_parameters(entry.model.module).items()}
             unheld = [p.name for p in report.parameters if p.requires_grad]
             samples.append(
@@ -257,12 +264,16 @@ def _report(
     optimizer: ObservedOptimizer | None,
     stepped: Optimizer | None,
     step: TrainingStep,
+    compiled: CompiledCalls | None,
 ) -> Report:
     module, model, scale = entry.model.module, entry.model, step.loss_scale or 1.0
     model.autocast = model.autocast or entry.recorder.autocast
     entry.buffers.compare()
-    counts = dict(entry.recorder.counts)
-    calls = tuple(_unscaled_call(call, scale) for call in entry.recorder.take_calls())
+    counts: Mapping[nn.Module, int] = dict(entry.recorder.counts)
+    taken = entry.recorder.take_calls()
+    if compiled is not None and model.compiled:
+        taken, counts = compiled.take(module)
+    calls = tuple(_unscaled_call(call, scale) for call in taken)
     parts = entry.recorder.take_parts()
     moved = updates(module, entry.before, stepped)
     names = {id(p): named.name for p, named in named_parameters(module).items()}

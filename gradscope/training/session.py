@@ -85,6 +85,7 @@ class RunSettings:
     capsule_size: int = 256
     capsule_weights: bool = False
     trackers: TrackerSettings = field(default_factory=TrackerSettings)
+    compiled: bool = False
     rules: RuleSettings = field(default_factory=RuleSettings)
 
     @property
@@ -113,6 +114,7 @@ class RunSettings:
             "seconds": self.seconds,
             **({} if self.probes == PROBES else {"probe": list(self.probes)}),
             **({"leaks": True} if self.leaks else {}),
+            **({"compiled": True} if self.compiled else {}),
             **({} if self.spikes else {"explain_spikes": False}),
             **({"capsule": list(self.capsules)} if self.capsules else {}),
             **({"to": [one.name for one in self.trackers.to]} if self.trackers.to else {}),
@@ -156,7 +158,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self._findings = RunFindings(self.settings.rules)
-        self._seen = Seen(self.settings.rules)
+        self._seen = Seen(self.settings.rules, probed=self.settings.compiled)
         self.limit = Limit(self.settings.steps, self.settings.seconds)
 
     @classmethod
@@ -254,6 +256,7 @@ class Session:
                 limit=self.limit if self.settings.is_limited else None,
                 leaks=self.add_leaks if self.settings.leaks else None,
                 spikes=self._spikes if self._keeps_steps else None,
+                compiled=self.settings.compiled,
                 failed=self._failed,
             )
             self._findings.made_at = self.observer.made_at

@@ -20,6 +20,7 @@ from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingEvent
 from gradscope.training.cause_tracer import CauseTracer
+from gradscope.training.compiled_calls import CompiledCalls
 from gradscope.training.current_step import CurrentStep, LossScales, loss_of
 from gradscope.training.gradients import are_finite, small
 from gradscope.training.guard import Guard
@@ -51,7 +52,8 @@ class Parts:
     """Parts that a step needs; the observer creates them, and some serve the models' calls too.
 
     ``nan_detector`` is None where it is off, ``placements`` in a run of one process,
-    ``leaks`` without ``--leaks``, ``spikes`` where no step is kept.
+    ``leaks`` without ``--leaks``, ``spikes`` where no step is kept, ``compiled`` without
+    ``--compiled``.
     """
 
     schedule: Schedule
@@ -69,6 +71,7 @@ class Parts:
     guard: Guard
     leaks: LeakCheck | None
     spikes: Spikes | None
+    compiled: CompiledCalls | None
 
 
 class Steps:
@@ -425,6 +428,8 @@ class Steps:
         if known is not None:
             known.backwards = parts.current.until_ready
         parts.current.begin(None if known is None else known.held)
+        if parts.compiled is not None:
+            parts.compiled.step_ended()
         if parts.nan_detector is not None:
             parts.nan_detector.step_ended()
         if parts.spikes is not None:
@@ -506,6 +511,11 @@ class Steps:
         sampler = parts.sampling.sampler
         with nullcontext() if sampler is None else sampler.paused():
             calls = None if sampler is None else sampler.calls
-            self._on_located(self.number + 1, parts.nan_detector.locate(where=where, seen=calls))
+            origins = parts.nan_detector.locate(where=where, seen=calls)
+            if parts.compiled is not None:
+                models = [(parts.models.name(model), model.module) for model in parts.models]
+                replayed = parts.nan_detector.replayed
+                origins = parts.compiled.refined(origins, models, where, replayed=replayed)
+            self._on_located(self.number + 1, origins)
         kind = "NaN" if current.nonfinite == "nan" else "Inf"
         self.event("non-finite", f"{kind} in the {where}")

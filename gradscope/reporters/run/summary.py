@@ -113,8 +113,9 @@ def notes(history: RunHistory) -> Iterator[str]:
 
 def without_calls(history: RunHistory) -> Iterator[str]:
     """The models whose calls are not recorded, and why."""
+    probed = history.run.options.get("compiled")
     for model in history.models:
-        if model.compiled:
+        if model.compiled and not probed:
             name = plain(model.name or model.type) or "the model"
             yield f"{name}: {training.without_calls(model.compiled)}"
 

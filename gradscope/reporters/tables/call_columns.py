@@ -34,6 +34,7 @@ REMARKS = {
     "recomputed": "checkpointed: gradients come from the second run of its forward, in backward",
     "no-grad": "ran while gradients were disabled",
     "other-thread": "ran in its own thread: grad_in is unknown",
+    "compiled": "the model is compiled: grad_in and grad_fn are not recorded",
     "did-not-return": "was running when the run stopped",
 }
 
@@ -206,7 +207,7 @@ def _gradient_of(
 
     def absent(row: CallRow) -> str:
         tensor = which(row)
-        if tensor is None:
+        if tensor is None or ("compiled" in row.call.notes and tensor in row.call.inputs):
             return ""
         return MISSING if tensor.requires_grad else NOT_NEEDED
 

@@ -53,6 +53,8 @@ class NanDetector:
         self._in_a_row = 0
         self._external = FINITE
         self._alone: NoCollectives | None = None
+        #: Whether all calls of the last step with a NaN or Inf were replayed eagerly.
+        self.replayed = False
         #: While a call is replayed its hooks run too: those of gradscope ignore that.
         self.busy = False
 
@@ -132,6 +134,7 @@ class NanDetector:
             found = self._in_forward(calls) if where == "loss" else self._in_backward(calls)
             worst = self._worst or NAN
             repeats = all(call.repeats for call in calls)
+            self.replayed = repeats and bool(calls)
             inside = () if seen is None or found or repeats else seen()
             first = first_non_finite_module(inside, where, worst)
             if first is not None:

@@ -8,7 +8,9 @@ from gradscope.explain.non_finite.reasons import KINDS, NAN
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 
-_ADVICE = "`gradscope run --deep STEP SCRIPT` traces every operation of that step, with the loss"
+DEEP_ADVICE = (
+    "`gradscope run --deep STEP SCRIPT` traces every operation of that step, with the loss"
+)
 
 _ADVICE_FOR_MANY = (
     "run it again with `--every 1`: in a sampled step, the first module with a NaN or Inf is named"
@@ -48,7 +50,7 @@ def unlocated(where: str, worst: int, calls: Sequence[RecordedCall]) -> NonFinit
         kind=KINDS[worst],
         phase=phase,
         message="; ".join(known) + ".",
-        advice=_ADVICE if alone else _ADVICE_FOR_MANY,
+        advice=DEEP_ADVICE if alone else _ADVICE_FOR_MANY,
     )
 
 

@@ -1,0 +1,149 @@
+"""The calls inside compiled models (``run --compiled``): their probes, and a step's events."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradscope.capture.calls import in_backward
+from gradscope.capture.hooks import select_layers, watchable
+from gradscope.capture.names import named_modules
+from gradscope.capture.stats import measure
+from gradscope.capture.traced_calls import Event, calls_of, finished
+from gradscope.capture.traced_probes import COMPILED, GRADIENT, Probe, add_probe, listen
+from gradscope.errors import LayerError
+from gradscope.records.answers import NonFiniteOrigin
+from gradscope.records.modules import ModuleCall
+from gradscope.training.nan_detector.first_event import first_non_finite_event
+from gradscope.training.nan_detector.unknown_origin import DEEP_ADVICE
+
+_COMPILER = "compile with `backend='eager'` and `backend='aot_eager'`: which one has it, too?"
+
+#: Nodes of the loss graph that hide what a compiled model computed.
+_OPAQUE = ("CompiledFunction", "_WithGradient")
+
+
+class CompiledCalls:
+    """Probes the modules of the models that a script compiles, before they are traced.
+
+    Args:
+        layers: patterns of the modules to probe.
+        guard: makes functions of the probes that never raise.
+        checked: whether every step is checked for NaN and Inf.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[str],
+        guard: Callable[[Callable[..., Any]], Callable[..., Any]],
+        *,
+        checked: bool,
+    ) -> None:
+        self._layers, self._checked = layers, checked
+        self._see = guard(self._saw)
+        self._probes: dict[nn.Module, Probe] = {}
+        self._events: list[Event] = []
+        self._sampled = False
+        #: How many gradients each call had when it was last taken, by its first event.
+        self._taken: dict[Event, int] = {}
+
+    def observe(self, models: Iterable[nn.Module]) -> None:
+        """Probe the modules of these that have no probe yet."""
+        for model in models:
+            try:
+                chosen = select_layers(model, self._layers)
+            except LayerError:  # a pattern that is meant for another of several models
+                continue
+            takes = set(watchable(model))
+            for module in chosen:
+                if module in takes and module not in self._probes:
+                    self._probes[module] = add_probe(module, self._see)
+        self._listen()
+
+    def sample_begins(self) -> None:
+        """Every tensor is measured from now on."""
+        self._events, self._taken, self._sampled = [], {}, True
+        self._listen()
+
+    def sample_ended(self) -> None:
+        """From now on tensors are only checked, or not even that."""
+        self._sampled = False
+        self.step_ended()
+        self._listen()
+
+    def step_ended(self) -> None:
+        """Let go of what was seen, unless a sample goes on."""
+        if self._events and not self._sampled:
+            self._events = []
+
+    def close(self) -> None:
+        """Take the probes away. A module that is called again is compiled again."""
+        self._checked = False
+        self.sample_ended()
+        for probe in self._probes.values():
+            probe.remove()
+        self._probes.clear()
+
+    def _listen(self) -> None:
+        listen(self, on=bool(self._probes) and (self._sampled or self._checked))
+
+    def _saw(self, probe: Probe, x: Tensor, path: str, kind: int) -> None:
+        what, compiled = kind % COMPILED, kind >= COMPILED
+        if what != GRADIENT and in_backward():  # a checkpoint computes it again
+            return
+        if self._sampled:
+            self._events.append(Event(probe, path, what, compiled, measure(x)))
+        elif x.is_floating_point():
+            wide = torch.float32 if x.dtype.itemsize < 4 else None
+            total = x.detach().sum(dtype=wide)
+            self._events.append(Event(probe, path, what, compiled, total))
+
+    def take(self, model: nn.Module) -> tuple[tuple[ModuleCall, ...], Counter[nn.Module]]:
+        """The calls of a model that began, or got gradients, since this was last asked.
+
+        Returns:
+            Their records, and how often each module was called.
+        """
+        names = named_modules(model)
+        news = []
+        for call in calls_of(self._events, names):
+            if self._taken.get(call.first) != len(call.gradients):
+                self._taken[call.first] = len(call.gradients)
+                news.append(call)
+        return finished(news, names), Counter(call.module for call in news)
+
+    def refined(
+        self,
+        origins: tuple[NonFiniteOrigin, ...],
+        models: Sequence[tuple[str, nn.Module]],
+        where: str,
+        *,
+        replayed: bool,
+    ) -> tuple[NonFiniteOrigin, ...]:
+        """The origins of a NaN or Inf; by what the probes saw, where no operation was found.
+
+        Args:
+            origins: those that a replay found, or what is known without it.
+            models: those of the run, with their names.
+            where: "loss" for a loss with NaN or Inf; "gradients" if only they have it.
+            replayed: whether all calls of the step were replayed, eagerly.
+        """
+        if any((origin.op or origin.name) and origin.op not in _OPAQUE for origin in origins):
+            return origins
+        names: dict[nn.Module, str] = {}
+        for model_name, model in models:
+            for module, named in named_modules(model).items():
+                several = (model_name, named.name) if len(models) > 1 else (named.name,)
+                names[module] = ".".join(filter(None, several))
+        found = first_non_finite_event(self._events, names, where)
+        if found is None:
+            return origins
+        if not replayed or found.phase == "input":
+            return (replace(found, advice=DEEP_ADVICE),)
+        message = f"{found.message[:-1]}; run eagerly, the model makes none: it is the compiler."
+        return (replace(found, message=message, advice=_COMPILER),)

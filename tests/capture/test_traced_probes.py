@@ -1,0 +1,190 @@
+"""Probes inside compiled modules: the same numbers as by hand, and the same graphs as without."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gradscope.capture.names import named_modules
+from gradscope.capture.stats import measure
+from gradscope.capture.traced_calls import Event, calls_of, finished
+from gradscope.capture.traced_probes import COMPILED, Probe, add_probe, listen
+from gradscope.records.modules import ModuleCall
+
+Pair = namedtuple("Pair", "first second")
+
+
+class Residual(nn.Module):
+    """In-place operations on what a probe returned, and one module called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+        self.norm = nn.LayerNorm(6)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.inner(x))
+        y += x
+        return self.act(self.norm(self.act(y)))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(Residual(), Residual())
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> Pair:
+        x = self.blocks(x)
+        return Pair(self.head(x), x.detach())
+
+
+made: list[Observed] = []
+
+
+class Observed:
+    """The probes of a model, and what they saw."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.names = named_modules(model)
+        self.events: list[Event] = []
+        self.probes = [add_probe(module, self.see) for module in self.names]
+        made.append(self)
+
+    def see(self, probe: Probe, x: torch.Tensor, path: str, kind: int) -> None:
+        found = measure(x)
+        self.events.append(Event(probe, path, kind % COMPILED, kind >= COMPILED, found))
+
+    def calls(self) -> tuple[ModuleCall, ...]:
+        return finished(calls_of(self.events, self.names), self.names)
+
+
+def model() -> Net:
+    torch.manual_seed(0)
+    return Net().double()
+
+
+X = torch.randn(5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def step(run: Any, net: nn.Module) -> list[torch.Tensor]:
+    for parameter in net.parameters():
+        parameter.grad = None
+    run(X.requires_grad_())[0].square().sum().backward()
+    return [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
+
+
+def by_hand(net: Net) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Each output and its gradient, of the same step written with functions."""
+    seen: list[tuple[str, torch.Tensor]] = []
+
+    def keep(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        seen.append((name, tensor))
+        return tensor
+
+    x = X.detach()
+    for number, block in enumerate(net.blocks):
+        at = f"blocks.{number}"
+        y = keep(f"{at}.inner", block.inner(x))
+        y = keep(f"{at}.norm", block.norm(y)) + x
+        y = keep(f"{at}.norm", block.norm(keep(f"{at}.act", y.relu())))
+        x = keep(f"{at}.act", y.relu())
+    logits = keep("head", net.head(x))
+    tensors = [tensor for _, tensor in seen]
+    gradients = torch.autograd.grad(logits.square().sum(), tensors)
+    return [(name, t, g) for (name, t), g in zip(seen, gradients, strict=True)]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Any:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+    for probe in [probe for one in made for probe in one.probes]:
+        probe.remove()
+    made.clear()
+
+
+def graphs() -> tuple[int, int]:
+    counters = torch._dynamo.utils.counters
+    return counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+
+
+@pytest.mark.parametrize("backend", [None, pytest.param("aot_eager", marks=pytest.mark.slow)])
+def test_outputs_and_gradients_are_those_by_hand(backend: str | None) -> None:
+    net, plain = model(), model()
+    observed = Observed(net)
+    run = net if backend is None else torch.compile(net, backend=backend, fullgraph=True)
+    listen(observed, on=True)
+    gradients = step(run, net)
+    listen(observed, on=False)
+    assert all(map(torch.equal, gradients, step(plain, plain)))
+    calls = observed.calls()
+    leaves = [call for call in calls if call.name.endswith(("inner", "norm", "act", "head"))]
+    expected = by_hand(plain)
+    assert [call.name for call in leaves] == [name for name, *_ in expected]
+    for call, (_, output, gradient) in zip(leaves, expected, strict=True):
+        (found,) = call.outputs
+        assert found.gradient is not None and found.requires_grad
+        for stats, tensor in ((found.activation, output), (found.gradient, gradient)):
+            assert stats.norm == pytest.approx(tensor.norm().item(), rel=1e-12)
+            assert stats.mean == pytest.approx(tensor.mean().item(), abs=1e-14, rel=1e-9)
+            assert stats.zeros == int((tensor == 0).sum())
+    root = calls[0]
+    assert (root.name, [one.path for one in root.outputs]) == ("", ["first", "second"])
+    assert (root.outputs[1].gradient, root.outputs[1].requires_grad) == (None, False)
+    assert [call.call for call in calls if call.name == "blocks.0.norm"] == [0, 1]
+
+
+@pytest.mark.slow
+def test_there_are_as_many_graphs_as_without() -> None:
+    plain = model()
+    step(torch.compile(plain, backend="eager"), plain)
+    before = graphs()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    net = model()
+    observed = Observed(net)
+    run = torch.compile(net, backend="eager")
+    step(run, net)
+    listen(observed, on=True)
+    step(run, net)
+    listen(observed, on=False)
+    assert graphs() == before == (1, 0)
+    count = len(observed.events)
+    step(run, net)
+    assert len(observed.events) == count > 0
+
+
+@pytest.mark.slow
+def test_equal_blocks_share_their_code() -> None:
+    """Each has its own probe, and none is a reason to compile again."""
+    net = model()
+    observed = Observed(net)
+    for block in net.blocks:
+        block.compile(backend="eager")
+    listen(observed, on=True)
+    step(net, net)
+    listen(observed, on=False)
+    assert graphs() == (1, 0)
+    names = [call.name for call in observed.calls()]
+    assert {"blocks.0.inner", "blocks.1.inner", "head"} <= {*names}
+
+
+def test_what_is_no_training_has_no_probe() -> None:
+    net = model()
+    observed = Observed(net)
+    listen(observed, on=True)
+    with torch.no_grad():
+        net(X)
+    torch.func.grad(lambda x: net(x).first.sum())(X)
+    program = torch.export.export(net, (X,))
+    listen(observed, on=False)
+    assert observed.events == []
+    assert "gradscope" not in str(program.graph)
