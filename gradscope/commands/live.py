@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gradscope.api.reading import age, read_history
 from gradscope.commands import _completing as completing
-from gradscope.commands._options import DisplayOptions, Rank, argument, takes_groups
+from gradscope.commands._options import DisplayOptions, Rank, argument, flag, takes_groups
 from gradscope.commands._views import check_look, terminal_width, use_color
 from gradscope.commands._write import check_output, say, write_output
 from gradscope.errors import ConfigError, visible
@@ -32,6 +32,7 @@ from gradscope.typeset.numbers import plural
 
 EXAMPLES = (
     ("gradscope live", "The newest run, while it goes on."),
+    ("gradscope live --web", "The same as a page in the browser."),
     ("gradscope live run.db | grep error", "A line for each step, finding and event."),
 )
 #: How often a missing run is searched for, and a page drawn; how old a file may be that is being
@@ -51,6 +52,10 @@ def run(
         ),
     ] = None,
     *,
+    web: Annotated[
+        bool,
+        flag("--web", "A page in the browser instead, on this machine; charts are updated."),
+    ] = False,
     rank: Rank = None,
     display: DisplayOptions,
 ) -> None:
@@ -65,7 +70,11 @@ def run(
     with contextlib.suppress(KeyboardInterrupt):
         chosen, opened = _opened(run, rank)
         with opened:
-            if sys.stdout.isatty():
+            if web:
+                from gradscope.commands._serving import serve
+
+                serve(opened.source, View(), opens=True)
+            elif sys.stdout.isatty():
                 watch(opened, chosen, display)
             else:
                 follow(opened, chosen.heading)

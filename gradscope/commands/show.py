@@ -20,9 +20,11 @@ from gradscope.commands._options import (
     Rank,
     TableOptions,
     argument,
+    flag,
     option,
     takes_groups,
 )
+from gradscope.commands._serving import serve_chosen
 from gradscope.commands._views import (
     PlotOptions,
     ReportOutput,
@@ -82,6 +84,10 @@ def run(
         int | None,
         option("N", "Of a run: this step's calls and parameters."),
     ] = None,
+    serve: Annotated[
+        bool,
+        flag("--serve", "Of a run: a page in the browser, on this machine, kept up to date."),
+    ] = False,
     rank: Rank = None,
     layers: LayerOptions,
     format: Format = None,
@@ -99,6 +105,10 @@ def run(
     """
     plots.check(file)
     chosen = _run(report)
+    if serve:
+        given = {"-o": file.output, "-f": format, "--step": step, "--plot": plots.plot}
+        serve_chosen(chosen, rank, given, display, tables, layers)
+        return
     if chosen is not None:
         chosen = replace(chosen, path=file_of(chosen.path, rank))
         if step is None:

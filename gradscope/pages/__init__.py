@@ -118,9 +118,14 @@ class Page:
     versions: dict[str, str] | None = None
 
 
-def render(page: Page) -> str:
-    """The full file: it fetches nothing and says so to the browser."""
-    return _filled("page.html", page=page, places=Places(page.parts))
+def render(page: Page, *, live: bool = False) -> str:
+    """The full file: it fetches nothing and says so to the browser.
+
+    Args:
+        page: its content.
+        live: it is served, and listens for ``events`` beside it that have it anew.
+    """
+    return _filled("page.html", page=page, places=Places(page.parts), live=live)
 
 
 def fragment(page: Page) -> str:

@@ -1,6 +1,7 @@
 "use strict";
 // Tables that sort, filter and fold. The server made them complete: nothing is drawn here.
-(() => {
+// Until `signal`, if there is one, the page listens.
+function startPage(signal) {
   const root = document.querySelector(".gradscope");
   const tools = document.getElementById("tools");
   const filter = document.getElementById("filter");
@@ -165,11 +166,11 @@
   tools.hidden = false;
   filter.addEventListener("input", show);
   depth.addEventListener("change", show);
-  addEventListener("hashchange", reveal);
+  addEventListener("hashchange", reveal, { signal });
   addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.target === filter || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
     filter.focus();
-  });
+  }, { signal });
   reveal();
-})();
+}
