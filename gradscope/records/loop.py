@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradscope.records.answers import Answer
-from gradscope.records.loop_data import EqualUnits, LoopBatches, LoopCopy, LoopFunction
+from gradscope.records.loop_data import (
+    EqualUnits,
+    FrozenAdapters,
+    LoopBatches,
+    LoopCopy,
+    LoopFunction,
+    LoopInputs,
+)
 from gradscope.records.loop_figures import (
     Course,
     Draw,
@@ -21,6 +28,7 @@ from gradscope.records.loop_figures import (
     LossTargets,
     Reach,
 )
+from gradscope.records.loop_tokens import LoopTokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,7 +144,8 @@ class LoopOptimizer:
         readings: in how many of its steps all gradients were read; ``scaled``: in how many of these
             a gradient scaler's factor was in them.
         maximizes: whether it goes up the gradient (``maximize=True``).
-        loaded_at: the line that calls its ``load_state_dict``, where one is written.
+        loaded_at: the line that called its ``load_state_dict`` last; ``restored`` the learning rate
+            of its first group before and after that.
     """
 
     name: str
@@ -160,6 +169,7 @@ class LoopOptimizer:
     scaled: int = 0
     maximizes: bool = False
     loaded_at: str | None = None
+    restored: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +325,9 @@ class LoopRecord:
         graphs: of how many backwards the graph of the loss was read, and ``operations``,
             ``targets`` and ``reaches`` what was seen in them.
         clippings: of each optimizer whose gradients are clipped, or were read.
+        tokens: how the targets of models that take tokens lie to these.
+        inputs: of models that are evaluated, how those inputs lie to the ones of the training.
+        adapters: of low rank, frozen at zero.
         draws: samples of distributions that let no gradient through, and whose ``log_prob`` is
             unused.
         batches: what the models are given and give, in the sampled steps.
@@ -359,6 +372,9 @@ class LoopRecord:
     clippings: tuple[LoopClipping, ...] = ()
     draws: tuple[Draw, ...] = ()
     batches: tuple[LoopBatches, ...] = ()
+    tokens: tuple[LoopTokens, ...] = ()
+    inputs: tuple[LoopInputs, ...] = ()
+    adapters: tuple[FrozenAdapters, ...] = ()
     equal_units: tuple[EqualUnits, ...] = ()
     functions: tuple[LoopFunction, ...] = ()
     copies: tuple[LoopCopy, ...] = ()

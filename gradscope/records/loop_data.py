@@ -46,6 +46,50 @@ class EqualUnits:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopInputs:
+    """The numbers that a model is given in evaluations, beside those of the training.
+
+    Attributes:
+        model: the model's number.
+        readings: how many evaluations were read.
+        mean, deviation: of the training's inputs.
+        least_shift: by how many of these deviations the mean of an evaluation's inputs was another,
+            at least.
+        least_ratio: the least quotient of the two deviations, the larger over the smaller.
+        example: mean and deviation of the last evaluation's.
+        location: where the first evaluation is.
+    """
+
+    model: int
+    readings: int
+    mean: float
+    deviation: float
+    least_shift: float
+    least_ratio: float
+    example: tuple[float, float]
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenAdapters:
+    """Pairs of frozen weights of low rank, the second of which is zero.
+
+    Attributes:
+        model: the model's number.
+        pairs: how many there are.
+        names: of the first pair.
+        trained: the first parameter of the model that trains.
+        location: the first line that freezes something, else that which made the first pair.
+    """
+
+    model: int
+    pairs: int
+    names: tuple[str, str]
+    trained: str
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LoopFunction:
     """A ``torch.autograd.Function`` of the script's whose backward is not its derivative.
 

@@ -13,14 +13,27 @@ class LossOperation:
         kind: "broadcast" ([N, 1] was combined with [N]), "single-softmax" (over an axis of
             size one), "softmax-axis" (over another axis than the classes' of the loss),
             "negated" (a loss that falls as the answers get better is to be maximised),
-            "scores" (a layer's output in the place of logarithms of probabilities), or "number" (a
-            term of the loss is a Python number that a tensor gave).
+            "scores" (a layer's output in the place of logarithms of probabilities), "number" (a
+            term of the loss is a Python number that a tensor gave), "penalty" (a term is made of
+            gradients that have no graph), or one of those with figures:
+
+            - "divided": the loss is divided by this number, "twice", or after its "mean" over as
+              many samples
+            - "cosine": the scores are cosines times the first number, of as many classes
+            - "learned-weight": a parameter weights a term alone; the weight
+            - "posterior": how often a divergence outweighs the error's sum, the root mean square
+              of the means, and how far the variances are from 1
+            - "cut-encoder": nothing but this term depends on an encoder before a quantizer
+            - "kl-input", "kl-target", "kl-log-target": what a divergence is given is not what it
+              takes: probabilities for logarithms, or the other way round; the least and the
+              greatest value, and of how many calls that were read this is the last
         name: the operation's; of a number what gave it.
         shapes: of a broadcast the column, the row and the result; of a softmax the result.
         count: in how many of the graphs that were read.
         alone: whether nothing beside it links the loss with a model.
         inside: whether the call of a model made it.
         location: ``file:line``, where it is known.
+        first, figures: those of the first loss that was read, and of the last.
     """
 
     kind: str
@@ -30,6 +43,8 @@ class LossOperation:
     alone: bool = False
     inside: bool = False
     location: str | None = None
+    first: tuple[float, ...] = ()
+    figures: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gradscope.records.answers import Answer
 from gradscope.records.loop import LoopOptimizer, LoopParameter, LoopRecord
 from gradscope.records.loop_figures import LossOperation, LossTargets, Reach
+from gradscope.records.loop_tokens import LoopTokens
 from gradscope.records.report import Finding
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._words import listed, plural
@@ -82,7 +83,7 @@ def operations(loop: LoopRecord, kind: str, share: float) -> Iterator[LossOperat
             yield one
 
 
-def of_loss(loop: LoopRecord, part: LossOperation | LossTargets | Reach) -> str | None:
+def of_loss(loop: LoopRecord, part: LossOperation | LossTargets | LoopTokens | Reach) -> str | None:
     """Return the place of a part of the loss: its line, else the model call's, or backward's."""
     call = first_location(loop, "call") if part.inside else None
     return part.location or call or first_location(loop, "backward")

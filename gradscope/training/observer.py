@@ -161,6 +161,10 @@ class Observer:
         self.drew = guard(loop.drew)
         self.scored = guard(loop.scored)
         self.filled = guard(loop.filled)
+        self.asked_without_graph = guard(loop.asked_without_graph)
+        self.diverged = guard(loop.diverged)
+        self.restoring = guard(loop.restoring)
+        self.restored = guard(loop.restored)
         self.function_called = guard(loop.functions.keep)
         self.unscaled = guard(self._unscaled)
         self.scale_updated = guard(loop.scale_updated)
@@ -310,11 +314,13 @@ class Observer:
 
     # ---------------------------------------------------------------- what PyTorch calls
 
-    def gradients_asked(self) -> None:
+    def gradients_asked(self, without_graph: bool) -> None:
         """``torch.autograd.grad`` was called."""
         if self._guard.inside:  # a trace did
             return
         self.gradients_were_asked = True
+        if without_graph:
+            self.asked_without_graph()
 
     def _stepped_elsewhere(self, *_: object) -> None:
         self.elsewhere += 1

@@ -52,8 +52,9 @@ class TrainingObserver(Protocol):
     def backward_ended(self) -> None:
         """All gradients of that backward are there."""
 
-    def gradients_asked(self) -> None:
-        """``torch.autograd.grad`` was called."""
+    def gradients_asked(self, without_graph: bool) -> None:
+        """``torch.autograd.grad`` was called; perhaps for what is no parameter, without
+        ``create_graph``."""
 
     def step_begins(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -129,10 +130,22 @@ def _gradients_made(original: Callable[..., Any], observer: TrainingObserver) ->
             if observer.backward_begins(roots, gradients, leaves) and roots:
                 _when_ended(roots[0], observer)
         else:
-            observer.gradients_asked()
+            asked = sys._getframe(1).f_locals
+            inputs = asked.get("inputs", ())
+            observer.gradients_asked(
+                not asked.get("create_graph", True)
+                and not all(isinstance(one, nn.Parameter) for one in _listed(inputs))
+            )
         return original(outputs, given, *args, **kwargs)
 
     return make_gradients
+
+
+def _listed(inputs: Any) -> Sequence[Any]:
+    """What ``torch.autograd.grad`` was asked for."""
+    if isinstance(inputs, dict):
+        return tuple(inputs.values())
+    return inputs if isinstance(inputs, tuple | list) else (inputs,)
 
 
 def _when_ended(root: Root, observer: TrainingObserver) -> None:

@@ -22,6 +22,7 @@ from gradscope.records.training import TrainingEvent
 from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.compiled_calls import CompiledCalls
 from gradscope.training.current_step import CurrentStep, LossScales, loss_of
+from gradscope.training.extra_passes import refusal
 from gradscope.training.gradients import are_finite, small
 from gradscope.training.guard import Guard
 from gradscope.training.limit import Limit
@@ -288,6 +289,8 @@ class Steps:
         self._norms.gradients_ready(known, current)
         parts.loop.gradients_read(optimizer, known, current)
         self._locate()
+        if parts.loop.tokens.wants_replay:
+            self._replay_tokens()
         if spikes is not None:
             with nullcontext() if sampler is None else sampler.paused():
                 spikes.gradients_ready(step, optimizer, known, current)
@@ -295,6 +298,15 @@ class Steps:
             sampler.before_update(known.held, step)
         if parts.deep.tracer is not None:
             parts.deep.tracer.step_begins()
+
+    def _replay_tokens(self) -> None:
+        """What the outputs of this step's calls depend on; the weights are still theirs."""
+        parts, sampler = self._parts, self._parts.sampling.sampler
+        if parts.nan_detector is None or parts.tracer.active:
+            return
+        paused = nullcontext() if sampler is None else sampler.paused()
+        with paused, parts.nan_detector.replaying() as calls:
+            parts.loop.tokens.replay(calls, list(parts.models), refusal)
 
     def ended(self, optimizer: Optimizer, *_: object) -> None:
         """The weights have moved."""

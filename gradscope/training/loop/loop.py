@@ -18,6 +18,7 @@ from gradscope.nesting import find
 from gradscope.records.loop import LoopCause, LoopModel, LoopRecord
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.discovery import variable_name
+from gradscope.training.loop.adapters import Adapters
 from gradscope.training.loop.batch_facts import BatchFacts
 from gradscope.training.loop.batches import Batches
 from gradscope.training.loop.clipping import Clipping
@@ -26,6 +27,7 @@ from gradscope.training.loop.copies import Copies
 from gradscope.training.loop.custom_functions import CustomFunctions
 from gradscope.training.loop.draws import Draws
 from gradscope.training.loop.equal_units import EqualWeights
+from gradscope.training.loop.evaluation_inputs import EvaluationInputs
 from gradscope.training.loop.kept_graphs import KeptGraphs
 from gradscope.training.loop.loads import Loads
 from gradscope.training.loop.loss_graph import LossGraphs
@@ -37,6 +39,7 @@ from gradscope.training.loop.parameter_records import ParameterRecords
 from gradscope.training.loop.rounds import Rounds
 from gradscope.training.loop.schedulers import Schedulers
 from gradscope.training.loop.script_lines import script_line, written_assignment
+from gradscope.training.loop.token_targets import TokenTargets
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import ObservedOptimizer, Optimizers
 
@@ -49,6 +52,7 @@ class Loop:
     Attributes:
         changed: whether a module was set since the models were looked for.
         copies: of models, which no optimizer holds.
+        tokens: that models are given, beside the targets of their losses.
         functions: the script's own autograd functions.
         optimizer_uses: what is known of the optimizers.
         model_uses: what is known of the models.
@@ -63,10 +67,12 @@ class Loop:
         self._rounds = Rounds()
         self._batches, self._losses, self._modes = Batches(), Losses(), Modes()
         self._graphs, self._schedulers = KeptGraphs(), Schedulers()
-        self._loss_graphs, self._clipping = LossGraphs(), Clipping()
+        self.tokens, self._clipping = TokenTargets(), Clipping()
+        self._loss_graphs = LossGraphs(self.tokens)
         self._draws = Draws()
         self.functions, self.copies = CustomFunctions(), Copies(models)
         self._batch_facts, self._equal_weights = BatchFacts(), EqualWeights()
+        self._inputs, self._adapters = EvaluationInputs(), Adapters()
         self._construction = construction = Construction()
         self.optimizer_uses = uses = OptimizerUses(models, optimizers)
         self.model_uses = model_uses = ModelUses(models, optimizers, construction)
@@ -167,7 +173,9 @@ class Loop:
             self._batches.called(model.id, args, kwargs)
             if sampled:
                 self._batch_facts.called(model.id, args, kwargs)
-            self._loss_graphs.called()
+                self._inputs.called(model.id, args, kwargs)
+                self.tokens.called(model.id, args, kwargs)
+            self._loss_graphs.called(sampled=sampled)
             if self._draws.waits:
                 self._draws.given(tensor for _, tensor in find((args, kwargs), torch.Tensor))
             for use in self.optimizer_uses.others():
@@ -175,6 +183,7 @@ class Loop:
             self._rounds.add("call", self._models.name(model), self._modes.call(module))
         else:
             known.evaluated(module)
+            self._inputs.evaluated(model.id, args, kwargs)
             facts = self._modes.evaluation(module, args, kwargs)
             self._rounds.add("evaluation", self._models.name(model), facts)
 
@@ -182,6 +191,7 @@ class Loop:
         """A model that was called with gradients has returned."""
         self._loss_graphs.returned()
         self._batch_facts.returned(model.id, output)
+        self.tokens.returned(model.id, output)
         module = model.module_ref()
         if module is not None and not module.training:
             self._graphs.evaluated(output, self._steps)
@@ -202,6 +212,25 @@ class Loop:
         """``torch.nn.init`` has set all entries of a tensor to one number."""
         line = script_line()
         self._equal_weights.filled(tensor, None if line is None else str(line))
+
+    def asked_without_graph(self) -> None:
+        """``torch.autograd.grad`` was called for what is no parameter, without a graph."""
+        self._loss_graphs.asked = script_line()
+
+    def diverged(self, given: object, target: object, log_target: object) -> None:
+        """``kl_div`` is about to compare these."""
+        if not isinstance(given, torch.Tensor) or not isinstance(target, torch.Tensor):
+            return
+        if self._loss_graphs.sampled and given.requires_grad and torch.is_grad_enabled():
+            self._loss_graphs.divergence(given, target, log_target=bool(log_target))
+
+    def restoring(self, optimizer: Optimizer) -> None:
+        """A state is about to be loaded into an optimizer."""
+        self.optimizer_uses.restoring(optimizer)
+
+    def restored(self, optimizer: Optimizer) -> None:
+        """It has been."""
+        self.optimizer_uses.restored(optimizer)
 
     def scored(self, distribution: object, value: object) -> None:
         """``log_prob`` of a distribution was called."""
@@ -238,6 +267,8 @@ class Loop:
         if sample and sample != self._sample:
             self._sample = sample
             self._equal_weights.read(self._models)
+            if sample > 1:
+                self._adapters.read(self._models)
 
     def clipped(self, parameters: Sequence[torch.Tensor], norm: object, bound: object) -> None:
         """Note the clipping of these parameters' gradients; ``norm`` is their norm before."""
@@ -352,6 +383,9 @@ class Loop:
             clippings=tuple(self._clipping.records()),
             draws=self._draws.records(),
             batches=tuple(self._batch_facts.records()),
+            tokens=tuple(self.tokens.records()),
+            inputs=tuple(self._inputs.records()),
+            adapters=tuple(self._adapters.records(self._models, self.made_at)),
             functions=self.functions.records(),
             empty_loads=tuple(self._loads.empty),
             copies=tuple(self.copies.records(compare=ended)),

@@ -12,6 +12,8 @@ from torch.autograd.graph import Node
 from gradscope.explain.shared.frames import locate, shown, user_line
 from gradscope.records.loop_figures import LossOperation, LossTargets, Reach
 from gradscope.training.loop.broadcasting import broadcast
+from gradscope.training.loop.divergences import divergence_fault
+from gradscope.training.loop.loss_parts import loss_parts
 from gradscope.training.loop.loss_walk import (
     CLASSES,
     LAYERS,
@@ -26,9 +28,11 @@ from gradscope.training.loop.loss_walk import (
     shape_of,
     terms,
 )
-from gradscope.training.loop.number_terms import number_term
+from gradscope.training.loop.number_terms import graphless_term, number_term
 from gradscope.training.loop.reach import Reaches
+from gradscope.training.loop.script_lines import ScriptLine, script_line
 from gradscope.training.loop.targets import Targets
+from gradscope.training.loop.token_targets import TokenTargets
 
 _SEQUENCE = torch._C._autograd._get_sequence_nr
 #: So many calls of models are known between two steps, and in so many steps stacks are kept.
@@ -51,6 +55,8 @@ class _Operation:
 
     def __init__(self, shapes: tuple[Shape, ...]) -> None:
         self.shapes = shapes
+        self.first: tuple[float, ...] = ()
+        self.figures: tuple[float, ...] = ()
         self.count = 0
         self.alone = self.inside = False
         self.location: str | None = None
@@ -68,19 +74,29 @@ class LossGraphs:
 
     Attributes:
         read: how many were.
+        asked: the line that asked last, in this step, for gradients of no parameter without their
+            graph.
+        sampled: whether the last call of a model, in this step, was in a sampled one.
+
+    Args:
+        tokens: that the models are given.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: TokenTargets | None = None) -> None:
         self.read = 0
+        self.sampled = False
+        self._tokens = tokens
+        self.asked: ScriptLine | None = None
         self._targets, self._reaches = Targets(), Reaches()
         self._seen: dict[_Key, _Operation] = {}
         # Since the last step: the numbers of the nodes that each call made.
         self._calls: deque[tuple[int, int]] = deque(maxlen=_CALLS)
         self._open: list[int] = []
-        self._with_stacks = 0
+        self._with_stacks = self._divergences = 0
 
-    def called(self) -> None:
-        """A model is called."""
+    def called(self, *, sampled: bool) -> None:
+        """A model is called, perhaps in a sampled step."""
+        self.sampled = sampled
         if len(self._open) < _CALLS:
             self._open.append(_SEQUENCE())
 
@@ -93,6 +109,9 @@ class LossGraphs:
         """The calls of models so far are of no backward to come."""
         self._calls.clear()
         self._open.clear()
+        self.asked, self.sampled = None, False
+        if self._tokens is not None:
+            self._tokens.step_ended()
         self._targets.step_ended()
 
     @property
@@ -135,6 +154,8 @@ class LossGraphs:
                 targets.beside = is_linked_beside(node, [one])
                 mean = getattr(one, "_saved_reduction", _MEAN) == _MEAN
                 targets.full = targets.full and one is node and mean
+            if sampled and self._tokens is not None and kind(one) in CLASSES:
+                self._place_tokens(self._tokens, one)
             reach = self._reaches.read(one)
             if reach is not None:
                 self._place(reach, one)
@@ -142,11 +163,21 @@ class LossGraphs:
             if fault is not None and not (normalised and fault[0][0] == "scores"):
                 key, shapes[key], where = fault
                 faults.setdefault(key, []).append(where)
+        for part in loss_parts(node) if sampled else ():
+            self._add_figures((part.kind, part.name), part.figures, part.node)
         for key, nodes in faults.items():
             seen = self._seen.setdefault(key, _Operation(shapes[key]))
             seen.count += 1
             seen.alone = not is_linked_beside(node, nodes)
             self._place(seen, nodes[0])
+
+    def _add_figures(self, key: _Key, figures: tuple[float, ...], node: Node) -> None:
+        """A part of this loss has these figures."""
+        seen = self._seen.setdefault(key, _Operation(()))
+        seen.count += 1
+        seen.first = seen.first or figures
+        seen.figures = figures
+        self._place(seen, node)
 
     def _find_number(self, node: Node) -> None:
         """Find a sum of a loss and a constant: the constant may come from a tensor."""
@@ -156,12 +187,45 @@ class LossGraphs:
         if stack is None or all(one is not None for one, _ in node.next_functions):
             return
         line = user_line(stack)
-        found = None if line is None else number_term(line[0], line[1])
-        if line is None or found is None:
+        if line is None:
+            return
+        found = number_term(line[0], line[1])
+        if found is None:
+            self._find_penalty(node, line[0], line[1])
             return
         seen = self._seen.setdefault(("number", found[0]), _Operation(()))
         seen.count += 1
         seen.location = f"{shown(line[0])}:{found[1]}"
+
+    def _place_tokens(self, tokens: TokenTargets, node: Node) -> None:
+        found = tokens.read(node)
+        if found is not None:
+            self._place(found, node)
+
+    def _find_penalty(self, node: Node, file: str, line: int) -> None:
+        """The constant may be what was made of gradients without a graph."""
+        asked = self.asked
+        if asked is None or asked.file != file:
+            return
+        first = node.next_functions[0][0] is None
+        term = graphless_term(file, line, asked.line, first=first)
+        if term is not None:
+            seen = self._seen.setdefault(("penalty", term), _Operation(()))
+            seen.count += 1
+            seen.location = str(asked)
+
+    def divergence(self, given: torch.Tensor, target: torch.Tensor, *, log_target: bool) -> None:
+        """``kl_div`` was called in a sampled step: the first is to be logarithms."""
+        self._divergences += 1
+        fault = divergence_fault(given, target, log_target=log_target)
+        if fault is None:
+            return
+        name, figures = fault[0], (*fault[1], float(self._divergences))
+        seen = self._seen.setdefault((name, "kl_div"), _Operation(()))
+        seen.count += 1
+        seen.first = seen.first or figures
+        seen.figures = figures
+        seen.location = seen.location or (str(script_line() or "") or None)
 
     def _place(self, found: _Placed, node: Node) -> None:
         """Note where it is, where that is known."""
@@ -178,6 +242,7 @@ class LossGraphs:
             LossOperation(
                 kind=kind, name=name, shapes=one.shapes,
                 count=one.count, alone=one.alone, inside=one.inside, location=one.location,
+                first=one.first, figures=one.figures,
             )
             for (kind, name), one in self._seen.items()
         )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Terms of a loss that are Python numbers, so that no gradient goes through them: ``kl.item()``."""
+"""Terms of a loss that no gradient goes through: Python numbers, as ``kl.item()``, and what is
+made of gradients without a graph."""
 
 from __future__ import annotations
 
@@ -31,6 +32,71 @@ def number_term(file: str, line: int) -> tuple[str, int] | None:
             if found is not None:
                 return ast.unparse(found), found.lineno
     return None
+
+
+def graphless_term(file: str, line: int, asked: int, *, first: bool) -> str | None:
+    """The term of a sum on this line that is made of the gradients asked for on another line.
+
+    Args:
+        asked: the line that calls ``torch.autograd.grad``.
+        first: whether it is the first term that has no graph, or one of the others.
+    """
+    tree = _tree(file)
+    if tree is None:
+        return None
+    scope = _innermost(tree, line)
+    for statement in ast.walk(scope):
+        value = getattr(statement, "value", None)
+        if not isinstance(statement, ast.Assign | ast.Return | ast.Expr | ast.AnnAssign):
+            continue
+        if not isinstance(value, ast.expr) or not _is_at(statement, line):
+            continue
+        terms = list(_terms(value))
+        for term in (terms[:1] if first else terms[1:]) if len(terms) > 1 else ():
+            if _comes_from(term, scope, tree, asked, line):
+                return ast.unparse(term)
+    return None
+
+
+#: So many assignments are followed.
+_DEEP = 6
+
+
+def _comes_from(
+    value: ast.expr, scope: ast.AST, tree: ast.Module, asked: int, before: int, depth: int = 0
+) -> bool:
+    """Whether an expression is computed from what a line gave, as far as names tell."""
+    if _is_at(value, asked):
+        return True
+    for node in ast.walk(value):
+        if isinstance(node, ast.Call):
+            called = node.func
+            name = getattr(called, "id", None) or getattr(called, "attr", None)
+            if any(
+                isinstance(one, ast.FunctionDef) and one.name == name and _is_at(one, asked)
+                for one in ast.walk(tree)
+            ):
+                return True
+        elif isinstance(node, ast.Name) and depth < _DEEP:
+            last = _assignment(node.id, scope, before)
+            if last is not None and _comes_from(
+                last.value, scope, tree, asked, last.lineno, depth + 1
+            ):
+                return True
+    return False
+
+
+def _assignment(name: str, scope: ast.AST, line: int) -> ast.Assign | None:
+    """Where a variable was set, last before a line."""
+    last: ast.Assign | None = None
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign) and node.lineno < line and len(node.targets) == 1:
+            (target,) = node.targets
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            mine = any(isinstance(one, ast.Name) and one.id == name for one in names)
+            if mine and (last is None or last.lineno < node.lineno):
+                last = node
+    return last
 
 
 @functools.lru_cache(maxsize=8)
@@ -101,11 +167,5 @@ def _set_before(term: ast.expr, scope: ast.AST, line: int) -> ast.Call | None:
         return None
     if not isinstance(term, ast.Name):
         return None
-    last: ast.Assign | None = None
-    for node in ast.walk(scope):
-        if isinstance(node, ast.Assign) and node.lineno < line and len(node.targets) == 1:
-            (target,) = node.targets
-            mine = isinstance(target, ast.Name) and target.id == term.id
-            if mine and (last is None or last.lineno < node.lineno):
-                last = node
+    last = _assignment(term.id, scope, line)
     return None if last is None else _number(last.value)

@@ -15,7 +15,7 @@ from gradscope.records.loop import LoopOptimizer, LoopParameter
 from gradscope.training.loop.gradient_use import GradientUse
 from gradscope.training.loop.held_parameters import HeldParameters
 from gradscope.training.loop.schedulers import inner
-from gradscope.training.loop.script_lines import ScriptLine, call_of, written_call
+from gradscope.training.loop.script_lines import ScriptLine, call_of, script_line
 from gradscope.training.models import Models
 from gradscope.training.optimizers import Optimizers
 
@@ -37,6 +37,9 @@ class OptimizerUse:
         self.refs: tuple[weakref.ref[nn.Parameter], ...] = ()
         self.name = ""
         self.unscaled = False
+        self.rate = 0.0  # before a state is loaded
+        self.restored: tuple[float, float] | None = None  # the rate before and after that
+        self.restored_at: str | None = None
 
 
 class OptimizerUses:
@@ -79,6 +82,19 @@ class OptimizerUses:
             mine = self._of[optimizer] = OptimizerUse(made, number)
             self.every.append((weakref.ref(optimizer), mine))
         return mine
+
+    def restoring(self, optimizer: Optimizer) -> None:
+        """A state is about to be loaded into one."""
+        mine = self._of.get(optimizer)
+        if mine is not None:
+            mine.rate = rate_of(optimizer)
+
+    def restored(self, optimizer: Optimizer) -> None:
+        """It has been."""
+        mine = self._of.get(optimizer)
+        if mine is not None:
+            mine.restored = mine.rate, rate_of(optimizer)
+            mine.restored_at = str(script_line() or "") or None
 
     def line_of(self, name: str) -> str | None:
         """The line of the script that made an optimizer."""
@@ -151,7 +167,8 @@ class OptimizerUses:
                 ),
                 readings=of.readings,
                 scaled=of.scaled,
-                loaded_at=written_call(known.name, "load_state_dict"),
+                loaded_at=mine.restored_at,
+                restored=mine.restored,
                 maximizes=any(group.get("maximize") is True for group in optimizer.param_groups),
             )
             yield mine.record
@@ -163,6 +180,11 @@ class OptimizerUses:
             for model in self._models
             for parameter, named in named_parameters(model.module).items()
         }
+
+
+def rate_of(optimizer: Optimizer) -> float:
+    """The learning rate of its first group; 0 where it has none."""
+    return float(optimizer.param_groups[0].get("lr") or 0.0) if optimizer.param_groups else 0.0
 
 
 def _written_step(name: str, made: ScriptLine | None) -> str | None:

@@ -24,6 +24,8 @@ from gradscope.training.loop.draws import distributions
 
 #: What the constructor of a scheduler calls; PyTorch's own, private names.
 _MADE = ((LRScheduler, "_initial_step"), (ReduceLROnPlateau, "_reset"))
+#: The arguments of ``torch.nn.functional.kl_div``.
+_KL_DIV = ("input", "target", "size_average", "reduce", "reduction", "log_target")
 
 
 class LoopObserver(RegistrationObserver, Protocol):
@@ -68,6 +70,15 @@ class LoopObserver(RegistrationObserver, Protocol):
     def filled(self, tensor: torch.Tensor) -> None:
         """A function of ``torch.nn.init`` has set all entries of a tensor to one number."""
 
+    def diverged(self, given: object, target: object, log_target: object) -> None:
+        """``torch.nn.functional.kl_div`` is about to compare these."""
+
+    def restoring(self, optimizer: Optimizer) -> None:
+        """``load_state_dict`` of an optimizer is about to change its settings."""
+
+    def restored(self, optimizer: Optimizer) -> None:
+        """``load_state_dict`` of an optimizer has changed its settings."""
+
     def unscaled(self, optimizer: Optimizer) -> None:
         """A gradient scaler divided the gradients of an optimizer by the loss scale."""
 
@@ -106,6 +117,8 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
             replace(patches, distribution, "rsample", lambda f: _with_result(f, observer.scored))
         if "log_prob" in vars(distribution):
             replace(patches, distribution, "log_prob", lambda f: _with_first(f, observer.scored))
+    replace(patches, Optimizer, "load_state_dict", lambda f: _restoring(f, observer))
+    replace(patches, nn.functional, "kl_div", lambda f: _comparing(f, observer))
     for name in ("constant_", "ones_"):
         replace(patches, nn.init, name, lambda f: _filling(f, observer))
     scaler = torch.amp.GradScaler
@@ -190,6 +203,27 @@ def _filling(original: Callable[..., Any], observer: LoopObserver) -> Callable[.
         return tensor
 
     return fill
+
+
+def _restoring(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        observer.restoring(self)
+        result = original(self, *args, **kwargs)
+        observer.restored(self)
+        return result
+
+    return load_state_dict
+
+
+def _comparing(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def kl_div(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(_KL_DIV, args, strict=False)) | kwargs
+        observer.diverged(given.get("input"), given.get("target"), given.get("log_target"))
+        return original(*args, **kwargs)
+
+    return kl_div
 
 
 def _clipping(

@@ -47,9 +47,13 @@ def call_of(name: str, method: str, file: str) -> str | None:
 def written_assignment(name: str) -> str | None:
     """The first line of the main module's file that assigns the variable, or an attribute, of this
     name."""
+    return written_in_main(rf"\b{name}\s*=[^=]") if name.isidentifier() else None
+
+
+def written_in_main(pattern: str) -> str | None:
+    """The first line of the main module's file that has the pattern."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
-    plain = name.isidentifier()
-    return written(rf"\b{name}\s*=[^=]", file) if file is not None and plain else None
+    return None if file is None else written(pattern, file)
 
 
 def written_call(name: str, method: str) -> str | None:

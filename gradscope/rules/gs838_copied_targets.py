@@ -1,0 +1,74 @@
+"""GS838: targets that are the input tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, of_loss
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS838",
+    name="copied-targets",
+    severity="error",
+    summary="each target is the input token at its own position: the shift by one is missing",
+    what=(
+        "Compares the targets of a classification with the tokens that the model was given, "
+        "in the sampled steps. Where each target that counts is the token at its own "
+        "position, it runs one call again with other tokens, in eval mode, before the update. "
+        "It fires where an output depends on earlier tokens and on no later one: of a model "
+        "that predicts the next token the target is the token after. A model that sees all "
+        "tokens, as an autoencoder or a masked language model, does not count."
+    ),
+    why=(
+        "The model copies its input: the loss falls to 0, and in generation it repeats the "
+        "last token."
+    ),
+    fix=(
+        "Shift the targets by one: `inputs, targets = tokens[:, :-1], tokens[:, 1:]`. Models "
+        "of transformers shift `labels` themselves."
+    ),
+    sources=(
+        "karpathy/nanoGPT, get_batch: y is x one position later",
+        "PyTorch, NLP from scratch: sequence to sequence: the decoder is fed the target before",
+    ),
+    thresholds=(
+        Threshold("batches", 2, "batches that were read, below which it does not judge", CHOSEN),
+    ),
+    calibration=(
+        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
+        "written without sight of the rules."
+    ),
+    runs=Runs(loop=True),
+    explains=(
+        "GS6",
+        "GS820",
+    ),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each model."""
+    names = {model.id: model.name for model in loop.models}
+    for one in loop.tokens:
+        if one.batches < limits["batches"] or one.copied < one.batches:
+            continue
+        if one.following == one.batches or one.future is not False or not one.past:
+            continue
+        name = names.get(one.model, "")
+        yield at(
+            RULE.finding(
+                name,
+                "each target is the same token as the input at its position, in "
+                f"{plural(one.batches, 'batch', 'batches')} that were read: the targets are not "
+                "shifted by one, and the model learns to copy its input.",
+                value=float(one.batches),
+                limit=limits.of("batches"),
+                location=one.called_at or of_loss(loop, one),
+            ),
+            loop,
+            model=name,
+        )

@@ -1,0 +1,71 @@
+"""GS840: a loss that is mostly padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, of_loss
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import percent, plural
+
+RULE = Rule(
+    code="GS840",
+    name="padding-in-loss",
+    severity="warning",
+    summary="most targets of a loss are padding: it has no `ignore_index` for them",
+    what=(
+        "Reads the targets of a classification beside the tokens that the model was given, in "
+        "the sampled steps. It fires where sequences of different lengths end in one token "
+        "that is nowhere else, all targets there are one class that is nowhere else, none is "
+        "ignored, and together they are most of the targets."
+    ),
+    why=(
+        "The mean is over the padding too: the loss and the accuracy look good as soon as the "
+        "model answers padding, and the gradient of the real targets is a small part."
+    ),
+    fix=(
+        "Leave the padding out: `nn.CrossEntropyLoss(ignore_index=pad)`, or pad the targets "
+        "with -100."
+    ),
+    sources=(
+        "PyTorch, torch.nn.CrossEntropyLoss: ignore_index",
+        "PyTorch forum: LSTM tagger predicts only the padding tag",
+    ),
+    thresholds=(
+        Threshold("share", 0.5, "share of the targets, above which it fires", CHOSEN),
+        Threshold("batches", 2, "batches that were read, below which it does not judge", CHOSEN),
+    ),
+    calibration=(
+        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
+        "written without sight of the rules."
+    ),
+    runs=Runs(loop=True),
+    explains=("GS613",),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each model."""
+    names = {model.id: model.name for model in loop.models}
+    for one in loop.tokens:
+        share = one.padding / one.targets if one.targets else 0.0
+        if one.batches < limits["batches"] or share <= limits["share"] or one.lengths < 2:
+            continue
+        name = names.get(one.model, "")
+        yield at(
+            RULE.finding(
+                name,
+                f"{percent(share)} of the targets are padding (class {one.pad_class}, at token "
+                f"{one.pad}), and count in the loss, in "
+                f"{plural(one.batches, 'batch', 'batches')} that were read.",
+                advice=f"Leave the padding out of the loss: `ignore_index={one.pad_class}`, or pad "
+                "the targets with -100.",
+                value=share,
+                limit=limits.of("share"),
+                location=of_loss(loop, one),
+            ),
+            loop,
+            model=name,
+        )

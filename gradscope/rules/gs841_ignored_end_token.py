@@ -1,0 +1,63 @@
+"""GS841: an end token that is masked as padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, of_loss
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS841",
+    name="ignored-end-token",
+    severity="warning",
+    summary="the token that ends each sequence is also its padding, and is never a target",
+    what=(
+        "Reads the targets of a classification beside the tokens and the attention mask that "
+        "the model was given, in the sampled steps. It fires where all padded sequences end "
+        "in one token, the padding is that token too, and the target at the end is ignored "
+        "while those before it count."
+    ),
+    why=("The model never learns to end a sequence: generation goes on to the longest length."),
+    fix=(
+        "Mask the labels by the attention mask, not by the token: `labels[attention_mask == "
+        "0] = -100`. Or add a padding token of its own."
+    ),
+    sources=(
+        "transformers, DataCollatorForLanguageModeling: labels of pad_token_id are -100",
+        "huggingface/transformers: generation does not stop when pad_token = eos_token",
+    ),
+    thresholds=(
+        Threshold("batches", 2, "batches that were read, below which it does not judge", CHOSEN),
+    ),
+    calibration=(
+        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
+        "written without sight of the rules."
+    ),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each model."""
+    names = {model.id: model.name for model in loop.models}
+    for one in loop.tokens:
+        if one.unended < limits["batches"]:
+            continue
+        name = names.get(one.model, "")
+        yield at(
+            RULE.finding(
+                name,
+                f"token {one.end} ends every sequence and is the padding too, and its target is "
+                f"ignored in {plural(one.unended, 'batch', 'batches')} that were read: the end "
+                "token (EOS) is masked as padding, and the model never learns to stop.",
+                value=float(one.unended),
+                limit=limits.of("batches"),
+                location=of_loss(loop, one),
+            ),
+            loop,
+            model=name,
+        )

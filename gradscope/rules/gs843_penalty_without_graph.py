@@ -1,0 +1,59 @@
+"""GS843: a gradient penalty without create_graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, in_steps, operations
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS843",
+    name="penalty-without-graph",
+    severity="error",
+    summary="a term of the loss is made of gradients without a graph: it trains nothing",
+    what=(
+        "Notes calls of `torch.autograd.grad` without `create_graph`, for what is no "
+        "parameter. It fires where a term of the loss is a constant, and the script's lines "
+        "compute that term from such gradients. Inputs that are made of gradients, as "
+        "adversarial ones, do not count."
+    ),
+    why=(
+        "The penalty changes the loss that is printed and has no gradient: a critic that it "
+        "is to bound grows without bound."
+    ),
+    fix=("Ask with `torch.autograd.grad(…, create_graph=True)`."),
+    sources=(
+        "Gulrajani et al. 2017, Improved training of Wasserstein GANs",
+        "PyTorch, torch.autograd.grad: create_graph",
+    ),
+    thresholds=(
+        Threshold("share", 0.2, "share of the losses that were read, above which it fires", CHOSEN),
+    ),
+    calibration=(
+        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
+        "written without sight of the rules."
+    ),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each term."""
+    for one in operations(loop, "penalty", limits["share"]):
+        yield at(
+            RULE.finding(
+                "",
+                f"`{one.name}` is made of gradients that `autograd.grad` gave without "
+                "`create_graph=True`: the penalty is a constant "
+                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read, and has no "
+                "gradient.",
+                value=float(one.count),
+                threshold=limits["share"],
+                cause=one.name,
+                location=one.location,
+            ),
+            loop,
+        )

@@ -1,0 +1,61 @@
+"""GS845: adapters that are frozen as they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at
+from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS845",
+    name="frozen-adapters",
+    severity="error",
+    summary="a low-rank adapter is frozen, with its second factor at zero",
+    what=(
+        "Looks for two frozen weights of one layer whose product is a matrix of low rank, and "
+        "of which the second is zero, in a model of which something trains. Layers with an "
+        "adapter that trains do not count: others may wait beside it."
+    ),
+    why=(
+        "A product with zero adds nothing: the adapter has no effect in forward and never "
+        "gets one. Most often a loop freezes all parameters after the adapters were added."
+    ),
+    fix=(
+        "Freeze the model first and add the adapters then, or set `requires_grad_(True)` on "
+        "their parameters."
+    ),
+    sources=(
+        "Hu et al. 2021, LoRA: B starts at zero",
+        "microsoft/loralib, mark_only_lora_as_trainable",
+    ),
+    calibration=(
+        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
+        "written without sight of the rules."
+    ),
+    runs=Runs(loop=True),
+    explains=("GS6",),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each model."""
+    names = {model.id: model.name for model in loop.models}
+    for one in loop.adapters:
+        name = names.get(one.model, "")
+        first, zero = one.names
+        yield at(
+            RULE.finding(
+                zero,
+                f"the LoRA-like adapter `{first}`, `{zero}` is frozen, and `{zero}` is exactly 0: "
+                f"it adds nothing and never trains, as {plural(one.pairs, 'such pair')} in "
+                f"`{name}`. What trains is `{one.trained}`.",
+                value=float(one.pairs),
+                location=one.location,
+            ),
+            loop,
+            model=name,
+        )

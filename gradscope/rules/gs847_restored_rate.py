@@ -1,0 +1,74 @@
+"""GS847: a learning rate that a checkpoint brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, held_by
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS847",
+    name="restored-rate",
+    severity="warning",
+    summary="`load_state_dict` of an optimizer brought back a far smaller learning rate",
+    what=(
+        "Compares the learning rate of an optimizer before and after its `load_state_dict`. "
+        "It fires where the loaded one is a small part of the one that it was made with, and "
+        "the rate never comes back in its steps."
+    ),
+    why=(
+        "The state of an optimizer has its learning rate in it: of a run whose schedule has "
+        "ended that is next to 0, and the new run hardly moves."
+    ),
+    fix=(
+        "Set the rate again after loading: `for group in optimizer.param_groups: group['lr'] "
+        "= lr`. Or load the scheduler too, if the run goes on."
+    ),
+    sources=(
+        "PyTorch, torch.optim.Optimizer.load_state_dict: param_groups are loaded too",
+        "PyTorch forum: loading the optimizer overrides the new learning rate",
+    ),
+    thresholds=(
+        Threshold("share", 0.01, "loaded rate over the one before, below which it fires", CHOSEN),
+        Threshold("steps", 5, "steps, below which it does not judge", CHOSEN),
+    ),
+    calibration=(
+        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
+        "written without sight of the rules."
+    ),
+    runs=Runs(loop=True),
+    explains=(
+        "GS603",
+        "GS605",
+        "GS608",
+        "GS612",
+    ),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each optimizer."""
+    for one in loop.optimizers:
+        before, after = one.restored or (0.0, 0.0)
+        if not before or after >= limits["share"] * before or one.steps < limits["steps"]:
+            continue
+        if max(one.rate, one.peak) >= limits["share"] * before:
+            continue
+        yield at(
+            RULE.finding(
+                one.name,
+                f"`{one.name}.load_state_dict` replaced the learning rate {before:g} by the saved "
+                f"one, {after:g}, and {plural(one.steps, 'step')} were made with it.",
+                advice=f"Set it again after loading: `for group in {one.name}.param_groups: "
+                "group['lr'] = lr`.",
+                value=after / before,
+                limit=limits.of("share"),
+                location=one.loaded_at,
+            ),
+            loop,
+            parameters=held_by(one, loop),
+        )

@@ -1,0 +1,71 @@
+"""GS848: evaluation inputs of another scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import number
+
+RULE = Rule(
+    code="GS848",
+    name="evaluation-scale",
+    severity="warning",
+    summary="a model is evaluated on inputs of another scale than those it is trained on",
+    what=(
+        "Compares mean and deviation of the first tensor of numbers that a model is given: in "
+        "training, in the sampled steps, and in calls without gradients, of which it reads "
+        "the first and ever fewer of the next. It fires where all evaluations that were read "
+        "are far from the training."
+    ),
+    why=(
+        "The model has never seen such numbers: the evaluation says nothing of it. Most often "
+        "one of the two is not normalized."
+    ),
+    fix=("Use the same transform for both: the mean and deviation of the training data."),
+    sources=(
+        "CS231n notes, data preprocessing: the mean is that of the training data",
+        "StackOverflow: high training accuracy, test accuracy at chance",
+    ),
+    thresholds=(
+        Threshold(
+            "shift",
+            10,
+            "difference of the means in deviations of the training",
+            CHOSEN,
+        ),
+        Threshold("ratio", 50, "quotient of the deviations, above which it fires", CHOSEN),
+    ),
+    calibration=(
+        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
+        "written without sight of the rules."
+    ),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each model."""
+    names = {model.id: model.name for model in loop.models}
+    for one in loop.inputs:
+        far = one.least_shift > limits["shift"]
+        if not far and one.least_ratio <= limits["ratio"]:
+            continue
+        name = names.get(one.model, "")
+        mean, deviation = one.example
+        yield at(
+            RULE.finding(
+                name,
+                f"`{name}` is evaluated on another scale than it is trained on: inputs have mean "
+                f"{number(mean)} and deviation {number(deviation)} there, and {number(one.mean)} "
+                f"and {number(one.deviation)} in training. Normalize both alike.",
+                value=one.least_shift if far else one.least_ratio,
+                limit=limits.of("shift" if far else "ratio"),
+                location=one.location,
+            ),
+            loop,
+            model=name,
+        )

@@ -1,0 +1,64 @@
+"""GS849: a learned weight of a loss that goes to zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, of_loss
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._words import number
+
+RULE = Rule(
+    code="GS849",
+    name="vanishing-loss-weight",
+    severity="warning",
+    summary="a learned weight of a term of the loss shrinks, and no term holds it up",
+    what=(
+        "Finds, among the terms of the loss in its graph, products of a term and of a "
+        "positive number that a small parameter gives alone, as `exp(-log_var)`. It fires "
+        "where no other term depends on that parameter, and the weight has fallen to a part "
+        "of what it was."
+    ),
+    why=(
+        "The loss falls as the weight does, whatever the model answers: the weight goes to 0, "
+        "and with it the gradient of the term."
+    ),
+    fix=(
+        "Add the term that holds it up: `exp(-log_var) * loss + log_var`, as in the "
+        "likelihood of a Gaussian."
+    ),
+    sources=("Kendall et al. 2018, Multi-task learning using uncertainty to weigh losses, eq. 7",),
+    thresholds=(
+        Threshold("left", 0.5, "last weight over the first, below which it fires", CHOSEN),
+    ),
+    calibration=(
+        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
+        "written without sight of the rules."
+    ),
+    runs=Runs(loop=True),
+    explains=("GS6",),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each kind of weight."""
+    for one in loop.operations:
+        if one.kind != "learned-weight" or not enough(loop, one.count):
+            continue
+        first, last = one.first[0], one.figures[0]
+        if last >= limits["left"] * first or one.count < loop.graphs / 2:
+            continue
+        yield at(
+            RULE.finding(
+                "",
+                f"the learned weight of a loss term (`{one.name}` of a parameter) fell from "
+                f"{number(first)} to {number(last)}: without a term like `+ log_var` nothing "
+                "holds it up, and it goes towards zero.",
+                value=last / first,
+                limit=limits.of("left"),
+                location=of_loss(loop, one),
+            ),
+            loop,
+        )

@@ -1,0 +1,58 @@
+"""GS850: an encoder that a quantizer cuts off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, in_steps, of_loss, operations
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS850",
+    name="cut-encoder",
+    severity="warning",
+    summary="the reconstruction has no gradient for the encoder before a quantizer",
+    what=(
+        "Finds, in the graph of the loss, the two distances between an encoder's output and "
+        "the codes that replace it, each with one side detached. It fires where nothing else "
+        "of the loss depends on the encoder."
+    ),
+    why=(
+        "Choosing a code has no derivative: the encoder is only drawn towards the codes that "
+        "it has chosen, and not towards a better reconstruction. The codes collapse."
+    ),
+    fix=("Pass the gradient straight through: `codes = z + (codes - z).detach()`."),
+    sources=(
+        "van den Oord et al. 2017, Neural discrete representation learning, 3.2: straight-through",
+        "Bengio et al. 2013, Estimating or propagating gradients through stochastic neurons",
+    ),
+    thresholds=(
+        Threshold("share", 0.9, "share of the losses that were read, above which it fires", CHOSEN),
+    ),
+    calibration=(
+        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
+        "written without sight of the rules."
+    ),
+    runs=Runs(loop=True),
+    explains=("GS6",),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding."""
+    for one in operations(loop, "cut-encoder", limits["share"]):
+        yield at(
+            RULE.finding(
+                "",
+                "no gradient of the reconstruction reaches the encoder: the decoder gets the codes "
+                "themselves, without the straight-through estimator, "
+                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read. Only the "
+                "commitment term trains the encoder.",
+                value=float(one.count),
+                threshold=limits["share"],
+                location=of_loss(loop, one),
+            ),
+            loop,
+        )

@@ -1,0 +1,99 @@
+"""The scale of what a model is given: in its training, and in evaluations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gradscope.capture.shards import is_spread
+from gradscope.nesting import find
+from gradscope.records.loop_data import LoopInputs
+from gradscope.training.loop.script_lines import script_line
+
+#: Fewer numbers say little.
+_FEWEST = 64
+
+
+class _Scales:
+    """Of one model."""
+
+    def __init__(self) -> None:
+        self.shape: tuple[int, ...] = ()  # of a sample
+        self.batches, self.sum, self.squares = 0, 0.0, 0.0
+        self.calls = self.readings = 0
+        self.shift = self.ratio = math.inf
+        self.example = 0.0, 0.0
+        self.location: str | None = None
+
+    @property
+    def trained(self) -> tuple[float, float]:
+        """Mean and deviation of all inputs of the training that were read."""
+        mean = self.sum / self.batches
+        return mean, math.sqrt(max(self.squares / self.batches - mean * mean, 0.0))
+
+
+class EvaluationInputs:
+    """Reads the first tensor of numbers of each model's calls: in sampled steps, and in the first
+    evaluations and ever fewer of the next."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, _Scales] = {}
+
+    def called(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """A model is called in training, in a sampled step."""
+        given = _numbers(args, kwargs)
+        if given is None:
+            return
+        known = self._of.setdefault(model, _Scales())
+        known.shape = tuple(given.shape[1:])
+        mean, deviation = _moments(given)
+        known.batches += 1
+        known.sum += mean
+        known.squares += deviation * deviation + mean * mean
+
+    def evaluated(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """A model is called without gradients."""
+        known = self._of.get(model)
+        if known is None:
+            return
+        known.calls += 1
+        if known.calls & (known.calls - 1):  # no power of two
+            return
+        given = _numbers(args, kwargs)
+        if given is None or tuple(given.shape[1:]) != known.shape:
+            return
+        mean, deviation = _moments(given)
+        before, usual = known.trained
+        if not deviation or not usual or not math.isfinite(mean + deviation + usual):
+            return
+        known.readings += 1
+        known.shift = min(known.shift, abs(mean - before) / usual)
+        known.ratio = min(known.ratio, max(deviation / usual, usual / deviation))
+        known.example = mean, deviation
+        known.location = known.location or (str(script_line() or "") or None)
+
+    def records(self) -> Iterator[LoopInputs]:
+        """What is known of each model that is evaluated."""
+        for model, one in self._of.items():
+            if one.readings:
+                yield LoopInputs(
+                    model, one.readings, *one.trained, one.shift, one.ratio, one.example,
+                    one.location,
+                )  # fmt: skip
+
+
+def _numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    """The first tensor of a call, if it has enough numbers that no operation made."""
+    given = next((one for _, one in find((args, kwargs), torch.Tensor)), None)
+    if given is None or given.dim() < 2 or given.numel() < _FEWEST or is_spread(given):
+        return None
+    plain = given.layout == torch.strided and not given.is_meta and not given.is_nested
+    return given if plain and given.is_floating_point() and given.grad_fn is None else None
+
+
+def _moments(values: torch.Tensor) -> tuple[float, float]:
+    values = values.detach().double()
+    return float(values.mean()), float(values.std())

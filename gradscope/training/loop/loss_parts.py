@@ -1,0 +1,78 @@
+"""Parts of a loss that do not do what they are there for, each with its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from torch.autograd.graph import Node
+
+from gradscope.training.loop.cosine_scores import cosine_scores
+from gradscope.training.loop.learned_weights import learned_weights
+from gradscope.training.loop.loss_walk import (
+    BINARY,
+    CLASSES,
+    DIFFERENCES,
+    Shape,
+    kind,
+    saved,
+)
+from gradscope.training.loop.posteriors import posterior
+from gradscope.training.loop.quantized_codes import cut_encoder
+from gradscope.training.loop.weighted_terms import divisors
+
+#: PyTorch's number of ``reduction="mean"``.
+MEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LossPart:
+    """One of them; ``LossOperation`` says what its figures are."""
+
+    kind: str
+    name: str
+    node: Node
+    figures: tuple[float, ...]
+    shapes: tuple[Shape, ...] = ()
+
+
+def loss_parts(root: Node) -> Iterator[LossPart]:
+    """Those of the loss that a backward begins with."""
+    yield from _divided(root)
+    for scores, scale, classes in cosine_scores(root):
+        yield LossPart("cosine", "cross_entropy", scores, (scale, float(classes)))
+    for name, node, factor in learned_weights(root):
+        yield LossPart("learned-weight", name, node, (factor,))
+    for name, find in _OF_ONE.items():
+        found = find(root)
+        if found is not None:
+            node, figures = found
+            yield LossPart(name, "", node, figures)
+
+
+_OF_ONE: dict[str, Callable[[Node], tuple[Node, tuple[float, ...]] | None]] = {
+    "posterior": posterior,
+    "cut-encoder": cut_encoder,
+}
+
+
+def _divided(root: Node) -> Iterator[LossPart]:
+    """A loss that is divided twice by one number, or, after its mean over a batch, by its size."""
+    found, of = divisors(root)
+    twice = next((pair for pair in pairwise(found) if _same(*pair)), None)
+    if twice is not None:
+        (number, _), (_, own) = twice
+        yield LossPart("divided", "twice", own, (number,))
+    if of is None or kind(of) not in CLASSES | BINARY | DIFFERENCES:
+        return
+    if getattr(of, "_saved_reduction", None) != MEAN or len(found) != 1:
+        return
+    target = saved(of).get("target")
+    (number, node), rows = found[0], 0 if target is None or not target.dim() else target.shape[0]
+    if rows > 1 and abs(number - rows) < 1e-6 * rows:
+        yield LossPart("divided", "mean", node, (float(rows),))
+
+
+def _same(one: tuple[float, Node], other: tuple[float, Node]) -> bool:
+    return one[0] >= 2 and abs(one[0] - other[0]) < 1e-6 * one[0]

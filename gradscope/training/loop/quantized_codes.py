@@ -1,0 +1,77 @@
+"""A quantizer between an encoder and a decoder: whether the error's gradient passes it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch.autograd.graph import Node
+
+from gradscope.training.loop.loss_walk import DIFFERENCES, kind, operations, saved
+
+#: A larger graph is not walked.
+_MOST = 20_000
+
+
+def cut_encoder(root: Node) -> tuple[Node, tuple[float, ...]] | None:
+    """The operation that gives the codes of an encoder, of which nothing depends on that but a
+    distance to the codes; None where something does, or there is no such pair of terms.
+
+    Such a pair is the distance of two tensors, once with the one detached and once the other.
+    """
+    sides = [side for node in operations(root) if (side := _one_sided(node)) is not None]
+    for codes, moving, fixed in sides:
+        for encoder, of_encoder, of_codes in sides:
+            if encoder is codes or not (_equal(moving, of_codes) and _equal(fixed, of_encoder)):
+                continue
+            behind = _behind([one for one, _ in encoder.next_functions if one is not None], ())
+            table = _lookup(codes)
+            if behind is None or table is None:
+                continue
+            rest = _behind([root], {codes, encoder})
+            if rest is not None and not rest & behind:
+                return table, ()
+    return None
+
+
+def _one_sided(node: Node) -> tuple[Node, torch.Tensor, torch.Tensor] | None:
+    """A squared difference of which one side wants a gradient: that side, and the other."""
+    if kind(node) not in DIFFERENCES:
+        return None
+    kept, edges = saved(node), [one for one, _ in node.next_functions[:2]]
+    first, second = kept.get("self"), kept.get("target")
+    if first is None or second is None or (edges[0] is None) == (edges[-1] is None):
+        return None
+    return (node, first, second) if edges[0] is not None else (node, second, first)
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and bool(torch.equal(one.detach(), other.detach()))
+
+
+def _lookup(codes: Node) -> Node | None:
+    """The operation that chooses rows of a table for the side that moves, by index or by a product
+    with ones and zeros."""
+    node = next((one for one, _ in codes.next_functions if one is not None), None)
+    for _ in range(4):
+        if node is None:
+            return None
+        if kind(node) in ("EmbeddingBackward", "IndexBackward", "IndexSelectBackward"):
+            return node
+        if kind(node) in ("MmBackward", "AddmmBackward"):
+            return node if node.next_functions[0][0] is None else None
+        node = node.next_functions[0][0] if node.next_functions else None
+    return None
+
+
+def _behind(roots: Collection[Node], without: Collection[Node]) -> set[Node] | None:
+    """All that some nodes depend on, but not by way of others; None where that is too much."""
+    stack, seen = list(roots), {*roots, *without}
+    while stack:
+        for one, _ in stack.pop().next_functions:
+            if one is not None and one not in seen:
+                seen.add(one)
+                stack.append(one)
+        if len(seen) > _MOST:
+            return None
+    return seen - set(without)

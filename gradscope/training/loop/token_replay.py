@@ -1,0 +1,117 @@
+"""Which tokens the outputs of a call depend on: earlier ones, later ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from gradscope.nesting import find
+from gradscope.training.loop.script_lines import script_line
+from gradscope.training.nan_detector.recorded_calls import RecordedCall
+from gradscope.training.nan_detector.replayed_calls import as_it_began
+
+#: A smaller change, beside the root mean square of all outputs, may be rounding.
+_ROUNDING = 1e-4
+_ATTENTION = frozenset(
+    {
+        functional.scaled_dot_product_attention,
+        functional.multi_head_attention_forward,
+        functional.softmax,
+        torch.softmax,
+        torch.Tensor.softmax,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Whether outputs depend on later tokens, and on earlier ones; the line of the first
+    operation of attention."""
+
+    future: bool
+    past: bool
+    location: str | None
+
+
+def replayed(call: RecordedCall, place: int, axis: int, classes: int) -> Seen | None:
+    """Run a call four times, in eval mode; None where that tells nothing.
+
+    Other tokens in the second half of each sequence must leave the outputs of the first half, if
+    the model is causal. Those of the second half depend on the first in a model with a memory.
+
+    Args:
+        call: of a model that is given tokens.
+        place: theirs among the tensors of its arguments.
+        axis: that of time.
+        classes: how many scores there are for each token.
+    """
+    base = _scores(call, place, axis, classes, None)
+    if base is None:
+        return None
+    half = base.shape[1] // 2
+    later = _scores(call, place, axis, classes, slice(half, None))
+    earlier = _scores(call, place, axis, classes, slice(None, half))
+    first = _FirstAttention()
+    with first:
+        again = _scores(call, place, axis, classes, None)
+    if later is None or earlier is None or again is None or call.drew:
+        return None
+    size = float(base.square().mean().sqrt())
+    noise = _ROUNDING * size + 4 * _change(base, again)
+    future = _change(base[:, :half], later[:, :half])
+    past = _change(base[:, half:], earlier[:, half:])
+    return Seen(future > noise, past > noise, first.location)
+
+
+def _change(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs().max())
+
+
+def _scores(
+    call: RecordedCall, place: int, axis: int, classes: int, changed: slice | None
+) -> torch.Tensor | None:
+    """The scores by sequence, position and class, with other tokens at some positions."""
+    with as_it_began(call) as (module, args, kwargs), torch.no_grad():
+        module.eval()
+        tensors = [one for _, one in find((args, kwargs), torch.Tensor)]
+        tokens = tensors[place] if axis == 1 else tensors[place].t()
+        if changed is not None:
+            low, high = int(tokens.min()), int(tokens.max())
+            some = tokens[:, changed]
+            some.copy_((some - low + 1) % max(high - low + 1, 1) + low)
+        output = module(*args, **kwargs)
+        rows, steps = tokens.shape
+        for _, one in find(output, torch.Tensor):
+            if one.is_floating_point() and one.numel() == rows * steps * classes:
+                return _by_position(one.detach().double(), rows, steps, axis)
+    return None
+
+
+def _by_position(scores: torch.Tensor, rows: int, steps: int, axis: int) -> torch.Tensor | None:
+    if scores.dim() == 2:
+        shape = (rows, steps, -1) if axis == 1 else (steps, rows, -1)
+        scores = scores.reshape(shape)
+    elif scores.dim() != 3:
+        return None
+    if axis == 0:
+        scores = scores.transpose(0, 1)
+    if tuple(scores.shape[:2]) == (rows, steps):
+        return scores
+    return scores.transpose(1, 2) if scores.shape[2] == steps else None
+
+
+class _FirstAttention(TorchFunctionMode):
+    """Notes the script's line of the first operation that mixes positions by attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.location: str | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.location is None and func in _ATTENTION:
+            self.location = str(script_line() or "") or None
+        return func(*args, **(kwargs or {}))

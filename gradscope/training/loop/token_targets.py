@@ -1,0 +1,321 @@
+"""How the targets of a loss lie to the tokens that its model was given: copied, the next one, or
+padding that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.graph import Node
+
+from gradscope.capture.hooks import raised_by_a_handler
+from gradscope.capture.shards import is_spread
+from gradscope.nesting import find
+from gradscope.records.loop_tokens import LoopTokens
+from gradscope.training.loop.loss_walk import saved, shape_of, signed
+from gradscope.training.loop.script_lines import script_line
+from gradscope.training.loop.token_replay import Seen, replayed
+from gradscope.training.models import Model
+from gradscope.training.nan_detector.recorded_calls import RecordedCall
+
+#: Shorter sequences, and batches of fewer targets that count, say little.
+_SHORTEST, _FEWEST = 4, 16
+#: So many calls of one step are known, and so many replays are tried.
+_CALLS, _TRIES = 8, 2
+#: Of sequences that hardly vary nobody can tell which token a target is.
+_VARIES = 0.25
+_TOKENS = frozenset({torch.int64, torch.int32})
+
+
+class _Call:
+    """The tokens and masks of one call, each with its place among the tensors of the arguments."""
+
+    def __init__(self, model: int, tensors: Sequence[torch.Tensor]) -> None:
+        self.model = model
+        self.location = str(script_line() or "") or None
+        self.shapes: list[tuple[int, ...]] = []  # of what it returned
+        self.tokens = [
+            (place, one)
+            for place, one in enumerate(tensors)
+            if one.dtype in _TOKENS and one.dim() == 2 and min(one.shape) > 0 and _plain(one)
+        ]
+        self.masks = [one for one in tensors if one.dim() == 2 and _is_mask(one)]
+
+
+#: A call, the place of the tokens, the axis of time, and tokens and targets by position.
+_Candidate = tuple[_Call, int, int, tuple[torch.Tensor, torch.Tensor]]
+
+
+class _Targets:
+    """Of one model."""
+
+    def __init__(self) -> None:
+        self.batches = self.copied = self.following = self.unended = 0
+        self.targets = self.padding = self.pad = self.pad_class = self.lengths = self.end = 0
+        self.padded = True  # in each batch so far
+        self.location: str | None = None
+        self.inside = False
+        self.called_at: str | None = None
+        self.tries = 0
+        self.seen: Seen | None = None
+        self.wanted: list[tuple[int, int, int]] = []  # place of the tokens, time axis, classes
+
+
+class TokenTargets:
+    """Reads the targets of classification losses beside the tokens of the models' calls."""
+
+    def __init__(self) -> None:
+        self._calls: list[_Call] = []
+        self._of: dict[int, _Targets] = {}
+
+    def called(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """A model is called, with gradients, in a sampled step."""
+        call = _Call(model, [one for _, one in find((args, kwargs), torch.Tensor)])
+        if call.tokens and len(self._calls) < _CALLS:
+            self._calls.append(call)
+
+    def returned(self, model: int, output: object) -> None:
+        """It has returned this."""
+        if self._calls and self._calls[-1].model == model and not self._calls[-1].shapes:
+            tensors = find(output, torch.Tensor)
+            self._calls[-1].shapes = [
+                tuple(one.shape) for _, one in tensors if one.is_floating_point() and one.dim() > 1
+            ]
+
+    def read(self, loss: Node) -> _Targets | None:
+        """The targets of a classification, if they are those of a known call."""
+        target = saved(loss).get("target") if self._calls else None
+        scores = loss.next_functions[0][0]
+        shape = None if scores is None else shape_of(scores)
+        if target is None or not shape or len(shape) < 2 or is_spread(target):
+            return None
+        index = getattr(loss, "_saved_ignore_index", None)
+        ignored = -100 if index is None else signed(index)
+        found = list(self._laid_out(target.detach(), shape[1]))
+        if not found:
+            return None
+        # Of the inputs of an encoder and its decoder, that which the targets are of.
+        agreements = [_agreement(one[3], ignored) for one in found]
+        best = [one for one, part in zip(found, agreements, strict=True) if part == max(agreements)]
+        call, _, _, laid = best[0]
+        known = self._of.setdefault(call.model, _Targets())
+        self._add(known, call, laid, ignored)
+        # Targets that are the tokens are so along either axis.
+        known.wanted = [(place, axis, shape[1]) for one, place, axis, _ in best if one is call]
+        known.called_at = known.called_at or call.location
+        return known
+
+    def _laid_out(self, target: torch.Tensor, classes: int) -> Iterator[_Candidate]:
+        """The tokens of known calls that may belong to these targets, with their place."""
+        for call in reversed(self._calls):
+            for place, tokens in call.tokens:
+                for axis in (1, 0):
+                    laid = _laid_out(tokens, target, axis)
+                    if laid is None or not _gives(call, tokens.numel() * classes):
+                        continue
+                    if not _is_target(tokens, target, call):
+                        yield call, place, axis, laid
+
+    def step_ended(self) -> None:
+        """The calls so far are of no loss to come."""
+        if self._calls:
+            self._calls = []
+
+    # ---------------------------------------------------------------- replays
+
+    @property
+    def wants_replay(self) -> bool:
+        """Whether it matters which tokens the outputs of a call of this step depend on."""
+        return bool(self._calls) and any(map(_is_open, self._of.values()))
+
+    def replay(
+        self, calls: Sequence[RecordedCall], models: Sequence[Model], refused: Callable[..., str]
+    ) -> None:
+        """Run the calls of this step again, with other tokens; the state is restored.
+
+        Args:
+            calls: of this step.
+            models: that are trained.
+            refused: why a model cannot run again; "" where it can.
+        """
+        for model in models:
+            known = self._of.get(model.id)
+            if known is None or not _is_open(known) or not known.wanted:
+                continue
+            known.tries += 1
+            mine = [one for one in calls if one.module is model.module_ref()]
+            if not mine or refused(model) or not mine[-1].repeatable or mine[-1].overwritten:
+                continue
+            try:
+                for place, axis, classes in known.wanted:
+                    known.seen = replayed(mine[-1], place, axis, classes) or known.seen
+                    if known.seen is not None and known.seen.past:
+                        break
+            except Exception as error:  # of the model: with these tokens it is not known
+                if raised_by_a_handler(error):
+                    raise
+                known.tries = _TRIES
+
+    def records(self) -> Iterator[LoopTokens]:
+        """What is known of each model that takes tokens."""
+        for model, one in self._of.items():
+            seen = one.seen
+            yield LoopTokens(
+                model=model, batches=one.batches, copied=one.copied, following=one.following,
+                unended=one.unended, future=None if seen is None else seen.future,
+                past=None if seen is None else seen.past, targets=one.targets,
+                padding=one.padding if one.padded else 0, pad=one.pad, pad_class=one.pad_class,
+                lengths=one.lengths, end=one.end, location=one.location, inside=one.inside,
+                called_at=one.called_at,
+                mixed_at=None if seen is None else seen.location,
+            )  # fmt: skip
+
+    # ---------------------------------------------------------------- one batch
+
+    def _add(
+        self,
+        known: _Targets,
+        call: _Call,
+        laid: tuple[torch.Tensor, torch.Tensor],
+        ignored: int,
+    ) -> None:
+        tokens, target = laid
+        known.batches += 1
+        counts = target != ignored
+        if int(counts.sum()) < _FEWEST:
+            return
+        steps = target.shape[1]
+        varies = (tokens[:, 1:] != tokens[:, :-1]).double().mean()
+        if float(varies) >= _VARIES:
+            known.copied += bool(((target == tokens[:, :steps]) | ~counts).all())
+            ahead = tokens[:, 1 : steps + 1]
+            short = target[:, : ahead.shape[1]]
+            some = short != ignored
+            known.following += bool(((short == ahead) | ~some).all()) and bool(some.any())
+        self._add_padding(known, tokens[:, :steps], target, counts)
+        mask = next((one for one in call.masks if one.shape == tokens.shape), None)
+        if mask is not None:
+            end = _unended(tokens, target, counts, mask.bool())
+            known.unended += end is not None
+            known.end = known.end if end is None else end
+
+    def _add_padding(
+        self, known: _Targets, tokens: torch.Tensor, target: torch.Tensor, counts: torch.Tensor
+    ) -> None:
+        """Count the targets at the padding: a token that is only at the ends of sequences."""
+        known.targets += target.numel()
+        found = _padding(tokens, target) if bool(counts.all()) else None
+        if found is None:
+            known.padded = False
+            return
+        pad, value, count, lengths = found
+        if known.padding and (pad, value) != (known.pad, known.pad_class):
+            known.padded = False
+        known.pad, known.pad_class = pad, value
+        known.padding += count
+        known.lengths = max(known.lengths, lengths)
+
+
+def _agreement(laid: tuple[torch.Tensor, torch.Tensor], ignored: int) -> float:
+    """The share of targets that are the token at their position, or the one after it."""
+    tokens, target = laid
+    counts, steps = target != ignored, target.shape[1]
+    ahead = tokens[:, 1 : steps + 1]
+    same = ((target == tokens[:, :steps]) & counts).sum()
+    following = ((target[:, : ahead.shape[1]] == ahead) & counts[:, : ahead.shape[1]]).sum()
+    return float(torch.maximum(same, following)) / max(target.numel(), 1)
+
+
+def _is_open(known: _Targets) -> bool:
+    """Whether a replay is to tell what the targets are for."""
+    asks = known.batches > 0 and known.batches in (known.copied, known.following)
+    return asks and known.seen is None and known.tries < _TRIES
+
+
+def _laid_out(
+    tokens: torch.Tensor, target: torch.Tensor, axis: int
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Tokens and targets by sequence and position; of the last position there may be none."""
+    laid = tokens if axis == 1 else tokens.t()
+    rows, steps = laid.shape
+    if steps < _SHORTEST:
+        return None
+    for count in (steps, steps - 1):
+        if target.numel() == rows * count and target.dim() <= 2:
+            if target.dim() == 2 and target.shape not in ((rows, count), (count, rows)):
+                continue
+            own = target.reshape(rows, count) if axis == 1 else target.reshape(count, rows).t()
+            return laid, own
+    return None
+
+
+def _gives(call: _Call, count: int) -> bool:
+    """Whether a call returned the scores of all its tokens; or the loss alone."""
+    return not call.shapes or any(torch.Size(shape).numel() == count for shape in call.shapes)
+
+
+def _is_target(tokens: torch.Tensor, target: torch.Tensor, call: _Call) -> bool:
+    """Whether these are the targets themselves, which the call was given beside its input."""
+    if len(call.tokens) < 2:
+        return False
+    same = [one for _, one in call.tokens if one.data_ptr() == tokens.data_ptr()]
+    return (bool((tokens < 0).any()) or _shared(tokens, target)) and len(same) < 2
+
+
+def _shared(tokens: torch.Tensor, target: torch.Tensor) -> bool:
+    return tokens.untyped_storage().data_ptr() == target.untyped_storage().data_ptr()
+
+
+def _padding(tokens: torch.Tensor, target: torch.Tensor) -> tuple[int, int, int, int] | None:
+    """The token of the padding, the class of its targets, how many there are, and how many
+    different lengths the sequences have; None where there is no padding.
+
+    Neither the token nor, but for one place before it, the class is anywhere else.
+    """
+    pad = int(tokens[:, -1].mode().values)
+    at_end = (tokens == pad).flip(1).long().cumprod(1).flip(1).bool()
+    lengths = int(torch.unique((~at_end).sum(1)).numel())
+    if lengths < 2 or bool(((tokens == pad) & ~at_end).any()):
+        return None
+    values = target[at_end]
+    value = int(values[0])
+    before = torch.nn.functional.pad(at_end[:, 1:], (0, 1)) & ~at_end  # predicts the first of it
+    if bool((values != value).any()) or bool(((target == value) & ~at_end & ~before).any()):
+        return None
+    return pad, value, int(at_end.sum()), lengths
+
+
+def _unended(
+    tokens: torch.Tensor, target: torch.Tensor, counts: torch.Tensor, mask: torch.Tensor
+) -> int | None:
+    """The token that ends all padded sequences, is their padding, and is never a target, though
+    the tokens before it are; None otherwise."""
+    lengths = mask.sum(1)
+    at_end = mask.long().cumprod(1).sum(1) == lengths  # nothing is masked before
+    rows = (lengths < tokens.shape[1]) & (lengths > 2) & at_end
+    if int(rows.sum()) < 2 or not bool(at_end.all()):
+        return None
+    last = lengths[rows] - 1
+    some = torch.arange(len(last), device=tokens.device)
+    ends, pads = tokens[rows][some, last], tokens[rows][some, last + 1]
+    end = int(ends[0])
+    if bool((ends != end).any()) or bool((pads != end).any()):
+        return None
+    # The output at one position is to be the token at the next.
+    if bool(counts[rows][some, last - 1].any()) or bool((target[counts] == end).any()):
+        return None
+    return end if bool(counts[rows][some, last - 2].all()) else None
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    strided = tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_nested
+    return strided and not is_spread(tensor) and not tensor.is_quantized
+
+
+def _is_mask(tensor: torch.Tensor) -> bool:
+    """Whether it has only zeros and ones, of both some."""
+    if not _plain(tensor) or not tensor.numel():
+        return False
+    ones = tensor == 1
+    return bool(ones.any()) and bool((ones | (tensor == 0)).all()) and not bool(ones.all())

@@ -1,0 +1,87 @@
+"""What a loss is a sum of, each term with its factor, read off the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.autograd.graph import Node
+
+from gradscope.capture.nodes import MOVES
+from gradscope.training.loop.loss_walk import kind, saved, shape_of
+
+#: A loss of more terms is a loop over a sequence.
+_MOST = 256
+
+
+def weighted_terms(root: Node) -> Iterator[tuple[float, Node]]:
+    """The terms of a loss of one number, each with the constant that multiplies it.
+
+    What is no sum, no difference and no constant factor of one is a term.
+    """
+    stack, count = [(1.0, root)], 0
+    while stack and count < _MOST:
+        factor, node = stack.pop()
+        count += 1
+        name = kind(node)
+        if name in ("AddBackward", "SubBackward"):
+            alpha = _number(getattr(node, "_saved_alpha", 1))
+            for place, (one, _) in enumerate(node.next_functions):
+                if one is not None:
+                    sign = alpha * (-1 if name == "SubBackward" else 1) if place else 1.0
+                    stack.append((factor * sign, one))
+            continue
+        constant, inner = constant_factor(node)
+        if inner is None:
+            yield factor, node
+        else:
+            stack.append((factor * constant, inner))
+
+
+def constant_factor(node: Node) -> tuple[float, Node | None]:
+    """The constant that an operation multiplies with, and what it is of; no node where it is
+    another operation, or multiplies by more than one number."""
+    name = kind(node)
+    edges = [one for one, _ in node.next_functions]
+    if name in MOVES or name == "NegBackward":
+        return (-1.0 if name == "NegBackward" else 1.0), edges[0]
+    if name == "RsubBackward":
+        return -1.0, edges[0]
+    if name not in ("MulBackward", "DivBackward") or len(edges) != 2:
+        return 1.0, None
+    if (edges[0] is None) == (edges[1] is None):
+        return 1.0, None
+    kept = saved(node).get("other" if edges[1] is None else "self")
+    if name == "DivBackward" and edges[1] is not None:
+        return 1.0, None
+    if kept is None or kept.numel() != 1:
+        return 1.0, None
+    value = float(kept)
+    inner = edges[0] if edges[1] is None else edges[1]
+    if name == "DivBackward":
+        return (1.0 / value, inner) if value else (1.0, None)
+    return value, inner
+
+
+def divisors(root: Node) -> tuple[list[tuple[float, Node]], Node | None]:
+    """The constants that a loss is divided by, one after the other, the last division first, and
+    what they divide: a factor of 1/8 is a division by 8."""
+    found: list[tuple[float, Node]] = []
+    node = root
+    while True:
+        constant, inner = constant_factor(node)
+        if inner is None:
+            return found, node
+        if kind(node) not in MOVES and 0 < constant < 1:
+            found.append((1.0 / constant, node))
+        node = inner
+
+
+def count_of(node: Node) -> int:
+    """How many numbers it made; 0 where that is not known."""
+    shape = shape_of(node)
+    return 0 if shape is None else torch.Size(shape).numel()
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 1.0
