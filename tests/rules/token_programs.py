@@ -40,15 +40,20 @@ _LENGTHS = """
 
 BROKEN = {
     "targets that are not shifted": LoopProgram(
-        "GS838", ("same token as the input", "not shifted by one"), f"""
+        "GS838",
+        ("same token as the input", "not shifted by one"),
+        f"""
 {_TOKENS}
         net = Net(){_TRAIN}
             inputs, targets = data[:, :-1], data[:, :-1].clone()  # broken
             inputs, targets = data[:, :-1], data[:, 1:]  # mended
             loss = loss_of(net(inputs), targets)  # here
-{_END}"""),
+{_END}""",
+    ),
     "a decoder that gets its targets": LoopProgram(
-        "GS838", ("not shifted by one",), f"""
+        "GS838",
+        ("not shifted by one",),
+        f"""
         class Decoder(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -63,25 +68,34 @@ BROKEN = {
             scores = net(data[1:], source)  # broken # here
             scores = net(data[:-1], source)  # mended
             loss = F.cross_entropy(scores.view(-1, 11), data[1:].reshape(-1))
-{_END}"""),
+{_END}""",
+    ),
     "attention without a causal mask": LoopProgram(
-        "GS839", ("depends on later tokens",), f"""
+        "GS839",
+        ("depends on later tokens",),
+        f"""
 {_TOKENS}
         net = Net(causal=False)  # broken
         net = Net()  # mended
 {_TRAIN}
             loss = loss_of(net(data[:, :-1]), data[:, 1:])
-{_END}"""),
+{_END}""",
+    ),
     "padding that counts": LoopProgram(
-        "GS840", ("of the targets are padding (class 0, at token 0)",), f"""
+        "GS840",
+        ("of the targets are padding (class 0, at token 0)",),
+        f"""
 {_TOKENS}
         net = Net(causal=False)
 {_LENGTHS}{_TRAIN}
             loss = loss_of(net(tokens), classes)  # broken
             loss = loss_of(net(tokens), classes, ignore_index=0)  # mended
-{_END}"""),
+{_END}""",
+    ),
     "an end that is masked as padding": LoopProgram(
-        "GS841", ("token 10 ends every sequence", "never learns to stop"), f"""
+        "GS841",
+        ("token 10 ends every sequence", "never learns to stop"),
+        f"""
 {_TOKENS}
         class Masked(Net):
             def forward(self, tokens, attention_mask):
@@ -97,7 +111,8 @@ BROKEN = {
 {_TRAIN}
             scores = net(tokens, attention_mask=mask)
             loss = loss_of(scores[:, :-1], labels[:, 1:])
-{_END}"""),
+{_END}""",
+    ),
 }
 HEALTHY = {
     "an autoencoder of tokens": f"""
