@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from gradscope.references import as_written
 
-#: Of a message, in characters.
+#: Length of a message, in characters.
 LONGEST = 4000
 _NO_MEMORY = re.compile(
     "can(not|'t) allocate memory|failed to map segment|bad_alloc|can't start new thread|"

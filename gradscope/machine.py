@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-#: What a container may use at most, where this is one.
+#: Memory limit of a container.
 _OF_A_CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
 
 

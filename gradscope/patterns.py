@@ -21,7 +21,7 @@ from gradscope.errors import LayerError, Problem, Where, did_you_mean, nowhere
 PATIENCE = 2.0
 
 
-#: What checkpoint, FSDP and compiled wrappers call the module inside.
+#: Names of the module inside checkpoint, FSDP and compiled wrappers.
 _INSIDE = frozenset({"_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod"})
 
 

@@ -17,7 +17,7 @@ from gradscope.plugins import load, names
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Where a tensor can be changed; the first is meant where none is named.
+#: Places at which a tensor can be changed; the first is the default.
 PLACES: Final = ("grad_output", "grad_input", "parameter_grad", "activation")
 _FOLDER: Final = "gradscope.actions"
 

@@ -25,7 +25,7 @@ from gradscope.saliency import AttributionPlan, ModelInputs, RecordedMap, Subjec
 if TYPE_CHECKING:
     from gradscope.images.photos import Photo
 
-#: As many pictures are explained side by side.
+#: Number of pictures that are explained side by side.
 BATCH = 8
 
 

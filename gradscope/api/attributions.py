@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: The method where none is asked for.
 USUAL = "grad-cam"
-#: As many classes of each picture are listed.
+#: Number of classes listed for each picture.
 TOP = 5
 
 

@@ -21,7 +21,7 @@ from gradscope.running.step import Step, repeated
 
 MISSING, ZERO, NON_FINITE, HEALTHY = "missing", "zero", "non-finite", "healthy"
 
-#: What of a gradient has a cause.
+#: States of a gradient that have a cause.
 CAUSED = frozenset([MISSING, ZERO, NON_FINITE])
 
 _MESSAGES = {
@@ -74,7 +74,7 @@ def explained(
         with progress.within("why gradients are missing"), repeated(step) as again:
             answers += explain_missing(again.workload.model, again.loss, names[MISSING])
     answers += _of_origins(origins, names[NON_FINITE])
-    if names[ZERO]:  # at the end, for it moves the weights
+    if names[ZERO]:  # last, since it moves the weights
         with progress.within("why gradients are zero"):
             answers += _zero(step, names[ZERO])
     answered = {name for answer in answers for name in answer.upstream}

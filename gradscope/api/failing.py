@@ -72,7 +72,7 @@ def explained_failure(
             )
             return explain_again(record, failure, again)
     except (Exception, KeyboardInterrupt):
-        # What the first run raised is what counts: to explain it must never take its place.
+        # The first run's exception counts: an explanation must never replace it.
         return record
 
 
@@ -99,7 +99,7 @@ def fail(
             raise failure
         if (isinstance(failure, GradscopeError) and not users) or is_own_bug(failure):
             raise failure
-        # Whatever else ends a step is the user's: a model that calls `sys.exit` raised as well.
+        # Any other exception in a step is the user's: a model that calls `sys.exit` raised as well.
         raise ModelError(problem(record.error, *during), report=record) from failure
     finally:
         # Its traceback holds this frame: a cycle, which would keep all activations alive.

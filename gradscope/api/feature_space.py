@@ -50,7 +50,7 @@ def neighbors(
     task = FeatureRun(viewer, "neighbors")
     numbers = {_identity(source): i for i, source in enumerate(pool)}
     own = [numbers.get(_identity(query)) for query in queries]
-    # One that lies in the pool has its class there.
+    # A picture in the pool has its class there.
     queries = [q if i is None else pool[i] for q, i in zip(queries, own, strict=True)]
     extra = [query for query, i in zip(queries, own, strict=True) if i is None]
     pictures = [*pool, *extra]

@@ -104,7 +104,7 @@ def diagnosed(
         try:
             with progress.within(f"full sample: {look.words}"):
                 report = replace(report, **look.take(run, report, asked & look.names))
-            # What has a cause by now leaves no suspicion.
+            # A gradient with a known cause needs no suspicion.
             asked = {*wanted(report, rules), *looks}
         except KeyboardInterrupt as error:
             stopped = error
@@ -151,7 +151,7 @@ def _of_layers(
     return tuple(finding for finding in findings if finding.name in names)
 
 
-#: How many other seeds are tried before what did not run counts as not run.
+#: Number of other seeds to try before a module counts as never run.
 _SEEDS = 3
 
 

@@ -35,7 +35,7 @@ from gradscope.typeset.numbers import plural
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-#: Of several pictures, as many that excite a channel most are kept.
+#: Number of pictures kept that excite a channel most.
 BEST = 6
 
 

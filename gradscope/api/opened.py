@@ -39,7 +39,7 @@ from gradscope.records.run import RunInfo
 from gradscope.running.state import random_state_restored, state_restored, switches_restored
 from gradscope.version import __version__
 
-#: What an entry makes, also of a run that failed.
+#: Results of an entry, also for a failed run.
 _Failed = Report | AutogradGraph | WhyReport | LeaksReport | CoordCheckReport
 
 

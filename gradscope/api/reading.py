@@ -94,7 +94,7 @@ def _settings(run: RunFile) -> RuleSettings:
             ignore=_words(found.get("ignore")),
             preset=preset if isinstance(preset, str) else None,
         )
-    except OptionError:  # of another gradscope, which has other rules
+    except OptionError:  # written by another version, with other rules
         return RuleSettings()
 
 

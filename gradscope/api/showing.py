@@ -122,7 +122,7 @@ _ROOMS: dict[type[Shown], str] = {
     CheckReport: "gradscope.reporters.report",
     RunHistory: "gradscope.reporters.training",
 }
-#: Those whose page is made of parts that a notebook can show.
+#: Records with a page of parts that a notebook can show.
 _WITH_PAGES = (
     *(ExperimentReport, LeaksReport, Report, WhyReport, DiffReport, SaliencyReport, RunHistory),
     CoordCheckReport,

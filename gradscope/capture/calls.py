@@ -16,7 +16,7 @@ from gradscope.capture.frontier import ObservedTensor
 from gradscope.nesting import find
 from gradscope.patterns import Named
 
-#: Whether autocast is on for any kind of device: cheap enough to be asked at each call.
+#: Cheap check, made at each call, for autocast on any kind of device.
 any_autocast = torch._C._is_any_autocast_enabled
 
 

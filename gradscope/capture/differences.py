@@ -60,7 +60,7 @@ def _quick(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> Difference |
     if diffs < _SAFE:
         return None
     norm_a, norm_b = math.sqrt(aa), math.sqrt(bb)
-    # By the law of cosines, which of nearly equal tensors leaves no rounding.
+    # A form of the law of cosines that stays exact for nearly equal tensors.
     cosine = 1.0 - (diffs - (norm_b - norm_a) ** 2) / (2.0 * norm_a * norm_b)
     error = math.sqrt(diffs) / norm_a
     return Difference(error, max(-1.0, min(1.0, cosine)), farthest, along / aa)

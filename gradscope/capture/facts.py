@@ -42,7 +42,7 @@ SETTINGS = (
 #: The same of dropout as others write it: torchvision's stochastic depth, timm's drop path.
 _DROPOUT = ("p", "drop_prob")
 
-#: Where a module keeps what it does know.
+#: Attributes in which a module keeps its own state.
 _REGISTERS = ("_parameters", "_buffers", "_modules")
 
 #: A flag's name that ends in a gradient, and what comes before it.

@@ -147,7 +147,7 @@ def assign_gradient_slots(
     down that edge is the gradient through this call alone.
     """
     by_edge: dict[Edge, GradientSlot] = {}
-    complete: dict[int, bool] = {}  # by slot: does the tensor's own hook tell the full gradient?
+    complete: dict[int, bool] = {}  # by slot: True if the tensor's own hook gives the full gradient
     for call in call_spans:
         for observed in call.outputs:
             if observed.slot is None or observed.edge is None or id(observed.slot) in complete:
@@ -267,7 +267,7 @@ def _frontier(
     if not inside and not writes:
         return None
     if len(inside) == len(everyone) and not writes and edge in by_edge:
-        return by_edge[edge]  # all that a recorded output went into: the same tensor, added up
+        return by_edge[edge]  # all consumers of a recorded output: the same tensor, added up
     key = tuple((id(c.node), c.position) for c in inside)
     if key in shared and not writes:
         return shared[key]

@@ -26,9 +26,9 @@ from gradscope.errors import OptionError
 from gradscope.patterns import Named, matching, wraps
 
 Handle = RemovableHandle
-#: Of a module, args and kwargs; may return other (args, kwargs).
+#: Gets module, args and kwargs; may return other (args, kwargs).
 PreHook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
-#: Of these and the output; may return another output.
+#: Gets the same and the output; may return another output.
 PostHook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], Any]
 
 
@@ -102,8 +102,8 @@ class OwnHook:
         return nullcontext().__exit__
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        # Of the standard library: who loads the copy need not have gradscope. It takes any
-        # arguments and does nothing.
+        # From the standard library, so that a copy loads without gradscope. It takes any arguments
+        # and does nothing.
         return getattr, (nullcontext(), "__exit__")
 
 

@@ -204,7 +204,7 @@ class Interventions:
 
     def _apply(self, key: _Key, tensor: torch.Tensor) -> torch.Tensor:
         place, one = self._place(key), self.wanted[key[0]]
-        # What an action does to elements it does to those that a sparse one leaves out as well.
+        # An action applies to the elements that a sparse tensor leaves out as well.
         sparse = tensor.layout != torch.strided
         dense = tensor.to_dense() if sparse else tensor
         value = one.value

@@ -16,7 +16,7 @@ from gradscope.capture.graph import LEAF, Edge, Span, Walk, owners
 from gradscope.records.graph import GraphNode
 from gradscope.records.modules import Link
 
-#: Of an index into the spans: the module's name and the number of its call.
+#: Maps an index into the spans to the module's name and its call's number.
 Label = Callable[[int], tuple[str, int]]
 _Item = TypeVar("_Item", bound=Hashable)
 
@@ -71,7 +71,7 @@ def upstream(node: Node) -> list[Node]:
 def stacks_recorded() -> Iterator[None]:
     """Every node that is made in the block remembers the Python stack that made it."""
     before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-    # Not by its class, which warns.
+    # Not by its class: reading that warns.
     torch.set_anomaly_enabled(True, before[0] and before[1])
     try:
         yield
@@ -138,7 +138,7 @@ def _shape(node: Node, leaf: torch.Tensor | None) -> tuple[int, ...] | None:
     return tuple(int(n) for n in metadata[0].shape) if metadata else None
 
 
-#: What a link leads into. The data are the first input of each.
+#: Consumers that a link leads into. The data are the first input of each.
 INTO = frozenset(
     [
         "LogSoftmaxBackward0",

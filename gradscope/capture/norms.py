@@ -19,7 +19,7 @@ def gradient_norms(gradients: Sequence[torch.Tensor]) -> list[float]:
     blocks in float64, as ``capture/reductions.py`` does: one float32 sum over millions of elements
     errs by up to 1e-3. Squares outside float32's range are taken in float64.
     """
-    # Of a backward that made a graph; to switch gradients off instead takes longer than a norm.
+    # For a backward that built a graph; switching gradients off would take longer than a norm.
     gradients = [g.detach() if g.requires_grad else g for g in map(local, gradients)]
     norms = [0.0] * len(gradients)
     small, others, exact = [], [], set()
@@ -37,7 +37,7 @@ def gradient_norms(gradients: Sequence[torch.Tensor]) -> list[float]:
             # Here numbers can be had without waiting: no call for the sum over the blocks.
             norms[number] = math.hypot(*_block_norms(gradient.view(-1)).tolist())
     if small:
-        # One call for all of them: a call takes longer than such a gradient.
+        # One call for all: a call takes longer than such a gradient.
         found = torch._foreach_norm([gradients[n] for n in small])
         for number, norm in zip(small, found, strict=True):
             norms[number] = norm.item()

@@ -342,7 +342,8 @@ class Recorder:
         except Exception as error:
             if raised_by_a_handler(error):
                 raise
-            # What cannot be reduced (inside vmap, fake, an opaque layout) has a row that says so.
+            # A tensor that cannot be reduced (inside vmap, fake, opaque layout) has a row with a
+            # note.
             call.note(f"unmeasured: {(message_of(error) or type(error).__name__).splitlines()[0]}")
             return self._measurements.remember(tensor, head_of(tensor)).measured
 
@@ -444,7 +445,7 @@ class Recorder:
     def set_saved(self, saved: SavedBytes) -> None:
         """Enter the bytes that were counted by call number."""
         by_call, total = saved.totals(self._spans())
-        # Of several micro-batches each is freed before the next is there.
+        # Each of several micro-batches is freed before the next exists.
         self.total_saved = max(total, self.total_saved or 0)
         for call in self._calls:
             if call.index not in self._connected or call.index in by_call:

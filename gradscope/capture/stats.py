@@ -114,7 +114,7 @@ def _read_along(item: Deferred) -> TensorStats:
         readable = [each for each in items if _readable(each)]
         if not readable:
             raise
-        # One of them has no numbers to read (inside `vmap`, fake): it goes without.
+        # One of them has no readable numbers (inside `vmap`, fake): it is left out.
         for each in items:
             each.found = each.found or each.head
     assert item.found is not None

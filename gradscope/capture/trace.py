@@ -226,7 +226,7 @@ def _listener(received: _NodeGradients) -> Callable[..., None]:
         if not arrived:
             return
         received.times += 1
-        # What cannot be reduced must not stop the user's backward; its node has no norm.
+        # A tensor that cannot be reduced must not stop the user's backward; its node has no norm.
         with suppress(RuntimeError, NotImplementedError, TypeError):
             received.measured = [measure(gradient.detach()) for gradient in arrived]
 

@@ -24,7 +24,7 @@ from gradscope.capture.stats import Measured, measure, resolve
 from gradscope.records.modules import ParameterStats
 from gradscope.records.tensors import TensorStats
 
-#: Where a float32 sum of products may have lost some of them to underflow.
+#: Norm below which a float32 sum of products may have lost some to underflow.
 _TINY = 1e-30
 #: Optimizers whose update of a matrix is a function of its singular values, and the largest matrix
 #: whose own are computed.

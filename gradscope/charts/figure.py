@@ -25,11 +25,11 @@ _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 _DASHES = ("-", "--", ":", "-.", (0, (6, 2)))
 _TONES = {"bad": "#d55e00", "warn": "#e69f00"}
 _WIDTH, _TALL, _DPI = 7.0, 2.1, 200
-#: What of a map's height is its title and the axis below, in inches.
+#: Height of a map's title and the axis below, in inches.
 _AROUND = 0.6
-#: So many letters of a legend are as wide as a panel.
+#: Number of letters of a legend that are as wide as a panel.
 _LETTERS = 75
-#: Up to so many places are named, others numbered.
+#: Largest number of places that are named; more are numbered.
 _NAMED = 30
 #: Each mark's sign, where it is, and its colours inside and at the edge.
 _SIGNS = {
@@ -37,7 +37,7 @@ _SIGNS = {
     MISSING: ("X", 0.02, "0.1", "0.1"),
     NOT_FINITE: ("^", 0.97, "#d55e00", "#d55e00"),
 }
-#: How tall the strip of a stretch is, as a share, and how many lie below each other.
+#: Height of a stretch's strip, as a share, and the number of strips below each other.
 _STRIP, _LANES = 0.025, 5
 _FULL_SAMPLES: Any = {
     "font.size": 7.5,
@@ -55,7 +55,7 @@ _FULL_SAMPLES: Any = {
     "pdf.fonttype": 42,
     "svg.hashsalt": "gradscope",
 }
-#: What would make two files of one figure differ.
+#: Metadata that would make two files of one figure differ.
 _NO_DATE = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
@@ -68,7 +68,7 @@ def drawn(title: str, charts: Sequence[Panel | Map], suffix: str) -> bytes:
     columns = min(2, len(charts))
     rows = [charts[i : i + columns] for i in range(0, len(charts), columns)]
     heights = [max(map(_tall, row)) for row in rows]
-    # Whatever a matplotlibrc says of looks; a font without some letter draws a box.
+    # Overrides any matplotlibrc; a font without some letter draws a box.
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         mpl.rcdefaults()

@@ -14,7 +14,7 @@ from gradscope.typeset.numbers import count, number
 from gradscope.typeset.text import plain
 
 Row = tuple[float | None, ...]
-#: Of more rows, or more places, the middles of stretches are drawn.
+#: If there are more rows or places, the middles of stretches are drawn.
 ROWS, PLACES = 240, 400
 #: The places in a picture's palette that are no value: nothing measured, zero, not finite.
 _NOTHING, _ZERO, _LOST, _VALUES = 0, 1, 2, 3

@@ -18,9 +18,9 @@ from gradscope.typeset.text import plain
 #: Why a point has no height, or that it stands for some without one.
 ZERO, MISSING, NOT_FINITE = "zero", "missing", "not finite"
 MARKS = (ZERO, MISSING, NOT_FINITE)
-#: Of more points stretches are drawn: no chart is as many pixels wide.
+#: If there are more points, stretches are drawn: no chart is as many pixels wide.
 MOST = 400
-#: From this ratio of the largest to the smallest on, heights are those of the logarithm.
+#: Ratio of the largest to the smallest value from which the axis is logarithmic.
 _DECADES = 50
 
 
@@ -147,11 +147,11 @@ def _together(points: Sequence[Point]) -> Point:
 WIDTH, HEIGHT = 480, 230
 #: The plot's edges.
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 456, 12, 182
-#: How tall the strip of a stretch is, and how many lie below each other.
+#: Height of a stretch's strip, and the number of strips below each other.
 _STRIP, _LANES = 5, 5
 #: Points with a larger distance than this have their own dot, with its name.
 _APART = 6.0
-#: Of a curve's two ends, the points between which nothing was measured are not joined.
+#: Points of a curve are not joined if nothing was measured between them.
 _SIGNS = {
     "zero": "M{x} {y}m-4 0l4-4l4 4l-4 4z",
     "missing": "M{x} {y}m-3.5-3.5l7 7m0-7l-7 7",

@@ -107,7 +107,7 @@ def _imported(room: str, name: str) -> AnyCommand:
         add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
     )
     file = plugins.load(room, name)
-    parser = getattr(file, "Parser", None)  # of a command that takes its words in another way
+    parser = getattr(file, "Parser", None)  # for a command with its own parser
     kind = Command if parser is None else type("Command", (parser, Command), {})
     single.command(name, cls=kind)(file.run)
     command = get_command(single)
@@ -144,7 +144,7 @@ def main() -> NoReturn:
     launch: Callable[[], None] | None = None
     ending = _Ending()
     try:
-        # Not the app itself: that sets `sys.excepthook`, which a script under `run` would see.
+        # Not the app: that sets `sys.excepthook`, which a script under `run` would notice.
         command = get_command(app())
         completion.install()  # after typer's own, which it replaces
         code = command(standalone_mode=False)

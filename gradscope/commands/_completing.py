@@ -143,8 +143,7 @@ def layers(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of layers, where they can be had without torch: a saved report, a class's own file."""
     from gradscope.config.python_files import attributes_of
 
-    # Where the last word is an option that waits for its value, the words before it are no
-    # parameter yet.
+    # If the last word is an option without its value, the words before it are no parameter yet.
     for word in (*(ctx.params.get("words") or ctx.args), ctx.params.get("model") or ""):
         file, colon, name = word.rpartition(":")
         if word.lower().endswith(".json"):

@@ -25,7 +25,7 @@ from gradscope.typeset.numbers import size
 if TYPE_CHECKING:
     from gradscope.config.reading import LoadedConfig
 
-#: What `--` becomes among the words; no argument of a process can hold it.
+#: Replacement of `--` among the words; no argument of a process can contain it.
 DASHES = "\0"
 
 
@@ -197,7 +197,7 @@ def _check_room() -> None:
         trial = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except (OSError, MemoryError):  # no room for a process either
         trial = subprocess.CompletedProcess(words, -1, b"", b"")
-    # What else is wrong with torch, its import says.
+    # Any other fault of torch appears at its import.
     said = OSError(trial.stderr.decode(errors="replace"))
     if trial.returncode < 0 or (trial.returncode and is_out_of_memory(said)):
         raise OptionError(

@@ -181,7 +181,7 @@ def _keep(run: Path, target: Path, *, force: bool) -> None:
         raise OptionError(f"cannot write the run to `{target}`: {error}") from None
 
 
-#: What a run is called that is not kept, in the commands of findings.
+#: Name of a run that is not kept, in the commands of findings.
 _NOT_KEPT = Path(f"run{SUFFIX}")
 
 

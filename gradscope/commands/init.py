@@ -72,7 +72,7 @@ EXAMPLES = (
 )
 
 
-#: What people call an object that holds all settings.
+#: Usual names of an object with all settings.
 _CONFIGS: Final = ("args", "cfg", "conf", "config", "hparams", "opt", "opts", "params", "settings")
 
 

@@ -35,8 +35,8 @@ EXAMPLES = (
     ("gradscope live --web", "The same as a page in the browser."),
     ("gradscope live run.db | grep error", "A line for each step, finding and event."),
 )
-#: How often a missing run is searched for, and a page drawn; how old a file may be that is being
-#: made.
+#: Seconds between searches for a missing run, and between pages; age up to which a file may be
+#: incomplete.
 _PAUSE, _YOUNG = 0.5, 5.0
 
 
@@ -112,11 +112,11 @@ def _may_come(path: Path) -> bool:
     return path.is_file() and young is not None and young < _YOUNG and path.suffix == ".db"
 
 
-#: Where reading and drawing take long, they get this share of the time.
+#: Share of the time for reading and drawing, if these take long.
 _SHARE = 0.25
-#: How many of the steps before a follower sees.
+#: Number of earlier steps that a follower sees.
 _BEFORE = 10
-#: How many layers a page shows, and where it is too high for the terminal.
+#: Number of layers on a page, and on one too high for the terminal.
 _LAYERS = (24, 16, 12, 8, 6, 4, 2)
 
 

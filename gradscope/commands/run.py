@@ -38,7 +38,7 @@ _PYTHON = re.compile(r"python(?P<version>\d+(\.\d+)*)?[dt]?(\.exe)?", re.IGNOREC
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
 #: Letters without a value, and then the one letter that has one, or names what is run.
 _LETTERS = re.compile(r"-([^WXmc]*)([WXmc]?)(.*)", re.DOTALL)
-#: What starts processes, each of which gradscope observes.
+#: Launchers of processes, each of which gradscope observes.
 _LAUNCHERS = {"torchrun": "torchrun --nproc-per-node 2", "accelerate": "accelerate launch"}
 
 

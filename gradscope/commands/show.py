@@ -64,7 +64,7 @@ ROOM = "gradscope.reporters.training"
 _ROOMS = {DiffReport: "gradscope.reporters.diff", WhyReport: "gradscope.reporters.answers"}
 #: The formats in which several reports can be below each other.
 _FOR_PEOPLE = ("terminal", "markdown")
-#: Those that hold the calls beside the parameters.
+#: Formats that hold the calls beside the parameters.
 _COMPLETE = ("json", "html")
 
 

@@ -84,7 +84,7 @@ EXAMPLES = (
     ("gradscope why", "The findings of the newest run in `gradscope-runs/`."),
 )
 Parser = LastWords
-#: What can only be a MODEL: a path, a spec with its source, a demo. All else is a NAME.
+#: Words that can only be a MODEL: a path, a spec with its source, a demo. Others are a NAME.
 _MODEL = re.compile(
     r"demo\Z|.*\.(ya?ml|json|py)\Z|(?!!|type:|re:)[^*]*[:/\\]", re.DOTALL | re.IGNORECASE
 )

@@ -14,7 +14,7 @@ from gradscope.patterns import PATIENCE, at_most
 #: A call by its module's name and its number.
 CallKey = tuple[str, int]
 _Key = TypeVar("_Key", bound=Hashable)
-#: What a star in a name can stand for.
+#: Texts that a star in a name can match.
 _STARS = {"*": "([^.]*)", "**": "(.*)"}
 
 

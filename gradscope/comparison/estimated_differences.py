@@ -22,7 +22,7 @@ EPSILONS = {
     "float16": 2.0**-10,
     "bfloat16": 2.0**-7,
 }
-#: So many times the noise of a sketch an error has to be to count: another draw is another noise.
+#: Multiple of a sketch's noise from which an error counts: another draw has another noise.
 SKETCH_FACTOR = 2.0
 #: Statistics are computed to five digits or better.
 _STATISTICS = 1e-4

@@ -49,7 +49,7 @@ _VAGUE = 0.1
 
 def findings(pair: SavedPair, report: DiffReport) -> Iterator[Finding]:
     """The first place forward, else the first backward; then names of one run alone."""
-    if forward := _forward(pair):  # all gradients follow, and say nothing of their own
+    if forward := _forward(pair):  # all gradients follow, and add no information
         yield _finding(pair, report, forward, "GD101", "forward-diverges")
     elif backward := _backward(pair):
         yield _finding(pair, report, backward, "GD102", "backward-diverges")

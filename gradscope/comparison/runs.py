@@ -52,7 +52,7 @@ def _at(norms: NormSeries, step: int) -> float | None:
     return number_or_none(norms.gradient[norms.steps.index(step)])
 
 
-#: How near to the ratio of the processes that of the gradients is.
+#: Tolerance between the ratio of the gradients and that of the process counts.
 _NEAR = 0.01
 _SIGNS = {
     "loss": "the loss",

@@ -109,7 +109,7 @@ def _of_tensor(
         yield TensorKey(call, f"grad_{side}", tensor.path), tensor.gradient
 
 
-#: Of the parameters of the smaller model the other has so many, as a share.
+#: Share of the smaller model's parameters that the other must have.
 _LEAST = 0.1
 
 
@@ -195,7 +195,7 @@ class SavedPair:
         other = self._other(key)
         statistics = self.a.statistics.get(key), self.b.statistics.get(other)
         sketches = self.a.sketches.get(key), self.b.sketches.get(other)
-        # What B does not return can get no gradient there: attention weights, say.
+        # A tensor that B does not return gets no gradient there: attention weights, say.
         tensor = other._replace(kind=other.kind.removeprefix("grad_"))
         missed = "grad" in key.kind and (key.call is None or tensor in self.b.statistics)
         if statistics[0] is not None and statistics[1] is not None:

@@ -97,8 +97,8 @@ Patterns = Annotated[
 ]
 
 
-#: What ``tp`` does with a module: those of ``torch.distributed.tensor.parallel``, and a colwise
-#: layer whose output is combined again.
+#: Styles of ``tp``: those of ``torch.distributed.tensor.parallel``, and a colwise layer whose
+#: output is combined again.
 STYLES: Final = ("colwise", "colwise_gather", "rowwise", "sequence")
 AXES: Final = ("dp", "tp")
 _DTYPES: Final = ("float32", "float16", "bfloat16")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 _LARGEST: Final = 1_000_000
-#: By these a file can give itself names that its text does not show.
+#: Functions by which a file can define names that its text does not show.
 _HIDDEN: Final = {"globals", "locals", "vars", "exec", "setattr", "__getattr__"}
 #: PyTorch's own classes to inherit from that are no modules.
 _NO_MODULES: Final = ("torch.utils.", "torch.autograd.", "torch.optim.", "torch.distributions.")
@@ -123,10 +123,10 @@ def _words(tree: ast.Module) -> set[str]:
 
 #: Methods by which a training goes on, or all of it runs.
 _METHODS = {"backward", "manual_backward", "fit", "fit_one_cycle"}
-#: How the classes of others' training loops end: `Trainer`, `SFTTrainer`, `L.Trainer`.
+#: Endings of the class names of others' training loops: `Trainer`, `SFTTrainer`, `L.Trainer`.
 _TRAINER = "Trainer"
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-#: What does nothing but give names.
+#: Statements that only define names.
 _QUIET = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Pass, *_Definition.__args__)
 
 

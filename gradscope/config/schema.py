@@ -86,7 +86,7 @@ class InterventionConfig(Strict):
     )
 
 
-#: What else the rules know of these is in the rules themselves, which no config imports.
+#: Other facts on these keys are in the rules, which no config imports.
 PRESETS: Final = ("sagemaker", "deepchecker", "autotrainer")
 FAIL_ON: Final = ("error", "warning", "info", "never")
 _Codes = Annotated[

@@ -122,7 +122,7 @@ def dead_logits(model: SimpleNet, split: Split) -> list[int]:
     A ReLU on the logits makes all of these zero, and lets no gradient back to them.
     """
     images = torch.cat([split.train_images, split.held_images])
-    logits = SimpleNet.forward(model, images)  # of either network: without the lecture's last ReLU
+    logits = SimpleNet.forward(model, images)  # either network: without the lecture's last ReLU
     return [int(label) for label in (logits <= 0).all(0).nonzero()]
 
 

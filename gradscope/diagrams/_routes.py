@@ -21,7 +21,7 @@ from gradscope.typeset.numbers import count, plural, shape
 from gradscope.typeset.tables import Heading, Table, of_columns
 from gradscope.typeset.text import plain
 
-#: As many targets of a pattern are shown.
+#: Number of targets shown for a pattern.
 _SHOWN = 5
 #: Longer numbers of paths are given as a power of ten.
 _DIGITS = 12
@@ -158,7 +158,7 @@ def _mark(flow: Flow, id: int) -> str:
     return mark_words(flow.marks[id]) if id in flow.marks else ""
 
 
-#: As many names stand for a cause.
+#: Number of names shown for a cause.
 _NAMES = 3
 
 

@@ -65,7 +65,7 @@ def render(graph: AutogradGraph, view: GraphView) -> str:
         "data": as_script(embedded),
         "script": "\n".join(_resource(f"{name}.js") for name in SCRIPTS),
     }
-    # One pass: what a part brings along is never read as a place for another.
+    # One pass: a part's own text is never read as a placeholder.
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _resource("page.html"))
 
 

@@ -22,11 +22,11 @@ from gradscope.typeset.text import pack, plain
 suffix = ".txt"
 binary = False
 
-#: What still fits one screen.
+#: Largest number of rows on one screen.
 _ROWS = 40
 #: More operations of a group's own than these share a row, unless they are asked for.
 _OWN = 6
-#: As many stations of a path are named at each end.
+#: Number of a path's stations named at each end.
 _ENDS = 16
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.records.experiment import PLAIN, RATE, SEED
 
-#: By what the learning rate is multiplied.
+#: Factors of the learning rate.
 FACTORS = (0.01, 0.1, 10.0, 100.0)
 
 
@@ -72,7 +72,7 @@ ARMS = (
     ),
 )
 BY_NAME = {arm.name: arm for arm in ARMS}
-#: What can be chosen: an arm, or all that change the learning rate.
+#: Choices: an arm, or all arms that change the learning rate.
 NAMES = (*BY_NAME, RATE)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 _END, _SLOPE = 1 / 5, 1 / 3
 #: Steps of the beginning that are averaged where the weights barely move.
 FIRST = 5
-#: So many standard errors are the half of a 95 % interval.
+#: Half of a 95 % interval, in standard errors.
 _HALF = 1.96
 
 

@@ -16,9 +16,9 @@ from gradscope.typeset.numbers import number, plural
 
 #: A script whose loss falls by less than this share of another arm's fall is held back.
 _HELD_BACK = 0.25
-#: What such an arm must reach itself, as a share of the way to the lowest loss.
+#: Share of the way to the lowest loss that such an arm must reach.
 _REACHED = 0.2
-#: One batch is overfitted when no more than this share of the way is left.
+#: Share of the way up to which the rest counts as overfitted for one batch.
 _LEFT = 0.25
 #: A loss is stuck if as many steps again would reduce the rest by less than this share.
 _STUCK = 1 / 3
@@ -26,9 +26,9 @@ _STUCK = 1 / 3
 _HELPS = 0.03
 #: Losses that never differ by more, as a share, are those of the same outputs.
 _SAME = 1e-3
-#: So many times the noise a difference must be.
+#: Multiple of the noise that a difference must exceed.
 _SIGMA = 3.0
-#: Of fewer steps nothing is judged.
+#: Fewest steps to judge.
 FEWEST = 20
 #: The part removed, and the cause if the script trains without it.
 _REMOVED = {
@@ -192,8 +192,7 @@ def _of_data(arms: Arms) -> Judged | None:
     if arms.plain.diverged:
         return None
     taken = [name for name in ("mismatched", "no-input") if name in arms.curves]
-    # Where the arms differ, the loss alone does not see who is whose: it pairs nothing, as one that
-    # broadcasts, or one of the outputs alone.
+    # If the arms differ, the loss alone mixes the pairs: it broadcasts, or reads outputs alone.
     if taken and all(map(arms.is_same, taken)):
         evidence = tuple(_same(name, arms) for name in taken)
         return Judged(

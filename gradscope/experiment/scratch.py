@@ -15,7 +15,7 @@ from pathlib import Path
 
 #: Files up to this size are copied, and so many bytes of them; the rest is linked.
 LARGEST, MOST_BYTES = 1 << 20, 64 << 20
-#: So many entries are made; beyond them a folder is linked as one.
+#: Number of entries to copy; beyond them a folder is linked as one.
 MOST_ENTRIES = 2000
 #: Folders that a training does not write to, and that hold very many files.
 _LINKED = {"__pycache__", "node_modules", "venv", "env", "site-packages", "gradscope-runs"}

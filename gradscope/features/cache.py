@@ -115,7 +115,7 @@ class FeatureCache:
         self._new.clear()
         self.metadata[self.key] = self.layer
         with whole_file(self.path, force=True) as temporary:
-            # Not `save_file`: what it says of a full disk is no OSError.
+            # Not `save_file`: its error on a full disk is no OSError.
             temporary.write_bytes(save(self.tensors, {**self.metadata, "format": _FORMAT}))
         self._saved = time.monotonic()
 

@@ -49,7 +49,7 @@ def _safetensors(features: FeatureArray, path: Path) -> None:
         "model": features.model,
         "pooling": features.pooling,
     }
-    # Not `save_file`: what it says of a full disk is no OSError.
+    # Not `save_file`: its error on a full disk is no OSError.
     path.write_bytes(save({"features": features.values}, metadata))
 
 

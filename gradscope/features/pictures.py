@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Pictures that go through the model together: no more than these, nor than so many values.
 BATCH, BATCH_VALUES = 64, 8 * 3 * 224 * 224
-#: As many shapes of inputs wait for a full batch; pictures of more go in smaller ones.
+#: Number of input shapes that wait for a full batch; with more, batches are smaller.
 _SHAPES = 4
 
 

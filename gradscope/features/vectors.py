@@ -28,7 +28,7 @@ from gradscope.records.features import SkippedImage
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: What becomes of the places of a map, or of the steps of a sequence.
+#: Pooling of the places of a map, or of the steps of a sequence.
 POOLINGS = ("mean", "max", "none")
 
 

@@ -11,7 +11,7 @@ from gradscope.output_files import expanded
 
 #: The colours of unsigned maps where none are asked for.
 USUAL = "inferno"
-#: What Pillow calls the format of each suffix.
+#: Pillow's name of each suffix's format.
 PICTURES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".pdf": "PDF"}
 #: Pillow reads many more; some of them (EPS) start other programs.
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")

@@ -14,7 +14,7 @@ from PIL.ImageFont import ImageFont as BitmapFont
 from gradscope.images.scales import STEPS, Scale, table
 
 INK, DIM, PAPER = (17, 17, 17), (95, 95, 95), (255, 255, 255)
-#: What the font can draw beyond ASCII.
+#: Characters beyond ASCII that the font can draw.
 _DRAWN = "©«°±´·»‘’“”…‹›™"
 _FINER = 4
 _FOLDED = str.maketrans(
@@ -133,7 +133,7 @@ def draw_bar(canvas: Image.Image, at: tuple[int, int], width: int, scale: Scale,
     taken: list[tuple[int, int]] = []
     for offset, label in places:
         end = offset + text_width(label, size)
-        # Where a bar is too short for all its numbers, its ends win over the middle.
+        # If a bar is too short for all its numbers, its ends stay rather than the middle.
         if all(end < a or offset > b for a, b in taken) or len(taken) < 2:
             write(canvas, (x + offset, below), [label], size, INK)
         taken.append((offset, end))

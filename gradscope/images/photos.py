@@ -104,9 +104,9 @@ def reduced(photo: Photo, longest: int) -> Photo:
 #: The backdrop: the greys that the photograph's darkest and lightest parts get below the colours.
 #: Dark below colours that glow (unsigned, black at 0), light below ink (signed, white at 0).
 _GLOW, _INK = (12, 145), (165, 255)
-#: How much the colours hide of the backdrop, at the weakest and at the strongest value.
+#: Opacity of the colours over the backdrop, at the weakest and at the strongest value.
 _GLOW_COVER, _INK_COVER = (0.0, 0.9), (0.35, 0.92)
-#: How much of what the model did not see is mixed away.
+#: Share by which parts outside the model's view are faded.
 _DIMMED = 0.7
 #: Pixels that are worked on at a time: what bounds the memory on a large photograph.
 _AT_ONCE = 4_000_000

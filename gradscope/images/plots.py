@@ -35,7 +35,7 @@ def scattered(
     from matplotlib.figure import Figure
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
-    # Whatever a matplotlibrc says of looks.
+    # Overrides any matplotlibrc.
     with mpl.rc_context():
         mpl.rcdefaults()
         figure = Figure(figsize=_INCHES, dpi=_DPI, facecolor="white")
@@ -129,7 +129,7 @@ def _words(label: str | None) -> str:
     if label is None:
         return "no class"
     short = label if len(label) <= 24 else f"{label[:23]}…"
-    # What begins with an underscore would be left out of the legend.
+    # A name with a leading underscore would be left out of the legend.
     return _plain(short).replace("_", " ", label.startswith("_"))
 
 

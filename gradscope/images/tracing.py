@@ -30,7 +30,7 @@ _FEWEST = 12
 _TOP, _TILT = 254, 0.1
 #: So much more than the model saw is measured, against its width or height.
 _MARGIN = 0.1
-#: So many pixels a side are plenty.
+#: Number of pixels a side that suffices.
 _ENOUGH = 128
 
 

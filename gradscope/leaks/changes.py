@@ -20,7 +20,7 @@ CERTAIN = 1e-4
 TINY = 1e-5
 #: Outputs of which such a share is NaN cannot be compared.
 NANS = 0.5
-#: So many times what two equal runs differ by has a change to be.
+#: Multiple of the difference of two equal runs that a change must exceed.
 NOISE = 8.0
 
 Outputs = Mapping[str, torch.Tensor]

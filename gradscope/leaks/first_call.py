@@ -27,7 +27,7 @@ from gradscope.leaks.trials import ROUNDING, Run, Tensors, Trial, excused
 from gradscope.nesting import find, replaced
 from gradscope.records.leaks import AxisResult, SourceLine
 
-#: So many candidates are tried.
+#: Number of candidates to try.
 TRIES = 16
 #: A patched result has to change the leak by such a share: the rest is rounding.
 MATTERS = 1e-3

@@ -93,7 +93,7 @@ Around = Callable[[], AbstractContextManager[Any]]
 Run = Callable[[Forwards, Around], Outputs]
 #: The base's result and the other's, of one shape; of the second a view.
 Pairing = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-#: Where two runs differ in shape or order, a smaller share of the spread is rounding.
+#: If two runs differ in shape or order, a smaller share of the spread is rounding.
 ROUNDING = 1e-5
 
 

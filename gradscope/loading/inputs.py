@@ -143,7 +143,7 @@ def _from_function(
                 yield as_it_is(batch, context, "input", unpacked=not as_one)
             else:
                 yield to_batch(batch, context, "input")
-            # Whatever the model drew in between, the next batch is the same in every run.
+            # Random draws of the model do not change the next batch.
             seed_everything(seed + index)
 
     return batches

@@ -14,7 +14,7 @@ from torch import nn
 from gradscope.errors import ModelError, Place, Problem, TargetError, message_of
 from gradscope.loading.targets import Targets
 
-#: What each way to list a module gives, and how many of it no model has.
+#: Contents of each kind of model list, and their number that no model has.
 _LISTS: Mapping[str, type] = {
     "named_modules": nn.Module,
     "modules": nn.Module,

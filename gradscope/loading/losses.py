@@ -110,7 +110,7 @@ class Criterion:
         return loss
 
     def _say(self, notice: str) -> None:
-        first = self.part is None or self.part.start == 0  # what holds of one holds of the others
+        first = self.part is None or self.part.start == 0  # facts on one hold for the others
         if first and notice not in self.notices:
             self.notices.append(notice)
 
@@ -193,7 +193,7 @@ class Criterion:
         if wants:
             if target is None or isinstance(target, str):
                 target = comparisons.classes(output, target, wants, draws)
-            else:  # what it would refuse in training is refused here too
+            else:  # values refused in training are refused here too
                 target = comparisons.given_classes(output, target, wants)
         elif isinstance(target, str):
             tensor = _first(output, f"no {self.name}")[1]

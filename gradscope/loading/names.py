@@ -68,7 +68,7 @@ class Names:
                 if is_module(found):
                     self._holders[name] = holder
             except TargetError as error:
-                # Where the file's own line is known it stays; else the config's line.
+                # If the file's own line is known it stays; else the config's line.
                 raise TargetError(
                     *(Problem(p.message, p.place or place, p.help, p.notes) for p in error.problems)
                 ) from error.__cause__

@@ -104,7 +104,7 @@ def _able(output: Any, numbers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     if not able:
         return []
     held = {name: graph_behind(found) for name, found in able}
-    # What the model computes beside the loss: a number that does not reach all of it is a part.
+    # Numbers beside the loss: one that does not reach all of it is a part.
     wanted = graph_behind(
         [t for _, t in walk(output, lambda item: is_a(item, Tensor)) if t.numel() > 1]
     )[1]

@@ -110,7 +110,7 @@ def parallelized(model: nn.Module, loaded: LoadedConfig, processes: Processes) -
             place=place("parallel"),
             help="give the modules their sizes",
         )
-    # All that can be wrong in every process alike is reported before one waits for another.
+    # Mistakes that every process has are reported before one waits for another.
     axes = axes_of(loaded, processes.count)
     units = [] if parallel.fsdp is None else _units(model, parallel.fsdp, loaded)
     split = _split_layers(model, parallel.tp, loaded)

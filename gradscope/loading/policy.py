@@ -30,7 +30,7 @@ PREFIXES = (
     "transformers",
     "gradscope.demo",
 )
-#: What holds values for a constructor that reads them by attribute; to build one runs nothing.
+#: Containers of values for a constructor that reads attributes; building one runs nothing.
 CONTAINERS = (
     "types.SimpleNamespace",
     "argparse.Namespace",

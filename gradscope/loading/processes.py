@@ -25,17 +25,17 @@ from gradscope.config.reading import LoadedConfig
 from gradscope.errors import ConfigError, OptionError, Place, first_line, message_of
 from gradscope.loading.devices import resolve_device
 
-#: What a process waits for the others when a group is made, and in each collective.
+#: Time that a process waits for the others when a group is made, and in each collective.
 _PATIENCE = timedelta(minutes=10)
-#: What a process that failed waits for another.
+#: Time that a failed process waits for another.
 BRIEFLY = timedelta(seconds=3)
 #: Seconds between two reads of the store.
 _PAUSE = 0.02
 #: A store takes no value of more than 8 MiB.
 _PIECE = 4_000_000
-#: What gloo and NCCL say of a process that is not there any more.
+#: Messages of gloo and NCCL on a process that has ended.
 _LOST = re.compile(r"\bgloo\b|\bnccl\b|connection (closed|reset|refused)", re.IGNORECASE)
-#: Of one run nothing is left in the way of the next one.
+#: A run leaves nothing in the way of the next one.
 _runs = itertools.count()
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 

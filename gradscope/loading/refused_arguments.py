@@ -38,11 +38,11 @@ _REFUSED_TORCHVISION = {
     "pretrained": "it is the old form of weights",
     "pretrained_backbone": "it is the old form of weights_backbone",
 }
-#: What timm, and transformers for it, would load a model from that is more than a name.
+#: Keys by which timm, and transformers for it, loads a model from more than a name.
 _SOURCE = re.compile(r"\s*(hf[-_]hub|local[-_]dir):", re.IGNORECASE)
 #: Settings whose values are free text.
 _FREE = ("auto_map", "id2label", "label2id")
-#: What transformers takes a part from, by the name of a model or by a path.
+#: Keys by which transformers loads a part, by the name of a model or by a path.
 _PARTS = ("backbone",)
 _INSTEAD = {
     "checkpoint_path": "name the file as the config's `checkpoint`",
@@ -55,7 +55,7 @@ SAFE = {"trust_remote_code": False, "weights_only": True}
 def check_arguments(name: str, found: Any, arguments: Mapping[str, Any], place: At) -> None:
     """Refuse arguments that would open a side door; ``place(argument)`` says where it is."""
     module = getattr(found, "__module__", None) or ""
-    # What a container holds may be meant for transformers.
+    # Contents of a container may be meant for transformers.
     home = "transformers" if is_container(found) else module
     refused = dict(_REFUSED)
     if below(home, ["timm", "transformers"]):
@@ -153,7 +153,7 @@ def safe_arguments(found: Any) -> dict[str, Any]:
     return {name: value for name, value in SAFE.items() if name in parameters}
 
 
-#: What an integer counts, by the name that it has, and how many are built in a few minutes.
+#: Counts by their names, with the number that is built in a few minutes.
 _MOST = (
     (re.compile(r"layer|depth|block|stack|repeat"), 10_000, "layers"),
     (re.compile(r"num_labels"), 1_000_000, "labels"),

@@ -18,7 +18,7 @@ from gradscope.errors import ConfigError, Place, Problem, Where, did_you_mean
 from gradscope.loading.policy import below, is_container
 from gradscope.loading.refused_arguments import SAFE
 
-#: Where transformers reads what any config may hold, beside the folder of the model itself.
+#: Files of transformers that read keys of any config, beside the model's folder.
 _READERS = (
     "configuration_utils.py",
     "modeling_utils.py",

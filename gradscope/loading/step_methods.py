@@ -12,8 +12,8 @@ from torch import nn
 from gradscope.errors import ConfigError, Place, did_you_mean
 from gradscope.loading.batches import Batch
 
-#: What a method calls the number of a batch, and what it takes beside it that is 0 where there is
-#: one data loader and one optimizer.
+#: Methods' names for the number of a batch, and other arguments that are 0 with one data loader and
+#: one optimizer.
 _INDEX = ("batch_idx", "batch_nb", "batch_index")
 _FIRST = ("dataloader_idx", "optimizer_idx")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

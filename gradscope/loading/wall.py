@@ -62,7 +62,7 @@ def caches() -> tuple[Path, ...]:
 
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
-#: Where a system keeps the libraries that it offers to every program.
+#: Folders in which a system keeps libraries for every program.
 _SYSTEM = tuple(map(Path, ("/usr", "/lib", "/lib64", "/opt", "/nix", "/System", "/Library")))
 
 
@@ -248,8 +248,8 @@ class Wall:
         _hub_offline(self.offline)
         if not self.downloads and error is not None and _wanted_the_hub(error):
             self.refused.append(self.refusal("connect to the Hugging Face hub"))
-        # A library may have caught it: its result would then differ silently. It can do without a
-        # program that inspects the machine, such as a compiler.
+        # A library may have caught the refusal: its result would then differ silently. Only a
+        # program that inspects the machine, such as a compiler, is dispensable.
         refusals = [each for each in self.refused if error is not None or not each.started]
         if refusals and not isinstance(error, KeyboardInterrupt):
             raise refusals[0] from (error if error is not refusals[0] else error.__cause__)

@@ -29,7 +29,7 @@ from gradscope.per_sample.layers import LayerCall
 
 #: Gradients of several samples are held at once up to so many values.
 _HELD = 1 << 22
-#: How far the parts may be from the gradient that they add up to: rounding, as a share of its norm.
+#: Tolerance between the parts' sum and the gradient: rounding, as a share of its norm.
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 

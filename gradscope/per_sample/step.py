@@ -18,7 +18,7 @@ from gradscope.running.step import GraphRoot, Observer, Step, cloned_batch
 
 __all__ = ["NotSeparable", "step_by_sample"]
 
-#: So many layers are named of each sample.
+#: Number of layers named for each sample.
 _LAYERS = 3
 
 

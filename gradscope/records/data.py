@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError, Place
 
-#: Of a field that few records fill: JSON leaves it out where it has its default.
+#: Marks a field that few records fill: JSON leaves out its default.
 SPARSE = {"sparse": True}
 
 

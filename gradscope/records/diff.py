@@ -11,7 +11,7 @@ from gradscope.records.showing import Shown
 
 #: Dtypes in which A can be run again.
 REFERENCES = ("float64",)
-#: What of a comparison can be shown alone.
+#: Parts of a comparison that can be shown alone.
 TABLES_OF_DIFF = ("calls", "parameters", "findings")
 
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from gradscope.records.report import Finding
 from gradscope.records.showing import Plotted
 
-#: What an experiment can find.
+#: Causes that an experiment can find.
 CAUSES = (
     *("model-or-loss", "input-unused", "targets-unrelated"),
     *("learning-rate", "regularisation", "precision"),
 )
 #: The arm that all are compared with, its twin, and the arms that change the model's inputs.
 PLAIN, SEED, DATA = "as-it-is", "other-seed", ("one-batch", "no-input", "mismatched")
-#: How the names of the arms begin that change the learning rate.
+#: Beginning of the names of arms that change the learning rate.
 RATE = "learning-rate"
-#: What became of an arm.
+#: States of an arm.
 RAN, LEFT_OUT, FAILED = "ran", "left-out", "failed"
 
 

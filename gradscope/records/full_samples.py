@@ -161,7 +161,7 @@ class PerSample:
     mixing: tuple[str, ...] = ()
 
 
-#: How many numbers a sketch has.
+#: Number of values in a sketch.
 SKETCH_WIDTH = 128
 #: By how many last bits each number of a run is moved for the noise. More than one: a ReLU or a max
 #: pool that is on the brink falls to one side or the other with another order of sums, too.

@@ -55,9 +55,8 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class GraphCall:
-    """A module's call that the graph's nodes point to; ``parent`` is the index of the one around.
-
-    -1 is outside every call.
+    """A module's call that made nodes of the graph; ``parent`` is the index of the call around it,
+    -1 without one.
     """
 
     name: str

@@ -37,7 +37,7 @@ _WORDS: dict[type, tuple[str, str, str]] = {
 }
 #: A record names its schema first.
 _SCHEMA = r'\s*\{\s*"schema"\s*:\s*"([^"]*)"'
-#: What ``show`` shows of a file.
+#: Records that ``show`` can show from a file.
 Shown = Report | CheckReport | WhyReport | DiffReport
 _SHOWN = (Report, CheckReport, WhyReport, DiffReport)
 _Record = TypeVar("_Record", Report, CheckReport, AutogradGraph, WhyReport, DiffReport)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 #: Placeholder for the norm of a missing gradient.
 NONE = -1.0
-#: What float32 holds in full precision.
+#: Smallest norm that float32 holds in full precision.
 _SMALLEST = 1.2e-38
-#: Of a weight, the norm is taken at the first of so many steps whose gradients are read.
+#: Period in read steps of a weight's norm; it is taken at the first of each.
 VALUES_EVERY = 16
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from gradscope.records.training import TrainedModel, TrainingEvent, TrainingRun
 
-#: What has fingerprints.
+#: Kinds of tensors with fingerprints.
 PARAMETER, GRADIENT, BUFFER, INPUT = "parameter", "gradient", "buffer", "input"
 #: The event that says which parameters got no gradient in a step that DDP gave up.
 UNUSED = "unused-parameters"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gradscope.records.data import SPARSE
 
-#: What may have made a step stand out.
+#: Possible causes of a step that stands out.
 CAUSES = (
     "samples",
     "labels",

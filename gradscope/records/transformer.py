@@ -108,7 +108,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "experts": ("share", "effective", "entropy", "dropped"),
     "residual": ("rms", "kurtosis", "max_to_median", "largest", "added", "cosine"),
 }
-#: What can be recorded: a table for each.
+#: Kinds of records: a table for each.
 PROBES = tuple(MEASURES)
 TransformerCall = AttentionCall | ExpertCall | ResidualCall
 

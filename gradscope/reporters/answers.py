@@ -25,7 +25,7 @@ from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import plural
 from gradscope.typeset.text import plain
 
-#: As many names stand for all parameters of an answer, and as many places for all that are alike.
+#: Number of names shown for the parameters of an answer, and of places for alike answers.
 _NAMES = 4
 
 

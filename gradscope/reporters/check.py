@@ -35,7 +35,7 @@ def alone(report: Report) -> CheckReport:
     return CheckReport(status=report.status, versions=report.versions, models=(model,))
 
 
-#: How a notice begins that an "ok" would be false without.
+#: Beginning of a notice without which an "ok" would be false.
 NOT_JUDGED = "leaks not judged: "
 
 

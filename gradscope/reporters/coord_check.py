@@ -31,7 +31,7 @@ from gradscope.typeset.numbers import count, number, plural
 from gradscope.typeset.tables import Cell, Heading, Table, of_rows
 from gradscope.typeset.text import plain
 
-#: So many names are in a sentence, so many curves and panels in a picture.
+#: Number of names in a sentence, and of curves and panels in a picture.
 _NAMES, _CURVES, _PANELS = 4, 5, 6
 _SOURCE = "arXiv:2203.03466, table 3"
 _SGD = (

@@ -97,7 +97,7 @@ def _maximized(report: FeaturesReport) -> Table:
     return of_columns("activation, before and after", columns)
 
 
-#: Of a long table so many rows are shown; JSON has all.
+#: Number of rows shown of a long table; JSON has all.
 _ROWS, _SKIPPED = 20, 5
 
 

@@ -36,7 +36,7 @@ def without_figures(cause: str | None) -> str | None:
     return None if cause is None else _FIGURE.sub("#", cause)
 
 
-#: So many that are alike are shown each; of more, the first stands for all.
+#: Number of alike findings that are shown each; of more, only the first is shown.
 _EACH = 2
 
 

@@ -33,7 +33,7 @@ def label(name: str, call: int | None = 0, last: int | None = None) -> str:
     return (plain(name) or ROOT) + (number if last is None else f" #{call}…{last}")
 
 
-#: So many stretches, and so many single steps, are named each.
+#: Number of stretches, and of single steps, that are named.
 _STRETCHES, _STEPS = 4, 6
 
 

@@ -14,7 +14,7 @@ from gradscope.typeset.numbers import count, number, plural
 from gradscope.typeset.tables import Heading, Table, of_columns
 from gradscope.typeset.text import plain
 
-#: So many samples, and so many steps before, are shown; JSON has all.
+#: Number of samples, and of steps before, that are shown; JSON has all.
 _SAMPLES, _STEPS = 8, 8
 _TONES = {"undetermined": "warn"}
 

@@ -108,7 +108,7 @@ def in_short(judgement: Judgement, what: str = "problem") -> str:
     return f"{text}, {more}" if lacking else text
 
 
-#: So many other causes, and so many codes of symptoms, are named.
+#: Number of other causes, and of symptoms' codes, that are named.
 _OTHERS, _CODES = 3, 4
 #: The codes of what a run judges once.
 _LEAKS = {code for code, _ in RULES.values()}

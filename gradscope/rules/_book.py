@@ -53,7 +53,7 @@ class Entry:
         return self.find_sampled or self.find
 
 
-#: What a rule's file may have, by its name there.
+#: Functions that a rule's file may have, by name.
 FUNCTIONS = (
     *("find", "wants", "find_sampled", "find_in_loop"),
     *("find_over_steps", "find_over_samples", "find_over_ranks"),

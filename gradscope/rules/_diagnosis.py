@@ -8,7 +8,7 @@ from gradscope.records.training import TrainingFinding
 from gradscope.rules._settings import RuleSettings
 from gradscope.rules._severity import SEVERITIES
 
-#: What a rule may request after the first pass; the caller that runs the model takes the samples.
+#: Full samples that a rule may request after the first pass; the model's caller takes them.
 FULL_SAMPLES = frozenset(
     {"missing", "elsewhere", "zero", "non_finite", "activity", "precision", "lines", "leaks"}
 )

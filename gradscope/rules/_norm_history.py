@@ -11,7 +11,7 @@ from statistics import median_low
 from gradscope.records.norms import ParameterNorms, unpacked
 from gradscope.rules._window import KEPT
 
-#: Of so many lists of names the last norms are kept: an optimizer has one for each of its models.
+#: Number of lists of names with kept norms: an optimizer has one for each of its models.
 _LISTS = 16
 
 

@@ -17,7 +17,7 @@ _HALF = 0.5
 _UNUSUAL = 5.0
 #: Without the samples to blame, the gradient is at most so many times its median.
 _USUAL = 3.0
-#: So many of the steps before may be unusual already: of more, this step is their aftermath.
+#: Number of steps before that may be unusual; with more, this step is their aftermath.
 _BEFORE, _UNUSUAL_BEFORE = 16, 2
 #: A learning rate jumps if it grows by this factor within so many steps.
 _JUMP, _RECENT = 3.0, 16

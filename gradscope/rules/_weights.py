@@ -10,7 +10,7 @@ from gradscope.rules._history import ParameterHistory, SampleHistory
 from gradscope.rules._optimizers import is_decoupled, is_scale_free
 from gradscope.rules._reading import middle
 
-#: Of the share of weight decay so many of the last samples are kept.
+#: Number of the last samples with a kept share of weight decay.
 _KEPT = 64
 
 

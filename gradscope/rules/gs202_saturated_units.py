@@ -75,7 +75,7 @@ RULE = Rule(
     runs=None,
 )
 _BOUNDED = ("Tanh", "Sigmoid", "Softmax", "Softmax2d", "Hardtanh", "Hardsigmoid")
-#: What may follow a layer and has no upper end.
+#: Functions that may follow a layer and have no upper end.
 _UNBOUNDED = ("ReLU", "LeakyReLU", "PReLU", "ELU", "GELU", "SiLU", "Hardswish", "MaxPool2d")
 #: How near to its ends a bounded activation's root mean square must be to count its units.
 _ENDS = 0.97

@@ -48,7 +48,7 @@ RULE = Rule(
     # The forecast is a full sample, and a run in fp16 has a loss scale, which no sample tells.
     runs=None,
 )
-#: Where torch.amp.GradScaler begins.
+#: Initial scale of torch.amp.GradScaler.
 _USUAL = 65536.0
 
 

@@ -11,7 +11,7 @@ from gradscope.rules._history import StepHistory
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
-#: How long the loss must not fall.
+#: Number of steps without a fall of the loss.
 _STEPS = 500
 RULE = Rule(
     code="GS603",

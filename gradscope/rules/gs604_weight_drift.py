@@ -11,7 +11,7 @@ from gradscope.rules._history import SampleHistory
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
-#: So many samples in a row must rise.
+#: Number of samples in a row that must rise.
 _RISING = 8
 RULE = Rule(
     code="GS604",

@@ -15,9 +15,9 @@ from gradscope.runfile.rank_file import Series
 from gradscope.runfile.schema import OF_UPDATE, joined
 
 _Number = float | None
-#: Of these there is a number for each rank's part.
+#: Columns with a number for each rank's part.
 _NORMS = ("value_norm", "grad_norm", "clipped_norm", "update_norm")
-#: These are of the weight's own shards.
+#: Columns of the weight's own shards.
 _OF_VALUE = ("value_norm", "update_norm", "m_norm", "v_norm")
 
 

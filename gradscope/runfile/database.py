@@ -19,7 +19,7 @@ from gradscope.records.training import (
 )
 from gradscope.runfile import rows, schema, thinning
 
-#: How long a lock is waited for that another program holds on the file.
+#: Time to wait for another program's lock on the file.
 _BUSY_SECONDS = 10
 #: The journal beside the file is cut back to this once its contents are in the file.
 _JOURNAL_BYTES = 16 << 20

@@ -16,9 +16,9 @@ from gradscope.runfile import schema
 
 _MAGIC = b"SQLite format 3\x00"
 RECORD = "`gradscope run SCRIPT.py` records one"
-#: Where a run could not be written and read at once: for how long the writer is waited for.
+#: Time to wait for the writer, if a run cannot be written and read at once.
 _BUSY_SECONDS = 10
-#: What SQLite opens of one run while it is written, and what the process has open besides.
+#: Files that SQLite opens for one run while it is written, and other open files of the process.
 _FILES_EACH, _OTHER_FILES = 3, 256
 _RANK = re.compile(r"rank-(\d+)\.db")
 
@@ -176,7 +176,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 FOLDER = Path("gradscope-runs")
 SUFFIX = ".db"
 
-#: What can be made of a run, by the suffix of its file: the command after `gradscope`.
+#: Products of a run by their file's suffix: the command after `gradscope`.
 _SHOWN = {
     **dict.fromkeys((".html", ".json", ".csv", ".md", ".txt", ".sarif"), "show {run} -o {file}"),
     **dict.fromkeys((".png", ".svg", ".pdf"), "show {run} --plot {file}"),

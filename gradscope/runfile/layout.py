@@ -14,7 +14,7 @@ from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 
 #: A parameter: the id of its model, and its name.
 Key = tuple[int, str]
-#: How far the norms of replicas may differ, as a share.
+#: Tolerance between the norms of replicas, as a share.
 _ALIKE = 1e-6
 
 

@@ -14,7 +14,7 @@ from gradscope.runfile.reader import Series
 
 #: In front of every key, in all trackers.
 PREFIX: Final = "gradscope"
-#: How many keys a tracker gets unless more are asked for.
+#: Number of keys that a tracker gets by default.
 MOST_KEYS: Final = 200
 #: If the number of keys is limited, these columns of a layer are sent, the first ones first.
 _COLUMNS: Final = (

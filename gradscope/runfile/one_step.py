@@ -16,7 +16,7 @@ from gradscope.records.training import StepSample
 from gradscope.runfile.combining import combined_sample, root_of_squares
 from gradscope.runfile.layout import Layout
 
-#: How far the losses of processes with the same samples may differ, as a share.
+#: Tolerance between the losses of processes with the same samples, as a share.
 _ALIKE = 1e-6
 #: A report has one model.
 _MODEL = 1

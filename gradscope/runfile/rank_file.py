@@ -41,7 +41,7 @@ _COLUMNS = {
         "model",
     ),
 }
-#: Of these the order of the rows is that of the network.
+#: Tables with rows in the network's order.
 _ORDERED = ("call", "parameter", "transformer")
 _MADE = ("type", "wrapper", "stage")
 

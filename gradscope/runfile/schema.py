@@ -13,7 +13,7 @@ from gradscope.records.tensors import TensorStats
 from gradscope.records.training import StepSample
 from gradscope.records.transformer import PROBES, figures_of
 
-#: What the table ``run`` says, and the same as the number in ``PRAGMA user_version``.
+#: Schema in the table ``run``, equal to the number in ``PRAGMA user_version``.
 SCHEMA: Final = "gradscope.run/2"
 VERSION: Final = 2
 #: Columns that version 1 called otherwise: new name → old name.
@@ -21,7 +21,7 @@ OLD_COLUMNS: Final = {"sampled_seconds": "watched"}
 #: ``PRAGMA application_id``: it separates a run from another program's file, whatever its tables.
 APPLICATION: Final = int.from_bytes(b"grad")
 
-#: How many rows there are of step metrics and of events; half are the latest, with none left out.
+#: Number of rows of step metrics and of events; half are the latest, without omissions.
 MOST_STEPS: Final = 200_000
 MOST_EVENTS: Final = 10_000
 #: Of norms of parameters, bytes; and how many rows of the same parameters stay in any case.

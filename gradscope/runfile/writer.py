@@ -20,13 +20,13 @@ from gradscope.records.training import StepSample, TrainingRecord, TrainingRun
 from gradscope.runfile import database, schema
 from gradscope.runfile.thinning import Kept
 
-#: What was added is written at most this much later.
+#: Longest delay of a write.
 _DELAY = 0.25
-#: How many calls and parameters may wait to be written, in samples: some tens of megabytes.
+#: Number of calls and parameters that may wait, in samples: some tens of megabytes.
 _MOST_WAITING = 8192
 #: For how long the end of a run waits for a disk that does not answer, and a fork for the thread.
 _PATIENCE, _PAUSE = 10.0, 1.0
-#: How often it is looked at whether all is written.
+#: Seconds between checks that all is written.
 _GLANCE = 0.005
 
 #: Signals of the thread's own doing.

@@ -72,7 +72,7 @@ def in_float64(workload: Workload) -> Workload:
 
 #: Steps that say how large the noise is.
 DRAWS = 2
-#: So many last bits may the gradients of two equal runs differ, all together.
+#: Number of last bits by which the gradients of two equal runs may differ in total.
 _ROUNDING = 100
 _UNPROBEABLE = "it fails if the tensors between its calls are copied, which a comparison needs"
 _Probe = TypeVar("_Probe", bound=StepProbe)

@@ -93,7 +93,7 @@ def seconds(step: Step) -> dict[Key, float]:
 def flops(step: Step) -> dict[Key, int]:
     """The operations of each call's forward as PyTorch's own counter knows them.
 
-    It counts matrix products, convolutions and attention; all else is nothing to it.
+    It counts matrix products, convolutions and attention; it counts other operations as 0.
     """
     from torch.utils.flop_counter import FlopCounterMode  # imports triton: 0.2 s
 

@@ -33,7 +33,7 @@ from gradscope.running.step import GraphRoot, Step
 #: Reordered sums, other kernels, memory formats and numbers of threads came to 4.5 and to 1.6 at
 #: the most, on ResNet-18, a ViT and a small GPT-2 in float32.
 FACTOR = 16.0
-#: What one has and the other has not is off by any measure.
+#: A tensor that only one run has is off by any measure.
 _NO_NUMBER = Difference(math.inf, None, math.inf)
 
 

@@ -25,7 +25,7 @@ from gradscope.records.full_samples import GradientCheck
 from gradscope.running.state import random_states
 from gradscope.running.step import Step
 
-#: Up to so many elements every one of them is moved alone, above that all in one direction.
+#: Up to this many elements each is moved alone, above all in one direction.
 _EACH = 64
 #: Step of the finite differences, and of the check beside a kink.
 _EPSILON, _BESIDE = 1e-6, 1e-2

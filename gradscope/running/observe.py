@@ -92,7 +92,7 @@ class Observation(Observer):
             self.selected,
             accumulate=step.workload.repeats > 1,
             chained=self.chained,
-            # What FSDP gathers and frees again is not what autograd keeps.
+            # Tensors that FSDP gathers and frees again are not autograd's.
             saved=not any(map(is_spread, step.workload.model.parameters())),
             probes=PROBES,
         )
@@ -182,7 +182,7 @@ class Observation(Observer):
         except RuntimeError as failure:
             if workload.device.type == "cpu":
                 raise
-            # What went wrong on a device shows when it is read, and it may answer nothing more.
+            # An error of a device appears when it is read, and the device may then not answer.
             self.failure = self.failure or failure
         self.gradient_norm = total_norm([p.gradient.norm for p in self.parameters if p.gradient])
         self.all_parameters = self.parameters

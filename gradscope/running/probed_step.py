@@ -196,7 +196,7 @@ def moved(tensor: torch.Tensor, share: float, *, seed: int) -> torch.Tensor:
     """Each number up or down by that share of itself, as a coin says."""
     if not share or not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
-    # Its own generator: the step's own random numbers stay what they were.
+    # A separate generator: the step's random numbers stay as they are.
     coins = torch.Generator(tensor.device).manual_seed(seed)
     up = torch.empty(tensor.shape, dtype=torch.bool, device=tensor.device)
     up.bernoulli_(generator=coins)
@@ -212,8 +212,8 @@ def probed_step(
     """Run a step with probes; restores all state.
 
     Args:
-        workload: what runs.
-        probe: what is reported.
+        workload: the workload to run.
+        probe: gets each tensor.
         unprobed: calls whose arguments are left alone.
         number: of the step.
     """

@@ -298,12 +298,12 @@ def _leave_modes(before: list[int]) -> None:
 
 _functions: Any = torch.overrides
 _dispatch: Any = torch.utils._python_dispatch
-#: What lists the modes that are on, and what leaves the innermost.
+#: Functions that list the active modes, and that leave the innermost.
 _STACKS: list[tuple[Callable[[], Any], Callable[[], Any]]] = [
     (_functions._get_current_function_mode_stack, _functions._pop_mode),
     (_dispatch._get_current_dispatch_mode_stack, _dispatch._pop_mode),
 ]
-#: How a setting is read, and how it is put back. Modes first: they see what the others call.
+#: Functions that read a setting and restore it. Modes first: they see the others' calls.
 _SWITCHES: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
     (_modes, _leave_modes),
     (_anomaly, lambda setting: torch.autograd.set_detect_anomaly(*setting)),

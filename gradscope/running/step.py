@@ -36,7 +36,7 @@ from gradscope.running.state import (
     state_restored,
 )
 
-#: What backward starts from: the loss, or the output of a module's call as it was returned.
+#: Root of backward: the loss, or the output of a module's call as returned.
 GraphRoot = torch.Tensor | GradientEdge
 
 
@@ -185,7 +185,7 @@ class Step:
         observer.phase = "forward"
         if self.part is None or self.part.start == 0 or workload.parallel is not None:
             seed_everything(workload.seed)
-        # What was compiled is left alone: a hook that is called inside would be traced.
+        # Compiled modules are left alone: a hook called inside would be traced.
         models = _modules(workload)
         others = nullcontext() if workload.as_compiled else others_restored(*models, kept=self.kept)
         with others, observer.around_forward(self), _autocast(workload):

@@ -28,7 +28,7 @@ from gradscope.saliency._subject import Subject
 #: The region is where the map is highest: this share of the image's pixels.
 AREA = 0.2
 
-#: As many regions of the same form elsewhere tell what removing any such area does.
+#: Number of regions of the same form elsewhere, which show the effect of any such area.
 ELSEWHERE = 8
 
 

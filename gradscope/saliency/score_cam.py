@@ -25,7 +25,7 @@ def attribute(subject: Subject) -> Tensor:
     images, channels = subject.activation.shape[:2]
     maps = subject.activation.reshape(images * channels, *subject.activation.shape[2:])
     vary = maps.flatten(1).amax(1) > maps.flatten(1).amin(1)
-    # One row for each map that shows something, and one of each image that shows nothing.
+    # One row for each map with content, and one for each image without.
     chosen = vary.nonzero()[:, 0]
     owners = torch.cat([chosen // channels, torch.arange(images, device=maps.device)])
 

@@ -21,7 +21,7 @@ from gradscope.training.guard import Guard
 from gradscope.training.launch import Script
 from gradscope.training.models import Model
 
-#: So many traces are made in a run, and each covers so many steps at most.
+#: Number of traces in a run, and of steps in each, at most.
 _MOST, _LONGEST = 3, 8
 #: A fact seen at fewer steps is not traced.
 _STEPS = 5

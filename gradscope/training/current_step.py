@@ -25,7 +25,7 @@ from gradscope.training.placements import Placements
 
 #: Of each parameter.
 Norms = dict[nn.Parameter, float]
-#: So many scaled losses are known, where a script keeps them all.
+#: Number of scaled losses known, if a script keeps them all.
 _MOST_SCALED = 64
 
 

@@ -21,7 +21,7 @@ from gradscope.loading.surgery import unwrapped
 
 #: Frames around the script's own: their variables are not the script's.
 _LIBRARIES = ("torch", "gradscope", "runpy")
-#: What every method calls its object.
+#: Usual name of a method's object.
 _NO_NAMES = ("self", "cls")
 
 

@@ -28,8 +28,8 @@ from gradscope.rules import (
 )
 from gradscope.training.step_ranges import StepRanges
 
-#: What makes two findings the same one: rule, place, model, cause. For a rule on a full
-#: model or run only the first two, or the first, differ.
+#: Identity of a finding: rule, place, model, cause. For a rule on a full model or run only the
+#: first two, or the first, differ.
 Key = tuple[str, str, int | None, str | None]
 #: A finding with how its rule speaks of runs.
 Found = dict[Key, tuple[Finding, Runs]]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 #: Seconds that a script has beyond its time to come to its next step or backward.
 GRACE = 10.0
-#: A script that makes no step ends after so many times as many backwards.
+#: A script without steps ends after this multiple of backwards.
 _BACKWARDS = 10
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from gradscope.capture.shards import is_spread, local, placements_of
 
-#: What copies of weights may take: a share of the process's memory, or so many bytes.
+#: Memory for copies of weights: a share of the process's, or this many bytes.
 _SHARE, _LEAST_ROOM = 0.02, 1 << 25
 #: Copies of fewer bytes than these do not fragment the heap.
 _LARGE = 1 << 20

@@ -60,7 +60,7 @@ class Optimizers:
         self._seen: weakref.WeakKeyDictionary[Optimizer, ObservedOptimizer] = (
             weakref.WeakKeyDictionary()
         )
-        # By name, one parameter of each optimizer that had it.
+        # One parameter of each optimizer that had the name, by name.
         self._named: dict[str, list[weakref.ref[nn.Parameter]]] = {}
         # The one that stepped last; weak, as it holds the parameters.
         self._latest: tuple[weakref.ref[Optimizer], weakref.ref[ObservedOptimizer]] | None = None

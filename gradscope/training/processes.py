@@ -15,9 +15,9 @@ from gradscope.typeset.numbers import duration
 
 #: Processes that took less together have trained nothing: to import torch takes longer.
 _LEAST_SECONDS = 1.0
-#: So many variables of the environment are written out in a command.
+#: Number of environment variables that are written out in a command.
 _MOST_VARIABLES = 4
-#: What starts workers, by a module that is imported for that alone.
+#: Modules that start workers, imported for that purpose alone.
 _STARTERS = {
     "ray": "Ray",
     "multiprocessing.popen_spawn_posix": "multiprocessing (spawn)",

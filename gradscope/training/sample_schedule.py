@@ -7,9 +7,9 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
-#: How many of the latest steps of a kind the medians are taken over.
+#: Number of the latest steps of a kind for the medians.
 _LATEST = 64
-#: So many seconds the fixed samples may take together, however short the run.
+#: Seconds that the fixed samples may take together, however short the run.
 FREE_SECONDS = 3.0
 
 

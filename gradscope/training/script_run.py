@@ -13,7 +13,7 @@ from gradscope.training.launch import Script
 from gradscope.training.processes import OtherProcesses
 from gradscope.training.session import RunSettings, Session
 
-#: How often it is checked whether torch was imported past the hook, until it is imported.
+#: Seconds between checks if torch was imported past the hook, until it is.
 _CHECK_SECONDS = 60.0
 
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from gradscope.training.spikes.spikes import Spikes
 
 
-#: So many steps after a spike that no sample made, another one may be its aftermath.
+#: Number of steps after a spike without a sample as cause in which another may be its aftermath.
 _AFTERMATH = 64
 
 

@@ -32,10 +32,10 @@ ROOM = "gradscope.runfile.exports"
 _PAUSE, _LONGEST_PAUSE, _SHARE = 1.0, 64.0, 0.01
 #: For how many seconds the end of a script waits for all that was not sent yet.
 PATIENCE = 10.0
-#: What the second word of `export --to` is.
+#: Second word of `export --to`.
 _PLACES = {"wandb": "PROJECT", "trackio": "PROJECT", "mlflow": "EXPERIMENT", "otlp": "HOST"}
 _PLACES |= {"tensorboard": "DIR"}
-#: How much of an error is shown.
+#: Length of a shown error.
 _MOST_CHARACTERS = 200
 
 #: Makes the page of a run, and of how it ended.

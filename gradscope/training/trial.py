@@ -20,11 +20,12 @@ from typing import IO
 from gradscope.training.launch import Script
 from gradscope.training.limit import GRACE
 
-#: So many samples are enough for nearly every rule; in fewer steps than three they are too near.
+#: Number of samples that suffices for nearly every rule; in fewer than three steps they are too
+#: near.
 _SAMPLES, _LEAST_EVERY = 16, 3
-#: Of what a failed script wrote to standard error, the last bytes.
+#: Number of last bytes kept of a failed script's standard error.
 _MOST_BYTES = 1 << 16
-#: So many seconds pass between two questions whether the script is to end.
+#: Seconds between checks if the script is to end.
 _ASKED = 0.3
 
 

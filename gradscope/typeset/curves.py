@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 BLOCKS = "▁▂▃▄▅▆▇█"
 #: Stands where a number was NaN or infinite.
 NOT_FINITE = "!"
-#: How many interquartile ranges beyond the middle half a median is left out of the scale, and a
+#: Interquartile ranges beyond the middle half from which a median is left out of the scale, and a
 #: single value is a spike.
 _FAR, _SPIKE = 10, 5
-#: What differs by no more than this share of the largest is drawn as a level line.
+#: Share of the largest value up to which differences are drawn as a level line.
 _FLAT = 1e-3
-#: From this ratio of the highest to the lowest on, heights are those of the logarithm.
+#: Ratio of the highest to the lowest value from which heights are logarithmic.
 _DECADES = 100
 
 

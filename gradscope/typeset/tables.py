@@ -12,7 +12,7 @@ from gradscope.typeset.text import break_name, break_words
 
 Of = TypeVar("Of")
 
-#: How long a column stays when a terminal narrows: the lowest goes first, a ``KEEP`` one last.
+#: Priority of a column when a terminal narrows: the lowest goes first, a ``KEEP`` one last.
 KEEP = 100
 
 GAP = 2
@@ -113,7 +113,7 @@ def plan(table: Table, width: int | None) -> Plan:
     least = [_least(table, i, natural[i]) for i in range(len(columns))]
     soft = [min(n, max(m, _NAME, width // 3)) for n, m in zip(natural, least, strict=True)]
     shown = _drop(table, range(len(columns)), soft, width, _ESSENTIAL)
-    # What was hidden and fits after all, since a wider column went after it.
+    # Hidden columns that fit after all, since a wider one went after them.
     for i in sorted(set(range(len(columns))) - set(shown), key=lambda i: -columns[i].keep):
         alone = columns[i].beside and columns[i].beside not in {columns[j].key for j in shown}
         if not alone and _total([*shown, i], soft) <= width:

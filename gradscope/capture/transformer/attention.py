@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from gradscope.capture.transformer.rows import evenly
 
-#: So many rows of each head are read, and no more than so many logits of a call.
+#: Number of rows of each head to read, and the largest number of logits of a call.
 ROWS, LOGITS = 64, 1 << 21
-#: From this many samples on, rows of some are read.
+#: From this many samples on, only some of them are read.
 _SAMPLES = 8
-#: At most this is a masked entry: masks add -inf, the lowest number, -1e9 or -10,000.
+#: Largest value of a masked entry: masks add -inf, the lowest number, -1e9 or -10,000.
 _MASKED = -9e3
 #: Attributes that say how many heads a leading axis holds.
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")

@@ -18,7 +18,7 @@ from gradscope.capture.transformer.attention import exact
 from gradscope.capture.transformer.products import operation
 from gradscope.capture.transformer.rows import evenly
 
-#: Of this many tokens the router's probabilities are read.
+#: Number of tokens whose router probabilities are read.
 _TOKENS = 1024
 #: Without top-k in its name, a choice is a routing only of a distribution.
 _DISTRIBUTIONS = ("Softmax", "Sigmoid")

@@ -22,8 +22,7 @@ from gradscope.capture.replaced import replace
 #: Gets the name of a function, its arguments and its result, after it returned.
 Observe = Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
 
-#: Where each function is, and the name that it is reported by. ``functional.softmax`` calls the
-#: method.
+#: Place of each function, and its name in reports. ``functional.softmax`` calls the method.
 _FUNCTIONS: tuple[tuple[Any, str], ...] = (
     (functional, "scaled_dot_product_attention"),
     (torch, "softmax"),

@@ -20,7 +20,7 @@ from gradscope.capture.transformer.products import operation
 from gradscope.capture.transformer.rows import evenly
 from gradscope.patterns import wraps
 
-#: So many rows of the last axis are read.
+#: Number of rows of the last axis to read.
 _ROWS = 64
 #: Steps from a block's output back to the sum: a normalisation after it, casts, shapes.
 _AFTER = {

@@ -34,7 +34,7 @@ def run(
         list[str] | None,
         argument(
             "FOLDER|KEY=VALUE",
-            "Pictures, or folders of which each folder within is a class; and config keys.",
+            "Pictures, or a folder with a subfolder for each class; and config keys.",
             complete=completing.pictures,
         ),
     ] = None,

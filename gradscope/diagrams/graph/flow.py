@@ -62,14 +62,14 @@ def read_flow(graph: AutogradGraph) -> Flow:
                 found.leaves[id] = own
                 for leaf in own:
                     found.home.setdefault(leaf, id)
-    if not graph.complete:  # where backward never came is no frontier
+    if not graph.complete:  # a node that backward never reached is no frontier
         return found
     dead = _dead(found)
     for id in found.order:
         mark = _mark(found, id, dead)
         if mark:
             found.marks[id] = mark
-    if graph.part is not None and graph.start != "loss":  # what came before its root is not known
+    if graph.part is not None and graph.start != "loss":  # the part before its root is unknown
         found.marks.pop(found.root, None)  # type: ignore[arg-type]
     return found
 
@@ -234,7 +234,7 @@ def _counted(flow: Flow, starts: set[int], between: set[int], target: int) -> tu
     for id in flow.order:
         if id not in between:
             continue
-        # What is passed is dropped: the numbers grow with the depth of the network.
+        # Counts of passed nodes are dropped: they grow with the depth of the network.
         count = counts.get(id, 0) if id == target else counts.pop(id, 0)
         if id == target:
             break

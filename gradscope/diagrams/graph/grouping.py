@@ -87,7 +87,7 @@ LOSS = "(loss)"
 
 
 class _Builder:
-    """Makes each group when its first operation is seen, so that parts come in that order."""
+    """Makes each group at its first operation, so that parts come in that order."""
 
     def __init__(self, graph: AutogradGraph) -> None:
         start = plain(graph.start) or "graph"

@@ -94,7 +94,7 @@ def opened(
                 deeper = deeper or held
                 continue
             found.add(id(group))
-            # What was asked for comes on top: it closes nothing that is open without it.
+            # Requested groups come on top: they close no group that is open without them.
             rows += len(group.parts) if usual else 0
             stack += [(part, level + 1) for part in group.groups()]
         return found, rows, deeper
@@ -243,7 +243,7 @@ def _row(group: Group, parts: list[Group | int], start: int, flow: Flow) -> Grou
     row = Group(f"{group.key}/{start}…{start + len(parts) - 1}", label, parent=group, parts=parts)
     first = parts[0]
     row.type = group.type if group.members else None
-    # What enters a row is what enters its first part.
+    # The gradient that enters a row is the one that enters its first part.
     row.grad_norm = first.grad_norm if isinstance(first, Group) else flow.nodes[first].grad_norm
     row.parameters = sum(part.parameters for part in parts if isinstance(part, Group))
     own = [flow.nodes[id] for id in operations_below(row)]

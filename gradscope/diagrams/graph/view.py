@@ -40,7 +40,7 @@ class GraphView:
     say: Callable[[str], None] = _left_out
 
 
-#: What changes neither numbers nor which of them there are, without the version in its name.
+#: Operations that change neither numbers nor their selection, without the version in the name.
 _VIEWS = frozenset(
     [
         "AliasBackward",

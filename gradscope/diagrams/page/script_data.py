@@ -48,7 +48,7 @@ def tree(root: Group, flow: Flow, most: int | None) -> Tree:
 
 #: Graphs of more nodes are embedded by groups, their operations counted.
 MOST_NODES = 20_000
-#: So many groups are embedded of such a graph.
+#: Number of groups embedded for such a graph.
 MOST_GROUPS = 3_000
 #: Boxes that the page draws at once.
 LIMIT = 300
@@ -134,7 +134,7 @@ def _node(node: GraphNode, calls: dict[tuple[str, int], int], flow: Flow) -> dic
         "bad": node.grad_nonfinite or None,
         "saved": [[plain(t.name), t.shape, plain(t.dtype), t.bytes] for t in node.saved] or None,
         "inner": node.inner or None,
-        # Where the arrows lead, if not simply `to`: through a reentrant checkpoint.
+        # Targets of the arrows, if not simply `to`: through a reentrant checkpoint.
         "on": onward if onward != plainly else None,
         "at": None if node.location is None else plain(node.location),
     }

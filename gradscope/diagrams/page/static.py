@@ -19,7 +19,7 @@ from gradscope.typeset.text import plain
 #: Members of a fold that have a line in the outline.
 MEMBERS = 1_000
 
-#: What to say of a group where something first happens to the gradient.
+#: Words for a group at which a gradient is first lost.
 MARKS = {
     "zero": "the gradient first becomes zero here",
     "missing": "the gradient ends before it",

@@ -115,7 +115,7 @@ def downwards(drawing: Drawing) -> Iterator[tuple[int, list[int]]]:
 #: So much white is mixed in that black text can be read on the darkest end too.
 _WHITE = 0.5
 
-#: How many steps a bar of the scale has.
+#: Number of steps of a scale's bar.
 _BAR = 36
 
 INK = "#111111"

@@ -45,9 +45,9 @@ from gradscope.diagrams.picture.labels import (
 )
 from gradscope.records.graph import AutogradGraph, GraphNode
 
-#: How many boxes a reader still takes in, and how few a drawing is reduced to at most.
+#: Largest number of boxes that a reader can follow, and the smallest that a drawing is reduced to.
 LIMITS = (150, 90, 60, 40, 25, 15, 8)
-#: What fits a page that is scrolled through without getting lost, in points.
+#: Largest size of a page that can be scrolled without getting lost, in points.
 _TALL = 2900.0
 
 
@@ -199,7 +199,7 @@ def coarser(drawing: Drawing, view: GraphView) -> GraphView | None:
 
 #: A parameter that several boxes use is a box itself, unless its arrows would cover the drawing.
 _SHARED = 6
-#: Where a graph has more inputs, those that one box uses are in it.
+#: If a graph has more inputs, those with a single consumer are drawn in its box.
 _INPUTS = 40
 
 
@@ -262,7 +262,7 @@ def arrows(assignment: Assignment, flow: Flow) -> dict[tuple[int, int], int]:
     for tail in flow.order:
         for head in flow.onward[tail]:
             ends = assignment.where.get(tail), assignment.where.get(head)
-            # What stays inside a closed group is in its count of operations.
+            # Parts inside a closed group are in its count of operations.
             if None in ends or ends[0] == ends[1] or _repeated(assignment, tail, head):
                 continue
             counts[ends] += 1  # type: ignore[index]

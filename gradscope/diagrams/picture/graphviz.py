@@ -107,7 +107,7 @@ def _failure(code: int, complaint: str, form: str) -> OptionError:
     )
 
 
-#: How often a drawing is laid out for this, and how near to a title an arrow may come, in points.
+#: Number of layouts tried for this, and the least distance of an arrow from a title, in points.
 _ROUNDS, _NEAR = 4, 2.0
 _STEPS = 16
 

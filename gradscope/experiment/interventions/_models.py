@@ -19,7 +19,7 @@ from gradscope.nesting import find, replaced
 from gradscope.training.discovery import outermost_modules
 from gradscope.training.patches import replace
 
-#: What a call is changed to: new (args, kwargs), or None where it stays.
+#: Changed arguments of a call: new (args, kwargs), or None for no change.
 Change = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
 

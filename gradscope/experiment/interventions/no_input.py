@@ -37,7 +37,7 @@ def _mean(tensor: torch.Tensor) -> torch.Tensor:
     if not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.uint8):
         return tensor.flatten()[:1].clone()  # a token, or an index
     values = tensor if tensor.is_complex() else tensor.double()
-    # Of a batch of one the mean over it would be the sample itself.
+    # For a batch of one, the mean over it would be the sample.
     mean = values.mean(0) if len(tensor) > 1 else values.mean()
     return mean.to(tensor.dtype)
 

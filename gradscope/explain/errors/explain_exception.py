@@ -47,7 +47,7 @@ def explain_error(
     frames = user_frames(failure.__traceback__)
     layer = _innermost(executing, failure.__traceback__)
     endless = recursion(failure)
-    if endless is not None:  # where it began to: the line that raised is one of many
+    if endless is not None:  # the start of the recursion: the line that raised is one of many
         frames = once(frames)
         first = (call for call in executing if call.module is endless.module)
         layer = next(first, layer)

@@ -165,7 +165,7 @@ def kind_of(failure: BaseException, text: str, phase: str) -> tuple[str, str | N
         for name, kind in kinds().items():
             for sign, advice in kind.signs.items():
                 if re.search(sign, text, re.IGNORECASE | re.DOTALL):
-                    # What a loss picks by is its target.
+                    # An index that a loss reads is its target.
                     of_loss = name == "index-out-of-range" and phase == "loss"
                     return "target-out-of-range" if of_loss else name, advice
     return "model-error", None

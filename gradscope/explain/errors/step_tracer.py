@@ -122,7 +122,7 @@ class ErrorTracer:
         self._memory = {memory_of(t): name for name, t in buffer_names(model)}
         self._memory |= {memory_of(t): name for name, t in first_names(model)}
         self._memory.pop(0, None)
-        # What `.data` gave counts its versions for itself: no write to it is seen by backward.
+        # A tensor from `.data` counts its versions separately: backward notices no write to it.
         self._apart: MutableMapping[torch.Tensor, bool] = WeakTensorKeyDictionary()
         self._owned = {id(p) for p in model.parameters()}
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []

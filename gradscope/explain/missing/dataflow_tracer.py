@@ -62,7 +62,7 @@ class Tracer:
         self.calls = ModuleCalls(model, last)
         self.observed = ObservedTensors(parameters, self.calls)
         self._flow = self.observed.flow
-        # What was off before the run: nothing is seen to switch it.
+        # Gradients that were off before the run: no switch is observed.
         self._frozen = {id(p): CallSite() for p in parameters if not p.requires_grad}
         self._arrays: list[np.ndarray[Any, Any]] = []  # so that no address is given twice
         # Plain numbers that came out of tensors, by their ids: kept, so that none is given twice.

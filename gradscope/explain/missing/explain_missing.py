@@ -159,7 +159,7 @@ def _merged(answers: list[tuple[Cut, tuple[str, ...]]], start: str | None) -> li
         key: object = cut.value.site
         reason = cut.value.reason
         if cut.cause == "no-grad" and reason:
-            # Whatever ran in one such block has one answer: where it began.
+            # All parts of one such block have one answer: its beginning.
             at = (cut.value.site.file, cut.value.site.line)
             key = (reason, None if reason.rpartition(":")[2].isdigit() else at)
         sites.setdefault((cut.cause, key), (cut, []))[1].extend(upstream)

@@ -181,7 +181,7 @@ def _last_uses(flow: Flow, sources: set[int], wanted: int) -> dict[int, int]:
     last_uses: dict[int, int] = {}
     for number in range(len(flow.values) - 1, -1, -1):
         value = flow.values[number]
-        # What shares the parameter's memory and its graph is the parameter, seen differently.
+        # A tensor with the parameter's memory and graph is the parameter in another form.
         mask = value.live & wanted & ~value.own
         if mask and number not in sources:
             last_uses[number] = mask

@@ -19,7 +19,7 @@ from gradscope.explain.non_finite.reasons import (
     wider,
 )
 
-#: Of the operands at one element: the words, and the fix.
+#: For the operands at one element: the words, and the fix.
 ElementExplainer = Callable[[NonFiniteResult, list[float]], tuple[str, str]]
 
 _SAFE_DIVISOR = "keep the divisor away from 0: add an eps, or `clamp(min=…)` it"

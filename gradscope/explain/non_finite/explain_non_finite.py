@@ -57,7 +57,7 @@ def explain_non_finite(
     found = records(tracer.origins.reported(), {name for name, _ in first_names(model)})
     if not left:
         return found
-    # What was computed unseen comes back as a tensor from nowhere, which says less.
+    # A result that was not traced comes back as a tensor of unknown origin, which explains less.
     return left[0], *(one for one in found if one.phase != "input" or one.name)
 
 

@@ -157,7 +157,7 @@ def _holder(tensor: torch.Tensor) -> torch.Tensor:
 
 
 _ADVICE = "trace its inputs back to where they became so large, or 0"
-#: What a run is given goes by these names where there is one of each.
+#: A run's inputs have these names if there is one of each.
 _ROLES = ("input", "target")
 
 

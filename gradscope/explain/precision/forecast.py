@@ -24,7 +24,7 @@ from gradscope.records.report import PrecisionForecast
 
 #: A magnitude's bits are an integer that grows with it.
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
-#: What leaves 15 leading bits.
+#: Shift that leaves 15 leading bits.
 _SHIFT = {torch.float32: 16, torch.float64: 48}
 _CHUNK = 1 << 20
 
@@ -182,7 +182,7 @@ def _floating_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 DTYPES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 #: Loss scales: none, a modest one, and the one that PyTorch's GradScaler begins with.
 SCALES = (1.0, 2.0**8, 2.0**16)
-#: Where a safe scale is searched.
+#: Scales among which a safe one is searched.
 POWERS = tuple(2.0**power for power in range(25))
 
 _Key = tuple[str, int | None, str]  # name, call, kind

@@ -209,7 +209,7 @@ _enter("l1_loss", T.LOSS)
 _enter("binary_cross_entropy", T.LOSS | T.CERTAIN)
 _enter("binary_cross_entropy_with_logits", T.LOSS | T.CERTAIN | T.LOGITS)
 
-#: How Python writes an operation, beside the underscores around its name.
+#: Python's spelling of an operation, beside the underscores around its name.
 _ALIASES = {
     "true_divide": "div", "truediv": "div", "rtruediv": "div", "divide": "div", "rdiv": "div",
     "itruediv": "div_", "rsub": "sub", "subtract": "sub", "rmul": "mul", "multiply": "mul",

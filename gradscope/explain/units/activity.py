@@ -51,7 +51,7 @@ class Channels:
         return 1 if tensor.dim() in (4, 5) else tensor.dim() - 1
 
 
-#: So many rows and more say enough by themselves.
+#: Number of rows that suffices alone.
 _FEW = 16
 
 

@@ -18,7 +18,7 @@ from gradscope.explain.zero.flat_activations import ZeroCause
 from gradscope.explain.zero.traces import BackwardTrace, ObservedValues, location
 from gradscope.explain.zero.zero_messages import message
 
-#: So many operations may lie between a layer and what it feeds.
+#: Number of operations allowed between a layer and its consumer.
 _FAR = 20
 #: Causes that may pass, those that most likely do first.
 _MILD: dict[str | None, int] = {"zero-weight": 0, "masked": 1, None: 2}

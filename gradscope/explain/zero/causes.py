@@ -20,7 +20,7 @@ from gradscope.explain.zero.flat_activations import (
 from gradscope.explain.zero.traces import Gradients, ZeroPoint
 
 _ATTENTION = "ScaledDotProduct"
-#: What PyTorch wraps a module in that has a hook in backward.
+#: PyTorch's wrapper of a module with a backward hook.
 MODULE_HOOK = "BackwardHookFunction"
 
 

@@ -38,8 +38,8 @@ from gradscope.records.answers import Answer
 
 #: Causes that are often intended: whether they last is checked.
 _PASSING = ("zero-weight", "masked")
-#: So many steps are taken to see it: a zero head before zero gates needs two, with a zero
-#: layer before these three.
+#: Number of steps to test: a zero head before zero gates needs two, with a zero layer before these
+#: three.
 _STEPS = 3
 
 
@@ -148,7 +148,7 @@ class ZeroTrace:
         )
         origins = FactorOrigins(
             {id(tensor): name for name, tensor in reversed(tensors)},
-            # What needs no gradient is saved as its own tensor, in the same memory.
+            # A tensor without a gradient is saved as a separate tensor in the same memory.
             {
                 storage_key(tensor): name
                 for name, tensor in reversed(tensors)

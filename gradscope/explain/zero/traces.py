@@ -22,7 +22,7 @@ from gradscope.explain.shared.operations import function_name
 from gradscope.explain.shared.tracing_modes import TracedCall
 
 Gradients = tuple[torch.Tensor | None, ...]
-#: So many numbers are read before all of a tensor is.
+#: Number of elements to read before a full tensor.
 _FEW = 4096
 
 
@@ -91,7 +91,7 @@ class BackwardTrace:
     _passed: list[NodeGradients] = field(default_factory=list)
     _consumers: list[list[tuple[int, int]]] = field(default_factory=list)
     _handles: list[Handle] = field(default_factory=list)
-    #: Of the nodes that a checkpoint made in backward: the checkpoint's own node.
+    #: For nodes that a checkpoint made in backward: the checkpoint's own node.
     around: dict[Node, Node] = field(default_factory=dict)
     #: The gradients of leaves, where they are not in their ``.grad``.
     received: Mapping[torch.Tensor, torch.Tensor | None] | None = None

@@ -20,7 +20,7 @@ from gradscope.records.leaks import AxisResult
 from gradscope.running.rerun import StepFailed
 from gradscope.running.step import Step
 
-#: What models call the argument with the keys and values of before.
+#: Models' names of the argument with the earlier keys and values.
 NAMES = ("past_key_values", "cache", "kv_cache", "past", "past_kv", "layer_past", "state")
 _ADVICE = "check the positions, the mask and the order of the cached keys at each step"
 

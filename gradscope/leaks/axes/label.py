@@ -72,7 +72,7 @@ def _layout(subject: Subject, label: Given, count: int | None = None) -> tuple[L
     for row, position in enumerate(at):
         where[row, position] = True
         kept[row, : position + 1] = True
-    # What has no positions, a pooled prediction, may see no label of its sequence.
+    # An output without positions, a pooled prediction, must not see a label of its sequence.
     every = torch.ones(rows, dtype=torch.bool)
     return Layout(own.rows, length, own.batch, label.time), _Places(where, Kept(kept, every))
 
@@ -99,7 +99,7 @@ def _trial(subject: Subject, labels: list[Given]) -> Trial:
     layout, places = _layout(subject, labels[0], count)
     changed = _changed(subject, labels, base, places.where)
     dirty = torch.zeros(0, dtype=torch.bool)
-    if places.where.dim() == 2:  # from the next position on it may be seen
+    if places.where.dim() == 2:  # from the next position on it may be read
         dirty = torch.arange(places.where.shape[1]) > int(places.where[0].nonzero()[0])
     beside = _beside(subject, base, count) if labels[0].time is None else None
     return Trial(base, changed, layout, places.kept, dirty, slack=0, beside=beside)

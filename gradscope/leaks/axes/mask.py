@@ -15,7 +15,7 @@ from gradscope.records.leaks import AxisResult
 
 _ADVICE = "give the mask to every operation that mixes positions"
 
-#: What only moves elements: the content is not read there.
+#: Operations that only move elements: they do not read the content.
 _MOVES = frozenset(
     {
         *(".mT", ".T", "transpose", "permute", "movedim", "view", "reshape", "flatten"),

@@ -30,7 +30,7 @@ from gradscope.running.rerun import StepFailed
 
 _ADVICE = "mask the padding wherever positions are mixed: attention, pooling, normalisation"
 
-#: So many contents a row is tried with: a maximum, say, seldom shows its padding.
+#: Number of contents to try in a row: a maximum, say, seldom shows its padding.
 _ROWS = 7
 
 

@@ -49,7 +49,7 @@ _SIDES = {
     2: (32, 28, 64, 224, 96, 128, 256, 299, 48, 84, 16, 8),
     3: (32, 16, 28, 64, 8),
 }
-#: What a decoder's first upsampling begins with; before it a generator has one pixel of noise.
+#: Shape before a decoder's first upsampling; before it, a generator has one pixel of noise.
 _SMALL = 8
 
 

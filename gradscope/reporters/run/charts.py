@@ -19,7 +19,7 @@ from gradscope.reporters.tables.transformer import PARTS
 from gradscope.typeset.numbers import count
 from gradscope.typeset.text import plain
 
-#: So many findings and events are shown on a line of time.
+#: Number of findings and events shown on a time line.
 _MOST = 60
 #: A metric that is drawn with the one before it.
 _BESIDE = "after clipping"

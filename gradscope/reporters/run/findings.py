@@ -67,7 +67,7 @@ def _folded_events(events: Sequence[TrainingEvent]) -> Iterator[Line]:
         yield Line(text, lead, _TONES.get(first.kind, ""))
 
 
-#: So many of the layers that a NaN spread to are named.
+#: Number of layers named to which a NaN spread.
 _NAMES = 4
 
 

@@ -188,7 +188,7 @@ _HEADINGS = (
     Heading("nonfinite", keep=KEEP),
     Heading("curve", right=False, keep=KEEP),
 )
-#: What one step does not have.
+#: Metrics that one step does not have.
 _COURSE = {"first", "min", "min_at", "max", "max_at", "curve"}
 _PLACES = {"min_at", "max_at"}
 

@@ -43,7 +43,7 @@ USUAL = (
     *("step", "optimizer", "loss", "backwards", "nonfinite", "gradient_norm", "clipped_norm"),
     *("update_rms", "learning_rate", "loss_scale", "seconds", "sampled"),
 )
-#: What csv holds.
+#: Columns of csv.
 EXACT = (
     *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "backwards", "losses"),
     *("nonfinite", "gradient_norm", "clipped_norm", "learning_rate", "learning_rates"),

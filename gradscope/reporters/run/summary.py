@@ -50,7 +50,7 @@ _FAULTS = {
     "missing": "the file of a rank with a shard is missing",
     "differs": "the replicas differ",
 }
-#: At most so many ways in which other ranks ended are listed.
+#: Largest number of different ends of other ranks that are listed.
 _ENDS = 6
 
 

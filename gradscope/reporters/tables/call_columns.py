@@ -172,7 +172,7 @@ def signs(
     return lines
 
 
-#: What a column means that its name does not say.
+#: Meaning of a column that its name does not give.
 _MEANINGS = {
     "params": "params: elements of the parameters of the module and of all below it",
     "flops": "flops: of forward, calls inside included: matrix products, convolutions, attention",

@@ -22,7 +22,7 @@ from gradscope.typeset.numbers import NOT_THERE, count, number, plural
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table, of_columns, of_rows
 from gradscope.typeset.text import plain
 
-#: So many rows are shown without a request for a number of them; so many names of a list.
+#: Number of rows shown by default, and of names in a list.
 _EDITS, _LAYERS, _NAMES = 20, 10, 4
 
 

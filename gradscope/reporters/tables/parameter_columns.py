@@ -109,5 +109,5 @@ def _register() -> dict[str, Column[ParameterRow]]:
 
 
 COLUMNS = _register()
-#: What csv holds: all but what other columns say already.
+#: Columns of csv: all that other columns do not repeat.
 EXACT = tuple(key for key in COLUMNS if not key.endswith(("zero_count", "nonfinite")))

@@ -11,7 +11,7 @@ from gradscope.reporters.views import View
 from gradscope.typeset.numbers import NOT_THERE, number, plural
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table
 
-#: So many rows, where a view says no other number.
+#: Number of rows, unless a view has another.
 _ROWS = 16
 _NAMES = 4
 _COLUMNS = (

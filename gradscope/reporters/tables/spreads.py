@@ -70,7 +70,7 @@ def _facts(histogram: Histogram) -> str:
     return " · ".join(facts)
 
 
-#: So many layers are in a table; the others lose less, and the caption counts them.
+#: Number of layers in a table; the caption counts the others, which lose less.
 SHOWN = 10
 #: Of a safe scale: no gradient overflows, and of the parameters' no more than this becomes zero.
 _LOST = 0.01

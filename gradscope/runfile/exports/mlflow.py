@@ -17,9 +17,9 @@ WITHOUT = "the script has no active run (`mlflow.start_run()`)"
 
 #: MLflow's limits of one request, and of a tag.
 _MOST_METRICS, _MOST_TAGS, _MOST_CHARACTERS, _LONGEST_KEY = 1000, 100, 5000, 250
-#: What a name may not have.
+#: Characters that a name must not have.
 _REFUSED: Final = re.compile(r"[^\w./ -]")
-#: How long a server may take to answer, in seconds.
+#: Time that a server may take to answer, in seconds.
 _TIMEOUT = 60
 
 

@@ -23,11 +23,11 @@ packages = ()
 WITHOUT = "it needs a host: `otlp://localhost:4318`"
 
 _PORT = 4318
-#: How long a collector may take to answer, in seconds.
+#: Time that a collector may take to answer, in seconds.
 _TIMEOUT = 60
-#: Of each severity its number and its text in OpenTelemetry's data model of logs.
+#: Number and text of each severity in OpenTelemetry's data model of logs.
 _SEVERITIES: Final = {"info": (9, "INFO"), "warning": (13, "WARN"), "error": (17, "ERROR")}
-#: How many points are in one request.
+#: Number of points in one request.
 _MOST_POINTS = 10_000
 
 

@@ -12,7 +12,7 @@ from gradscope.runfile.reader import RunFile
 from gradscope.runfile.tracking import Alert, Ending, MetricRow, Tracker, send
 
 packages = ("tensorboard",)
-#: What the files are called that it leaves in the folder.
+#: Names of the files that it leaves in the folder.
 folder = "events.out.tfevents.*.gradscope"
 WITHOUT = "the script made no `SummaryWriter`"
 

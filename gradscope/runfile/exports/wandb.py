@@ -20,7 +20,7 @@ WITHOUT = "the script opened no run (`wandb.init()`)"
 _LEVELS: Final = {"error": "ERROR", "warning": "WARN", "info": "INFO"}
 #: W&B's limit.
 _TITLE = 63
-#: So many rows wait for the script to log something.
+#: Number of rows that wait for the script to log.
 _MOST_WAITING = 4096
 
 

@@ -23,7 +23,7 @@ def _why(subject: Subject, values: Tensor, i: int, reads: Sequence[str]) -> str 
     if not bool(values.isfinite().all()):
         return "the map holds NaN or Inf: so does the score, or what it was computed from"
     low, high = float(values.min()), float(values.max())
-    # What rounding leaves of a constant map is no shape either.
+    # The rounding of a constant map is no shape either.
     if high - low > 1e-6 * max(abs(low), abs(high)):
         return None
     state = "zero everywhere" if high == 0 == low else f"{high:.4g} everywhere"

@@ -30,7 +30,7 @@ _STEP, _DIRECTIONS, _WRONG = 1e-6, 4, 0.1
 _METHODS = ("forward", "backward")
 #: Values of global variables that no line can write to.
 _FIXED = (*_PLAIN, tuple, type, FunctionType, BuiltinFunctionType, torch.dtype)
-#: What writes to something outside, by the operation or by the name of what is called.
+#: Operations and calls that write to outer state, by name.
 _WRITES = frozenset({"STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL"})
 _CALLS = frozenset({"append", "extend", "insert", "pop", "update", "write", "open", "setattr"})
 

@@ -10,7 +10,7 @@ from torch import nn
 #: Two factors that are the same, but for rounding.
 _SAME = 1e-3
 
-#: So many zeros in a row are no chance, whatever was before.
+#: Number of zeros in a row that is no chance, whatever was before.
 _MANY = 64
 
 

@@ -15,7 +15,7 @@ import torch
 
 from gradscope.explain.shared.frames import in_library, is_hidden, shown
 
-#: So many steps are known at most; so many nodes are gone through from a variable.
+#: Number of known steps, and of nodes to visit from a variable, at most.
 _MOST, _NODES = 4096, 64
 #: In the metadata of a node, which lives as long as the node.
 _KEY, _OF_CALL = "gradscope.step", "gradscope.call"

@@ -14,7 +14,7 @@ from gradscope.training.loop.model_uses import digest
 from gradscope.training.loop.optimizer_uses import OptimizerUses
 from gradscope.training.loop.script_lines import script_line
 
-#: So many empty loads are kept.
+#: Number of empty loads that are kept.
 _MOST = 8
 
 

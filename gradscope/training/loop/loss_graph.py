@@ -35,11 +35,11 @@ from gradscope.training.loop.targets import Targets
 from gradscope.training.loop.token_targets import TokenTargets
 
 _SEQUENCE = torch._C._autograd._get_sequence_nr
-#: So many calls of models are known between two steps, and in so many steps stacks are kept.
+#: Number of known model calls between two steps, and of steps with stacks.
 _CALLS, _STEPS = 64, 3
-#: What chooses rows, and leaves the axes where they are.
+#: Operations that choose rows, and leave the axes as they are.
 _ROWS = frozenset({"IndexBackward", "IndexSelectBackward", "SliceBackward"})
-#: What a linear layer leaves in the graph, before and after its views, of more than two axes.
+#: Nodes of a linear layer, before and after its views, for more than two axes.
 _SAME_AXES = frozenset(
     {"ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "UnsqueezeBackward"}
 )

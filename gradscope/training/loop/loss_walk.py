@@ -16,15 +16,15 @@ from gradscope.capture.nodes import MOVES
 
 Shape = tuple[int, ...]
 
-#: So many operations are gone through: a loss that is longer is a loop over a sequence.
+#: Number of operations to visit: a longer loss is a loop over a sequence.
 _MOST = 256
 _DIGITS = "0123456789"
-#: What the loss functions of PyTorch leave in the graph, without version.
+#: Nodes of PyTorch's loss functions, without version.
 CLASSES = frozenset({"NllLossBackward", "NllLoss2DBackward"})
 BINARY = frozenset({"BinaryCrossEntropyBackward", "BinaryCrossEntropyWithLogitsBackward"})
 DIFFERENCES = frozenset({"MseLossBackward", "SmoothL1LossBackward", "HuberLossBackward"})
 SOFTMAX = frozenset({"SoftmaxBackward", "LogSoftmaxBackward"})
-#: What has two operands, each of any shape.
+#: Operations with two operands, each of any shape.
 ARITHMETIC = frozenset({"SubBackward", "AddBackward", "MulBackward", "DivBackward"})
 _MADE_OF = (
     CLASSES
@@ -43,7 +43,7 @@ _MADE_OF = (
     )
 )
 _SUMS = frozenset({"AddBackward", "SubBackward", "NegBackward", "MeanBackward", "SumBackward"})
-#: What lies between a loss and its negative.
+#: Operations allowed between a loss and its negative.
 _SIGNED = frozenset({"NegBackward", "MeanBackward", "SumBackward"})
 _FACTORS = frozenset({"MulBackward", "DivBackward"})
 #: Layers with a weight, and which edge it comes by.

@@ -34,7 +34,7 @@ class Losses:
         first: that number.
     """
 
-    #: Of so many losses are the first blocks of the course.
+    #: Number of losses in the first blocks of the course.
     BLOCK = 4
 
     def __init__(self) -> None:

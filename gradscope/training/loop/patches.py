@@ -184,7 +184,7 @@ def _with_first(
 def _with_result(
     original: Callable[..., Any], act: Callable[[Any, Any], None]
 ) -> Callable[..., Any]:
-    """The method, and then ``act`` with its object and its result."""
+    """Patch a method: call ``act`` after it, with its object and its result."""
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:

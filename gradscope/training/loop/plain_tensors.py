@@ -12,7 +12,7 @@ from gradscope.capture.graph import LEAF
 from gradscope.records.loop import PlainTensor
 from gradscope.training.loop.script_lines import written
 
-#: So many operations may lie between a tensor and the leaf that it was made of.
+#: Number of operations allowed between a tensor and its leaf.
 _MOST = 16
 
 

@@ -11,7 +11,7 @@ from gradscope.capture.shards import is_spread
 from gradscope.records.loop_figures import Reach
 from gradscope.training.loop.loss_walk import DIFFERENCES, kind, saved, shape_of
 
-#: What bounds its result: its name, and the bounds.
+#: Functions with a bounded result: name, and bounds.
 _BOUNDS = {
     "SigmoidBackward": ("sigmoid", 0.0, 1.0),
     "TanhBackward": ("tanh", -1.0, 1.0),

@@ -8,8 +8,7 @@ from gradscope.explain.shared.frames import nearest
 from gradscope.records.loop import LoopEvent, Round
 from gradscope.training.loop.script_lines import script_line
 
-#: So many events of a round are kept, and so many kinds of rounds: a loop that always does the same
-#: has few of either.
+#: Number of events kept in a round, and of kinds of rounds: a regular loop has few of either.
 _LONGEST, _MOST = 64, 256
 #: Events that are also separated by the line of the script: it may clear gradients at several.
 _PLACED = frozenset({"zero", "clip", "backward", "epoch"})

@@ -28,7 +28,7 @@ from gradscope.training.loop.loss_walk import (
 #: of how many of them.
 _SUSPECT, _MORE = 5, 64
 _SQUARES = "MseLossBackward"
-#: Of more classes the weights are not compared.
+#: Number of classes above which weights are not compared.
 _WEIGHTED = 1024
 #: A batch of fewer says little.
 _FEWEST = 8

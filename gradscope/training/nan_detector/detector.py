@@ -61,7 +61,7 @@ class NanDetector:
     def call_began(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """An outermost call of a trained model begins, with gradients enabled."""
+        """Note the start of an outermost call of a trained model, with gradients enabled."""
         if self.busy or _TASK() != _NO_TASK:
             return
         side_effects = self._side_effects.get((id(module), module.training))

@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-#: So many batches are drawn ahead at most, by workers, and kept of one iterator.
+#: Number of batches that workers draw ahead, kept for one iterator.
 _BATCHES = 512
 
 

@@ -17,7 +17,7 @@ from gradscope.rules.gs602_gradient_spike import stands_out as gradient_stands_o
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.optimizers import settings
 
-#: As many steps as rules over time compare with.
+#: Number of steps that rules over time compare with.
 _STEPS = 128
 #: For so many different numbers of backwards the losses of steps are kept apart, as GS601 does.
 _WINDOWS = 8

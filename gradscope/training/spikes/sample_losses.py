@@ -11,10 +11,10 @@ from torch.autograd.graph import Node
 
 from gradscope.training.loop.loss_walk import kind, saved, shape_of, signed
 
-#: What a loss of one number is made of beside its loss function.
+#: Operations of a scalar loss beside its loss function.
 _SCALAR = frozenset({"AddBackward", "SubBackward", "MulBackward", "DivBackward", "NegBackward"})
 _REDUCTIONS = frozenset({"MeanBackward", "SumBackward"})
-#: So many operations are gone through.
+#: Number of operations to visit.
 _MOST = 16
 
 

@@ -18,7 +18,7 @@ from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.nan_detector.replayed_calls import as_it_began, paired, rerun_results
 from gradscope.training.replicas import batch_comes_first, batch_size
 
-#: So many parameters are named that hold a sample's gradient, each so much of its square at least.
+#: Number of parameters named for a sample's gradient, and the least share of its square.
 _LAYERS, _PART = 3, 0.1
 
 

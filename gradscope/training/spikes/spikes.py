@@ -39,9 +39,9 @@ from gradscope.training.spikes.samples import (
 )
 from gradscope.typeset.numbers import number, size
 
-#: So many spikes of a run are kept; a larger one later takes the place of the smallest.
+#: Number of spikes kept in a run; a larger one later replaces the smallest.
 MOST = 3
-#: What every version of safetensors can write.
+#: Dtypes that every version of safetensors can write.
 _DTYPES = frozenset(
     {
         *(torch.float64, torch.float32, torch.float16, torch.bfloat16),

@@ -17,7 +17,7 @@ from gradscope.explain.shared.operations import by_function, node_name
 _VERSIONS = re.compile(
     r"\[(?:[\w.]+ )?\[?([\d, ]*)\]?\].* is at version (\d+); expected version (\d+)"
 )
-#: What Python has a sign for.
+#: Operations with a sign in Python.
 _SIGNED = ("add", "sub", "mul", "div", "pow")
 _RESULTS = ("result", "output")
 

@@ -321,7 +321,7 @@ def _arguments(case: Case, *, users: bool = False) -> Iterator[Mapping[str, torc
             yield local_tensors(frame)
 
 
-#: Of plain Python: what was missing or of the wrong type.
+#: Errors of plain Python: missing names, and wrong types.
 _MISTAKES = (_batch_norm, _forward, _argument, _attribute, _none, _type, _key, _cause)
 
 

@@ -240,7 +240,7 @@ def _is_shortcut(a: Operand, b: Operand) -> bool:
         return True
     if re.search(r"identity|residual|short|skip", b.text or ""):
         return False
-    if len(a.shape) != 4:  # what went around has a name, the branch is often called in place
+    if len(a.shape) != 4:  # the shortcut has a name, the branch is often an expression
         return (a.text or "").isidentifier() and not (b.text or "").isidentifier()
     return a.shape[-1] > b.shape[-1] or (a.shape[-1] == b.shape[-1] and a.shape[1] < b.shape[1])
 
