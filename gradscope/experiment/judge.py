@@ -118,12 +118,16 @@ class Arms:
         return self.base - self.curves[name].end
 
     def helps(self, name: str) -> bool:
-        """Return True if the arm trains and the script as it is does not."""
+        """Return True if the arm trains and the script as it is does not, with either seed."""
         fall, plain = self.fall(name), self.fall(AS_IT_IS.name)
+        other = self.fall(OTHER_SEED.name) if OTHER_SEED.name in self.curves else plain
         return (
             fall >= _REACHED * (self.base - self.lowest)
             and plain < _HELD_BACK * fall
-            and fall - plain > _SIGMA * self.noise(name)
+            # Another seed may make other data, whose losses differ.
+            and other < 2 * _HELD_BACK * fall
+            # Without the seeds' distance: where neither trains, they end anywhere.
+            and fall - max(plain, other) > _SIGMA * self.curves[name].spread
         )
 
     def gain(self, name: str) -> float:

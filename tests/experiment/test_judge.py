@@ -137,6 +137,23 @@ def test_the_noise_of_a_diverging_arm_is_its_own() -> None:
     assert judge(Arms(curves, 0.0)).cause == "learning-rate"
 
 
+def test_seeds_that_do_not_train_may_end_anywhere() -> None:
+    """A rate that is too high: each seed ends elsewhere, and one batch is not fitted either."""
+    curves = {
+        **IDLE,
+        "as-it-is": falling(2.3, 3.1),
+        "other-seed": falling(4.5, 8.0),
+        "one-batch": falling(2.3, 3.5),
+        "learning-rate-x0.1": falling(2.3, 1.2),
+    }
+    assert judge(Arms(curves, 0.0)).cause == "learning-rate"
+
+
+def test_a_training_that_another_seed_makes_has_no_cause() -> None:
+    curves = {**HEALTHY, "as-it-is": falling(2.3, 2.2), "learning-rate-x10": falling(2.3, 0.2)}
+    assert judge(Arms(curves, 0.0)).cause is None
+
+
 def test_a_curve_in_numbers() -> None:
     line = Curve(tuple(10.0 - 0.1 * step for step in range(STEPS)))
     slope, low, high = line.slope() or (0.0, 0.0, 0.0)
