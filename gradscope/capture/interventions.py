@@ -55,7 +55,7 @@ class Interventions:
     """The interventions of a run, set as hooks while ``installed``.
 
     Attributes:
-        model: whose modules and parameters they are at.
+        model: the model with their modules and parameters.
         wanted: what is done, in the order in which it is applied if there are several.
         accumulate: gradients of several backwards are added up.
     """

@@ -29,7 +29,7 @@ _AT = re.compile(r"(?P<file>.+?):(?P<line>\d+)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A file, with forward slashes, and a line in it from 1 where one is known."""
+    """A file, with forward slashes, and a line in it from 1; None if unknown."""
 
     file: str
     line: int | None = None

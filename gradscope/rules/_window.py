@@ -9,7 +9,7 @@ from collections import deque
 _SIGMA = 1.4826
 #: Values that are kept, and after how many new ones their statistics are taken again.
 KEPT, _FRESH = 128, 16
-#: One value in so many may be an outlier itself.
+#: Number of values of which one may be an outlier.
 _OUTLIERS = 50
 
 

@@ -76,7 +76,7 @@ class ObservedOrigins:
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def add(self, origin: ObservedOrigin) -> int:
-        """The bit of an origin; that of an earlier one where the same line made the same."""
+        """Add an origin and return its bit; an equal one of the same line keeps the earlier bit."""
         number = self._known.setdefault(origin.key, len(self.all))
         if number == len(self.all):
             self.all.append(origin)

@@ -80,7 +80,7 @@ def _level(tensor: torch.Tensor) -> int:
 
 
 def _dense(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The values that are there, as strided tensors; nothing where there are none to read."""
+    """Return the stored values as strided tensors; nothing if none can be read."""
     tensor = local(tensor)
     if tensor.is_meta or tensor.is_quantized or isinstance(tensor, FakeTensor):
         return []

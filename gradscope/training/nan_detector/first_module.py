@@ -63,7 +63,7 @@ def _in_forward(calls: Sequence[ModuleCall], worst: int) -> NonFiniteOrigin | No
 
 
 def _in_backward(calls: Sequence[ModuleCall], worst: int) -> NonFiniteOrigin | None:
-    # NaN or Inf: which kind it was at first, the parameters' gradients do not tell.
+    # NaN or Inf: the parameters' gradients do not show which came first.
     sent = [one for one in calls if _bad(_sent(one), INF)]
     inner = _innermost([one for one in sent if _arrived(one) and not _bad(_arrived(one), INF)])
     if not inner:
