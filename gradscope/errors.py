@@ -220,7 +220,7 @@ class Interrupted(GradscopeError):
     """Ctrl-C, a signal, or no time left. ``report`` holds what was recorded until then.
 
     Attributes:
-        reason: why and where, without what became of it.
+        reason: why and where, without the consequence.
     """
 
     exit_code = 130

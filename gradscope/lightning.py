@@ -17,7 +17,7 @@ _LOGGER = logging.getLogger("lightning.pytorch.gradscope")
 class GradscopeCallback(Callback):
     """Observes ``Trainer.fit`` and records it to a file.
 
-    At the end Lightning's logger is reported what was found, in the process of rank 0.
+    At the end, rank 0 writes the findings to Lightning's logger.
 
     Args:
         options: as for ``gradscope.watch``: ``every``, ``out``, ``layers``, ``quiet``, …

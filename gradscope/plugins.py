@@ -1,8 +1,8 @@
 """A folder is a registry: the file's name is the name that the user types.
 
-``names`` lists a package's files without importing them, ``load`` imports one; a folder in it is
-no choice, but holds what its files share. A choice without a separate file is an entry of the
-``FORMATS`` of the folder, or of a single file.
+``names`` lists a package's files without importing them, ``load`` imports one; a folder in it is no
+choice, but holds shared code. A choice without a separate file is an entry of the ``FORMATS`` of
+the folder, or of a single file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gradscope.errors import OptionError, refuse_unknown
 class Format:
     """An entry of a registry's ``FORMATS``: the attributes of a format's file.
 
-    ``page`` is what a notebook shows, ``render_check`` is for several models.
+    ``page`` makes a notebook's display, ``render_check`` is for several models.
     """
 
     suffix: str

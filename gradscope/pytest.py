@@ -28,10 +28,9 @@ _SHARED = ("inputs", "call", "device", "dtype", "seed", "overrides", "allow")
 def gradscope_check() -> Callable[..., Report]:
     """``gradscope_check(model, inputs, …)``: as ``gradscope.check``, and fails on findings.
 
-    Besides the keywords of ``gradscope.check`` it takes ``fail_on``: "error" (the
-    default), "warning" or "info", and ``leaks``: true fails on what an output sees and must not,
-    too; a mapping has keywords of ``gradscope.leaks``, as ``leaks={"causal": True}``. It returns
-    the report.
+    Besides the keywords of ``gradscope.check`` it takes ``fail_on``: "error" (the default),
+    "warning" or "info", and ``leaks``: true also fails on forbidden dependencies; a mapping has
+    keywords of ``gradscope.leaks``, as ``leaks={"causal": True}``. It returns the report.
     """
 
     def check(

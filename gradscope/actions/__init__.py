@@ -33,7 +33,7 @@ class Action:
     Attributes:
         change: the new tensor of a tensor and the value, of the same shape and dtype. At an
             activation it is part of the graph: gradients follow the chain rule through it.
-        takes: what the value is, in words; empty: there is none.
+        takes: the value in words; empty: there is none.
         accepts: whether a value from a config is such.
         places: where it makes sense; the first is meant where none is named.
     """

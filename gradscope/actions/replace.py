@@ -1,6 +1,6 @@
 """Put VALUE in its place: a number for every element, or a tensor.
 
-The gradient of what an activation was computed from is then zero, as it is of any constant.
+The gradient upstream of an activation is then zero, as of any constant.
 """
 
 from __future__ import annotations

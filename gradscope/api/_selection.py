@@ -23,7 +23,7 @@ class Selection:
     Attributes:
         parameters: asked for themselves or by a pattern.
         modules: asked for by name, with the parameters in each.
-        frozen: what the config's ``freeze`` patterns froze, and ``frozen_at`` its line.
+        frozen: parameters frozen by the config's ``freeze`` patterns, and ``frozen_at`` its line.
     """
 
     parameters: tuple[str, ...] = ()

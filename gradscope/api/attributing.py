@@ -61,7 +61,7 @@ def saliency(
         methods: names as ``gradscope saliency --methods`` lists them; none is Grad-CAM.
         target: the class, by number or name; None is each picture's best one.
         versus: also explain why the target rather than this class.
-        why_not: also explain what speaks against this class.
+        why_not: also explain the evidence against this class.
         layer: the layer of the CAM kinds; None lets it be chosen.
         pixels: which of a segmentation count: "predicted", those predicted as the class, which is
             the default; "all"; or one, as (row, column) of the picture.

@@ -60,7 +60,7 @@ def explained(
 
     Args:
         step: the sampled step, to be run again; its weights may be moved.
-        parameters: what it gave them; those that are frozen or healthy are passed over.
+        parameters: their records of it; those that are frozen or healthy are passed over.
         states: which of ``missing``, ``zero`` and ``non-finite`` to explain.
         origins: the origins of NaN and Inf.
     """
@@ -90,7 +90,7 @@ def find_origins(workload: Workload, first: int) -> tuple[NonFiniteOrigin, ...]:
     Args:
         workload: the workload of the run.
         first: the number of the step where it showed first. The optimizer's step before it may be
-            what made it.
+            the origin.
     """
     for number in range(max(0, first - 1), first + 1):
         with progress.within("the origin of a NaN or Inf"), rerun(workload, number) as step:

@@ -79,7 +79,7 @@ def diagnosed(
         workload: the workload of the run; its model is as it was before the run.
         report: of the first pass, complete or not.
         rules: which look, and how strictly.
-        extras: what is recorded whether or not a rule requests it.
+        extras: records to add in any case.
         only: patterns of the layers whose findings count.
         last: the number of the step that began last.
         first_nonfinite: of the first one whose loss or gradients were NaN or Inf, if one of several

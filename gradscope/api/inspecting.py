@@ -175,7 +175,7 @@ def check(
         thresholds: thresholds by rule and name, as in ``{"GS201": {"share": 0.3}}``.
         layers: module-name patterns; findings of other layers are left out.
         exclude: patterns removed from ``layers``.
-        precision: also forecast what narrower dtypes would lose: the report's ``precision``.
+        precision: also forecast the values lost in narrower dtypes: the report's ``precision``.
 
     Returns:
         The report; its ``status`` is "findings" if there are any, else "ok".

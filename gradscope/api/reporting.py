@@ -185,10 +185,10 @@ def report_of(
     """Run a workload, and report its problems.
 
     Args:
-        workload: what runs, with the patterns of the layers to record.
+        workload: the workload, with the patterns of the layers to record.
         rules: which rules look.
-        extras: what else is recorded.
-        file: what names the model.
+        extras: records to add.
+        file: the file that names the model.
         only: layer patterns; findings of others are left out. None: the workload's layers.
 
     Raises:

@@ -21,7 +21,7 @@ def spike(run: Path, step: int | None = None, *, without: Sequence[int] = ()) ->
     Args:
         run: its file, or the folder with the files of all ranks.
         step: of a capsule; None: the largest spike.
-        without: indices of samples: what the step would have been without each of them.
+        without: indices of samples: also show the step without each of them.
 
     Raises:
         ConfigError: there is no run or no capsule, or the capsule is damaged.

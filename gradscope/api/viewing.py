@@ -230,7 +230,7 @@ class Saliency:
             path: where to; more pages than one are numbered.
             alpha: how much the strongest colour hides of the photograph, above 0, up to 1.
             colormap: the colours of unsigned maps.
-            crop: draw only what the model saw.
+            crop: draw only the model's part of the picture.
             force: replace a file that is there.
 
         Raises:

@@ -28,7 +28,7 @@ from gradscope.training.tracker_thread import TrackerSettings
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WatchedRun:
-    """A run that goes on, or has ended. Printed, it says what ``gradscope run`` says at the end."""
+    """A run that goes on, or has ended. Printed, it is the verdict of ``gradscope run``."""
 
     _session: Session
 

@@ -95,7 +95,7 @@ def writes_since(consumers: list[Consumer], sequence: int) -> list[Consumer]:
 def read_as_view_only(found: Walk, write: Node, view: ViewOf) -> bool:
     """Return True if no one reads the base after a write, except ``view``, recreated.
 
-    Otherwise what the write lets through belongs in part to others, and the view's gradient cannot
+    Otherwise the gradient past the write belongs in part to others, and the view's gradient cannot
     be distinguished from it.
     """
     consumers = found.consumers.get((write, 0), [])
@@ -143,8 +143,8 @@ def assign_gradient_slots(
 ) -> None:
     """Give every input its slot, and complete the slots of outputs that are written to as views.
 
-    A consumer of an input's edge that the call itself made is that call's frontier: what it sends
-    down that edge is the gradient through this call alone.
+    A consumer of an input's edge that the call itself made is that call's frontier: the gradient
+    that it sends down that edge is the one through this call alone.
     """
     by_edge: dict[Edge, GradientSlot] = {}
     complete: dict[int, bool] = {}  # by slot: True if the tensor's own hook gives the full gradient

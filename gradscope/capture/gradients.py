@@ -26,7 +26,7 @@ Extract = Callable[[torch.Tensor], torch.Tensor | None]
 class GradientCache:
     """Gradients that came by: the same tensor, unchanged, is measured once.
 
-    An addition hands what it gets to both its operands, so a residual network has many of these.
+    An addition passes its gradient to both operands, so a residual network has many of these.
     """
 
     def __init__(self) -> None:

@@ -143,8 +143,8 @@ def hooked(
 ) -> Iterator[None]:
     """Call ``before`` and ``after`` around each forward of ``modules``; on leaving no hook is left.
 
-    They are the last hooks of each module, so they see what the user's own hooks made of the
-    arguments and of the result.
+    They are the last hooks of each module, so they see the arguments and the result after the
+    user's own hooks.
     """
     handles: list[OwnHook] = []
     try:
@@ -176,7 +176,7 @@ def hook_calls(
 ) -> list[OwnHook]:
     """Hook one module like ``hooked``, until the returned hooks are removed.
 
-    The call goes on with what the two return, unless that is None.
+    The call goes on with the values that the two return, unless that is None.
     """
     hooks = []
     if before is not None:

@@ -56,7 +56,7 @@ class Interventions:
 
     Attributes:
         model: the model with their modules and parameters.
-        wanted: what is done, in the order in which it is applied if there are several.
+        wanted: the interventions, in the order in which they apply.
         accumulate: gradients of several backwards are added up.
     """
 

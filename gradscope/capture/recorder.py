@@ -72,7 +72,7 @@ class Recorder:
         only_training: outermost calls without gradients, as an evaluation makes, are passed over.
         saved: whether the bytes that nodes save are counted.
         probes: the parts of a transformer to record, as of ``TransformerParts``.
-        guard: makes functions of the hooks: what these raise is its business.
+        guard: makes functions of the hooks: it handles their exceptions.
     """
 
     def __init__(

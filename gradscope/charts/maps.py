@@ -26,9 +26,9 @@ _WIDTH, _LEFT, _TALLEST, _TALL = 480, 150, 420, 15
 class Map:
     """``values`` has a row for each name and a column for each of ``places``.
 
-    A value is None where nothing was measured, and no finite number where it was lost. ``y`` is
-    what the values are; ``share`` is that they go from 0 to 1, ``cosine`` that they go from −1 to
-    1. ``beside`` are the values of a map that is to be read beside this one, on the same scale.
+    A value is None where nothing was measured, and no finite number where it was lost. ``y`` names
+    the values; ``share`` is that they go from 0 to 1, ``cosine`` that they go from −1 to 1.
+    ``beside`` are the values of a map that is to be read beside this one, on the same scale.
     """
 
     title: str

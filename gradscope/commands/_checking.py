@@ -92,7 +92,7 @@ class Checked:
     def stopped(self, *, reported: bool = False) -> GradscopeError | None:
         """The error that the command ends with, if one stopped a model.
 
-        With ``reported`` it is brief on what each model raised: the reader has the report, too.
+        With ``reported`` it is brief on each model's error: the reader has the report, too.
         """
         if self.interrupted is not None:
             names = ", ".join(f"`{name}`" for name in self.unchecked)

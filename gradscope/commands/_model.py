@@ -64,7 +64,7 @@ def read_model(
 
     Raises:
         OptionError: more than one MODEL.
-        ConfigError: what the config says does not hold together.
+        ConfigError: the config contradicts itself.
     """
     from gradscope.config import reading as config
 

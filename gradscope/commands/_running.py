@@ -84,7 +84,7 @@ def keep_stdout_clean() -> Iterator[None]:
 
     Where there are real streams their descriptors are turned too, for what a library in C, another
     process or a kept ``sys.__stdout__`` writes. Whatever folder that code changes to, the result's
-    path means the same after it; so do Python's own functions, and what it closes is open again.
+    path means the same after it; so do Python's own functions, and closed streams are open again.
     """
     with (
         interpreter_kept(),

@@ -40,7 +40,7 @@ class SavedRun:
         file: it was read from.
         report: as it was read.
         statistics, sketches: of its tensors.
-        alike: what says of a call that it is like another.
+        alike: the features of each call by which calls are aligned.
     """
 
     file: str

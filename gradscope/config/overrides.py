@@ -226,7 +226,7 @@ _USAGE: Final = "write `${env:NAME}` or `${env:NAME,default}`; `$${` is a litera
 def interpolate(value: Any, path: Path = ()) -> tuple[Any, list[Complaint]]:
     """Return ``value`` with the environment's values in its texts, and complaints.
 
-    A text that is one interpolation and nothing else becomes what YAML reads in it: a number, a
+    A text that is a single interpolation becomes its value as YAML: a number, a
     truth value, null. What was put in is not read for further interpolations.
     """
     complaints: list[Complaint] = []

@@ -24,7 +24,7 @@ from gradscope.errors import ConfigError, Place, Problem
 class LoadedConfig:
     """A config, with the origin of its values.
 
-    ``directory`` is what relative paths are relative to, ``name`` what a header shows, ``given``
+    ``directory`` is the base of relative paths, ``name`` the title in a header, ``given``
     the dotted keys that were asked for; every other key has its default. ``exclude`` are patterns
     of layers that the command line takes away.
     """
@@ -113,7 +113,7 @@ def check_spec(spec: str) -> None:
     """Check the form of a model spec that the command line named.
 
     Raises:
-        ConfigError: it is none; the help says what was probably meant.
+        ConfigError: it is none; the help suggests a correction.
     """
     fault = spec_fault(spec, Path.cwd())
     if fault:

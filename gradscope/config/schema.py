@@ -1,6 +1,6 @@
 """The keys of a config: their types, defaults and meanings. A new key is a field here.
 
-``Expected`` says in plain words what a key takes, for errors; descriptions feed the JSON Schema.
+``Expected`` describes a key's form in plain words, for errors; descriptions feed the JSON Schema.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class SlotAttention(nn.Module):
-    """One slot for each class; a class scores by what its slot attends to, and by nothing else.
+    """One slot for each class; a class scores by its slot's attention alone.
 
     From features F [N, d, h, w] ≥ 0 and slots S [classes, d], with P the 2-D position::
 
@@ -24,8 +24,8 @@ class SlotAttention(nn.Module):
     can be 0; here they are as they come.
 
     Attributes:
-        slot_sign: +1, a class scores by the support that its slot finds; −1, it scores by what its
-            slot finds against it, so that the class with the least against it wins.
+        slot_sign: +1, a class scores by the support that its slot finds; −1, it scores by its
+        slot's evidence against it, so that the class with the least against it wins.
     """
 
     def __init__(self, classes: int, channels: int, *, slot_sign: int, iterations: int = 3) -> None:

@@ -1,7 +1,7 @@
 """AutogradGraph → str or bytes: a file or an entry for each format, with ``render(graph, view)``.
 
-A new format is a new file here; its name is what ``-f`` takes. Everything that is drawn comes from
-``graph``, every picture from ``picture``, so that no two formats can disagree.
+A new format is a new file here; its name is the value of ``-f``. Everything that is drawn comes
+from ``graph``, every picture from ``picture``, so that no two formats can disagree.
 """
 
 from __future__ import annotations

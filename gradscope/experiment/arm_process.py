@@ -25,8 +25,8 @@ class ArmProcess:
     """One arm, as the hidden option ``--arm`` of ``gradscope run`` names it.
 
     Attributes:
-        arm: what is changed.
-        notes: what the arm has seen, for the process that compares them.
+        arm: the arm that it runs.
+        notes: the arm's facts, for the process that compares them.
         file: where the notes are written when the script has ended.
         scratch, source: the copy of the working folder, and that folder.
     """

@@ -18,11 +18,11 @@ class Arm:
 
     Attributes:
         name: as on the command line.
-        what: what is changed, in words.
+        what: the change in words.
         file: the file in ``interventions/`` that does it; "" where nothing is changed.
         factor: of the learning rate.
-        needs: the field of ``Facts`` that must hold: the script has what is taken away.
-        lacking: what the script lacks where it does not.
+        needs: the field of ``Facts`` that must hold: the script has the feature that is removed.
+        lacking: the missing feature in words.
     """
 
     name: str

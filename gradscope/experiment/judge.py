@@ -1,6 +1,6 @@
 """The verdict of an experiment: which of the known causes the losses of its arms show, if any.
 
-Each threshold is a share of what can be reached in the script, so that none depends on the loss's
+Each threshold is a share of the script's reachable improvement, so that none depends on the loss's
 unit. Where the arms do not decide, the verdict is that they do not.
 """
 

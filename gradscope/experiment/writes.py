@@ -1,6 +1,6 @@
 """Keeps an arm's writes in its scratch copy: files outside are not written.
 
-A guard against accidents and no sandbox: it sees what Python opens, and ``torch.save``.
+A guard against accidents and no sandbox: it sees Python's opens, and ``torch.save``.
 """
 
 from __future__ import annotations

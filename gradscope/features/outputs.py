@@ -39,7 +39,7 @@ Read = Callable[[Layer, Tensor], None]
 def hooked_layers(layers: Sequence[Layer], read: Read) -> Iterator[None]:
     """Call ``read`` with the first floating tensor of each call; it must not keep it.
 
-    The tensor is what it was then: a later operation in place may write into it.
+    The tensor has its value at that time: a later operation in place may write into it.
     """
     by_module: dict[nn.Module, list[Layer]] = {}
     for layer in layers:

@@ -80,8 +80,8 @@ def features_of(
 ) -> FeatureArray:
     """The features of every picture that can be used; the others are noted in ``skipped``.
 
-    Without a pattern they are what the model's last linear layer reads. Pictures are streamed: the
-    memory is that of one batch and of the result.
+    Without a pattern they are the inputs of the model's last linear layer. Pictures are streamed:
+    the memory is that of one batch and of the result.
 
     Raises:
         GradscopeError: no such layer, or features that are not one vector of one size a picture.

@@ -57,7 +57,7 @@ def grid(
     """The pages, in order; each has the title, and at its foot the colour bar and the remarks.
 
     Args:
-        title: sentences above the first row: what was seen, of which model.
+        title: sentences above the first row: the subject and the model.
         rows: of tiles.
         side: of the square that each picture is fitted to.
         scale: of the colours that all pictures share.

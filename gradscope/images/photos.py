@@ -118,7 +118,7 @@ def painted(
     """The photograph in grey with the map's colours on the part that the model saw.
 
     The stronger a value, the more its colour covers. The rest of the photograph is dimmed, and a
-    line runs around what was seen. NaN and Inf are hatched; a blank map colours nothing. A
+    line runs around the model's view. NaN and Inf are hatched; a blank map colours nothing. A
     photograph drawn ``times`` as large (else by ``magnification``) keeps its pixels as squares, and
     those of the map.
 

@@ -67,9 +67,9 @@ class _Log:
 
     Attributes:
         known: results of the base; None: this is the base, and they are kept.
-        candidates: what differs and must not, and where it is.
+        candidates: places that must be equal but differ.
         weights: of those that are products with attention weights, the softmax that made these: it
-            decides what is seen.
+            decides which positions are read.
         patch: the result that is replaced by the base's where it must not differ.
     """
 

@@ -83,9 +83,9 @@ class Forwards:
         """Run one forward pass; ``then`` gets its output before tensors are freed.
 
         Args:
-            tensors: what is in the place of the batch's own, by path.
+            tensors: tensors in place of the batch's own, by path.
             then: makes the result.
-            around: what observes the pass.
+            around: a context around the pass.
             batch: in the place of the meaning's own.
 
         Raises:

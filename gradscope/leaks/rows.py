@@ -84,7 +84,7 @@ class Rows:
         Args:
             one: the source.
             where: bool [rows, positions], or [rows].
-            base: what is changed; None: the rows' own.
+            base: the tensors to change; None: the rows' own.
         """
         tensor = (self.base if base is None else base)[one.path]
         return torch.where(spread_over(one, where, tensor), self.other(one, tensor), tensor)

@@ -159,12 +159,12 @@ class Trial:
     """Two small runs between which the leak shows.
 
     Attributes:
-        base, changed: the batches, or what runs them.
+        base, changed: the batches, or functions that run them.
         layout: of their outputs.
-        kept: what must not change.
+        kept: the places that must not change.
         dirty: bool over the axis that was changed: which entries; empty: nothing may differ.
         slack: as for ``excused``.
-        pairing: makes of two results what can be compared.
+        pairing: makes two results comparable.
         exact: whether equal means equal bits; else rounding is passed over.
         restores: whether the right result, put in its place, must undo the leak; else it has to
             change it.

@@ -26,8 +26,7 @@ class Draws:
     """Random targets from their own generator: the global state is not touched, and equal
     outputs get equal targets in every step.
 
-    ``part`` says which samples of a batch the output is of: they get what they get in the full
-    batch.
+    ``part`` says which samples of a batch the output is of: they get the same as in the full batch.
     """
 
     def __init__(self, seed: int, part: MicroBatch | None = None) -> None:

@@ -25,7 +25,7 @@ def resolve_device(text: str, place: Place | None = None) -> torch.device:
     """``auto`` is CUDA where there is one, else the CPU.
 
     Raises:
-        OptionError: no such device; says what there is.
+        OptionError: no such device; the help lists the devices.
     """
     word, colon, number = text.strip().lower().partition(":")
     if word not in WORDS or (colon and not re.fullmatch(r"\d+", number)):

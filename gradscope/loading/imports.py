@@ -2,7 +2,7 @@
 
 Only what lies below the config's folder or the working directory is the user's own, and no
 environment, standard library or dot-folder on the way there. A file that the command line names is
-the user's own too, with what lies beside it: for that file to import, not for a config to name.
+the user's own too, with the files beside it: for that file to import, not for a config to name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From a model's output to the scalar for backward.
 
-Built-in losses take the first floating output; the loss of the model's own and a user's own take
-what the model returned. To add a named loss, add it to ``LOSSES`` in config/targets.py and to
+Built-in losses take the first floating output; the model's own loss and a user's loss take the
+model's output. To add a named loss, add it to ``LOSSES`` in config/targets.py and to
 ``Criterion._on``.
 """
 
@@ -62,7 +62,7 @@ def resolve(
 class Criterion:
     """Computes the loss from ``(output, target)``, and remembers its choice.
 
-    ``name`` is the loss that was used and ``notices`` what was inferred, after the first call;
+    ``name`` is the loss that was used and ``notices`` the inferred settings, after the first call;
     ``inferred`` is whether it was, and ``without_graph`` names the numbers in the output that could
     be the model's own loss if they had a graph. ``parts`` are the losses that the last one was
     computed of, where there are several; who reads them takes them away. The batch's target wins

@@ -78,7 +78,7 @@ class Names:
     def instance(self, name: str) -> tuple[nn.Module, str]:
         """The module that ``locate`` found made already, and the name of the file that made it.
 
-        The file runs again for the next config: what this one does to the module stays its own.
+        The file runs again for the next config: its changes to the module stay its own.
         """
         holder = self._holders[name]
         self.own.forget(holder)

@@ -34,7 +34,7 @@ class ParallelModel:
         kind: ddp, fsdp, tp, or "fsdp x tp".
         axes: the names of the mesh's dimensions, and how many processes there are along each.
         part, parts: which part of each batch this process gets, and of how many.
-        outer: what a step calls: the model, or its wrappers.
+        outer: the module that a step calls: the model, or its wrappers.
     """
 
     processes: Processes

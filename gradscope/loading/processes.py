@@ -44,8 +44,8 @@ _ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"
 class Processes:
     """Processes of a run, and their shared store.
 
-    The store is the launcher's own: it needs no process of the run, so what one left there before
-    it ended is read by the others all the same. Every wait ends.
+    The store is the launcher's own: it needs no process of the run, so the others can read a report
+    even after its process ended. Every wait ends.
     """
 
     rank: int

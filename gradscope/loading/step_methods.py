@@ -27,7 +27,7 @@ class StepMethod:
         name: as the class has it.
         takes: how many arguments it needs, numbers of the batch not counted.
         as_one: it takes the batch as one argument, as Lightning's steps do.
-        numbers: what it calls the number of the batch, and those that are 0.
+        numbers: the argument for the number of the batch, and those that are 0.
         own_target: a loss is named, which compares with the target: the method does not get it.
     """
 

@@ -124,8 +124,8 @@ class Targets:
     ) -> Any:
         """Call (or bind) the object ``name``, and name the responsible code if that fails.
 
-        ``like`` is what the arguments are passed on to, to know which names it takes; ``downloads``
-        is whether weights were asked for.
+        ``like`` is the callee that gets the arguments in the end, for the names that it takes;
+        ``downloads`` is whether weights were asked for.
         """
         named = {**_by_name(found, args), **kwargs}
         check_arguments(name, found, named, lambda word: self.place(f"{key}.{word}"))

@@ -3,9 +3,9 @@
 The first wall (policy.py, refused_arguments.py) checks names, so it always lags behind the
 libraries. This one checks actions: Python's audit events (PEP 578) report each before it happens.
 Where the user's own files are called there is no wall. A guard, not a sandbox: docs/security.md
-says what gets past it.
+lists the gaps.
 
-https://docs.python.org/3/library/audit_events.html lists the events and what each tells. To watch
+https://docs.python.org/3/library/audit_events.html lists the events and their arguments. To watch
 another, write its question here and add it to ``QUESTIONS``.
 """
 
@@ -207,7 +207,7 @@ class Wall:
     """A context in which ``name``'s object is called, without reach outside the process.
 
     Args:
-        name: what is built, as the config has it.
+        name: the object, as the config names it.
         place: where the config has it.
         package: of whom the code is, for ``--allow``.
         downloads: whether the config asked for weights or for a model of the hub; then connections
@@ -215,7 +215,7 @@ class Wall:
         owns: whether a file is the user's own, and may be imported.
 
     Raises:
-        ConfigError: at the latest when it ends; says what was about to happen.
+        ConfigError: at the latest when it ends; names the refused action.
     """
 
     def __init__(

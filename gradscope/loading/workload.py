@@ -83,7 +83,7 @@ def load(
 
     Args:
         loaded: the config.
-        allow: what it may import besides.
+        allow: further imports that it may make.
         inputs: the caller's own, in the place of the config's.
         processes: those that its ``parallel`` spreads the model over.
 

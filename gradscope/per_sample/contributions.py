@@ -46,8 +46,8 @@ class SampleGradients:
         squares: squared norm of each sample's part, float64 [samples, parameters].
         products: scalar product of each part with the batch's gradient, [samples, parameters].
         batch: squared norm of the batch's gradient, [parameters].
-        rest: squared norm of what no sample's row of the output sent, [parameters]: a penalty on
-            weights, or a loss that the model computes inside.
+        rest: squared norm of the part that no sample's row of the output sent, [parameters]: a
+            penalty on weights, or a loss that the model computes inside.
         by_hooks: whether the parts came from the layer's input and output gradient, for each
             parameter; else from one backward a sample.
         mixing: modules that make each sample's output depend on the other samples.
@@ -95,7 +95,7 @@ def sample_gradients(
 
     Args:
         model: its trainable parameters count.
-        forward: runs the model; gives what it returned, and the loss, with a graph.
+        forward: runs the model; returns its output, and the loss, with a graph.
         count: how many samples; they are the first dimension of the model's output.
 
     Raises:

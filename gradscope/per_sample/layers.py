@@ -22,9 +22,9 @@ class LayerCall:
 
     Attributes:
         module: that was called.
-        input: what it was given, [samples, …], without a graph.
+        input: its input, [samples, …], without a graph.
         version: of the input as it was given; another one now means that it was overwritten.
-        gradient: of the loss with respect to what it returned, [samples, …].
+        gradient: of the loss with respect to its output, [samples, …].
     """
 
     module: nn.Module

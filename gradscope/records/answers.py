@@ -17,7 +17,7 @@ class NotJudged:
 
     Attributes:
         code: of the rule.
-        unit: what there was too little of: "samples", "steps" with the metrics that it reads,
+        unit: the missing unit: "samples", "steps" with the metrics that it reads,
             "first-step" (a sample of step 1), "calls" (of compiled modules there are none), or
             "end" (gradscope ended the script before its end).
         needs: how many of them it needs, of each optimizer and model.

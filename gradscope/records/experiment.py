@@ -27,11 +27,11 @@ class ArmResult:
 
     Attributes:
         name: the arm's, as on the command line.
-        intervention: what was changed, in words.
+        intervention: the change in words.
         state: "ran", "left-out" or "failed".
         steps: how many the arm made.
         losses: the loss of each; None where it was NaN or Inf.
-        verdict: what the arm shows, or why it was left out or failed, in one line.
+        verdict: the arm's result, or why it was left out or failed, in one line.
         optimizer: whose loss it is, where several have one of their own.
         start, end: the loss at the start, and the median of the last fifth of the steps.
         slope: how much the loss changes per step in the last third, with the ends of its 95 %
@@ -67,7 +67,7 @@ class ExperimentReport(Plotted):
         evidence: the numbers that it follows from, a sentence each.
         advice: the next step.
         findings: of the rules of ``gradscope run``, in the arm that they explain.
-        notices: what the user should know of how it was run.
+        notices: notices on the run.
     """
 
     script: str

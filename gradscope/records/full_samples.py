@@ -149,7 +149,7 @@ class PerSample:
     Attributes:
         samples: in the order of the batch.
         norm: of the batch's gradient.
-        rest: the norm of what no sample sent: a penalty on the weights, say.
+        rest: the norm of the part that no sample sent: a penalty on the weights, say.
         noise: of all parameters, then of each module.
         mixing: modules that make the output of each sample depend on the others, as BatchNorm does.
     """

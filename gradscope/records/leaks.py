@@ -42,12 +42,12 @@ class AxisResult:
     Attributes:
         axis: one of ``AXES``.
         verdict: one of ``VERDICTS``.
-        message: what was found, or why it could not be judged, in one line.
+        message: the finding, or why it could not be judged, in one line.
         effect: the largest forbidden change of an output, as a share of the outputs' spread.
         reach: how far it sees: ``63 tokens ahead``, ``all other samples``.
         layer: the innermost module of the first call that lets it through; "" is the root.
         call: the number of that call.
-        operation: what mixes there: ``softmax``.
+        operation: the mixing operation: ``softmax``.
         source: its line.
         advice: the next step.
         finite: whether forward passes that differ in one place see it; None: not asked.
@@ -102,7 +102,7 @@ class DependencyMap:
 class LeaksReport(Shown):
     """Result of one ``gradscope leaks``.
 
-    ``forwards`` and ``backwards`` count what was run.
+    ``forwards`` and ``backwards`` count the passes.
     """
 
     run: RunInfo

@@ -48,11 +48,11 @@ class LoopEvent:
             - "epoch": a data loader was begun anew
             - "step": an optimizer made a step
 
-        of: the name of an optimizer, a model or a scheduler; "" where it is of none.
-        facts: words that the event is distinguished by; the file in ``training/loop/`` that makes
-            the event says what they mean.
+        of: the name of an optimizer, a model or a scheduler; "" without one.
+        facts: words that distinguish the event; the file in ``training/loop/`` that makes the event
+            explains them.
         location: ``file:line`` of the script where it happened first; of "zero", "clip",
-            "backward" and "epoch" each line has an event of its own.
+            "backward" and "epoch" each line has a separate event.
     """
 
     kind: str
@@ -338,7 +338,7 @@ class LoopRecord:
         course: of the losses of all backwards; None where there were too few.
         depths, weights: of each model and optimizer, over the samples.
         ended: whether the script has ended.
-        cut: whether gradscope ended it, so that what it does at its end is not known.
+        cut: whether gradscope ended it, so that its end is unknown.
     """
 
     steps: int

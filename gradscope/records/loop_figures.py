@@ -52,8 +52,8 @@ class Reach:
     """Targets of a loss whose output has bounds.
 
     Attributes:
-        by: what bounds the output: "sigmoid", "tanh", "relu", …; or the loss that takes
-            probabilities as targets: "binary_cross_entropy_with_logits".
+        by: the function that bounds the output: "sigmoid", "tanh", "relu", …; or the loss that
+            takes probabilities as targets: "binary_cross_entropy_with_logits".
         low, high: its bounds, which may be infinite.
         least, greatest: of all targets that were read.
         readings: how many batches were read.
@@ -104,7 +104,7 @@ class LossTargets:
         least: how many targets the smallest batch had that were not ignored; 0 where all were.
         empty: in how many batches all were ignored.
         ignore_index: the class that is ignored; None where there is none.
-        value: what all targets are that are not ignored; None where they differ.
+        value: the value of all targets that are not ignored; None where they differ.
         location: ``file:line`` of the loss, where it is known.
         inside: whether the call of a model computes the loss.
         judged: how many batches had eight targets or more; in ``single`` of them all were alike,
@@ -167,7 +167,7 @@ class LoopClipping:
         clips: how often they were clipped, or read; of the last ``known`` the factor is known.
         shortened: how many of these were made smaller.
         factor: the median factor by which they were, 1 where they were not.
-        bound: what they were clipped to; None if the script clips with its own code.
+        bound: the bound of their norm; None if the script clips with its own code.
         location: where.
     """
 

@@ -39,7 +39,7 @@ from gradscope.typeset.numbers import plural
 class Finding:
     """A rule's statement: the layer where the trouble starts, the figures, the next step.
 
-    ``location`` is the line that does what the finding is about; ``made`` the line of a training
+    ``location`` is the line at fault; ``made`` the line of a training
     script that made the module or the parameter ``name``.
     """
 
@@ -218,7 +218,7 @@ class CheckReport(Shown):
     """Result of one ``gradscope check``.
 
     ``rules`` are the codes of those that looked, ``stale`` the entries of ``baseline`` that no
-    finding answers to any more. ``notes`` say what could not be judged.
+    finding answers to any more. ``notes`` name the parts that could not be judged.
     """
 
     schema: str = "gradscope.check/2"

@@ -29,8 +29,8 @@ class ClassScore:
 class Attribution:
     """One map: where the score of the target class comes from.
 
-    ``min`` and ``max`` are of the raw map; ``file`` is where it was saved. ``note`` says what keeps
-    the map from being believed, such as why it is blank. ``checks`` are figures by name.
+    ``min`` and ``max`` are of the raw map; ``file`` is where it was saved. ``note`` is the reason
+    to doubt the map, such as why it is blank. ``checks`` are figures by name.
     """
 
     method: str

@@ -106,7 +106,7 @@ class Capsule:
         signals: of the last steps before it and of the step, in order.
         state: of the optimizer.
         mixing: modules that make a sample's output depend on the others.
-        notes: what is not known, and why.
+        notes: unknown facts, with the reason.
         tensors: the names of the tensors in the file.
         follows: the step of an earlier spike that no sample made, of which this may be the
             aftermath; None: there was none in the last steps.

@@ -29,9 +29,9 @@ class TrainingRun:
 
     ``every``: at the end, every Nth step was sampled. ``plain`` and ``sampled_seconds`` are the
     median seconds of a step that was not sampled, and of one that was. ``cost`` is the share of the
-    run's time that gradscope took, ``cost_seconds`` the same in seconds. ``notices`` say what was
-    not recorded, and why. ``cut`` is the option by which gradscope ended the script early:
-    "--steps 50"; None if the script ended on its own.
+    run's time that gradscope took, ``cost_seconds`` the same in seconds. ``notices`` name the parts
+    that were not recorded, and why. ``cut`` is the option by which gradscope ended the script
+    early: "--steps 50"; None if the script ended on its own.
     """
 
     script: str

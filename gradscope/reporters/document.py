@@ -100,7 +100,7 @@ class Document:
     Attributes:
         kind: the command that makes it.
         facts: about what was run, a list for each line; the first fact is the title.
-        notes: what was inferred or mended on the way.
+        notes: inferred and adjusted settings.
         blocks: its content.
         versions: of the libraries.
         title: of a page, where it is another than the first fact.

@@ -62,7 +62,7 @@ class DiffView:
     """``width`` None is unlimited, as in a pipe.
 
     ``top`` shows as many rows of each table, those that are farthest off; ``table`` one of "calls",
-    "parameters" and "findings" alone. ``root`` is what paths in annotations are relative to.
+    "parameters" and "findings" alone. ``root`` is the base of paths in annotations.
     ``panels`` and ``maps`` are charts for a page, of what both have over their steps; ``rules`` are
     what SARIF tells of each rule.
     """

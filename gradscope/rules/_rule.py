@@ -86,7 +86,7 @@ class Runs:
         always: whether one step without it refutes it for good: what is so by
             construction holds from the first step on.
         first: whether only the first step of the run counts, before anything was learned.
-        per: what it is reported once for. "place": each layer or parameter that it names, by its
+        per: the unit of one report. "place": each layer or parameter that it names, by its
             cause. "model": a model, of which it names the worst place, another one at each step.
             "run": the first place of all, as a defect there soon is everywhere.
         parameters: which it reads: "stepped", those that the step's optimizer holds; "unheld",

@@ -89,7 +89,7 @@ class Divergence:
         free_running: B as it is.
         teacher_forced: B given all that A's calls had.
         noise: A given the same, each number moved by ``step`` of itself.
-        doubt: A as it is, each number moved by its own last bit: what of it is sure.
+        doubt: A as it is, each number moved by its own last bit: the certain part.
         samples: that both batches have, where these are not the same.
         reference: how far either is from a run that is nearly exact.
     """

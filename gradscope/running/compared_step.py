@@ -23,8 +23,8 @@ class Comparison(StepProbe):
     """A step compared with a tape: how far everything is off, by the tape's names.
 
     Attributes:
-        tape: what it is compared with.
-        teacher_forced: put what is on the tape in the place of what comes by.
+        tape: the recorded step.
+        teacher_forced: replace each tensor by the tape's.
         named: the tape's name of a tensor that comes by; None where it has none.
         parameter: the same of a parameter.
         samples: those that both batches have, where these are not the same; they are compared, and

@@ -1,6 +1,6 @@
 """Measures activations before each step of a run, and how far they are from those before the first.
 
-The activations of the first step are copied: they are what the later ones are compared with.
+The activations of the first step are copied: the later ones are compared with them.
 """
 
 from __future__ import annotations

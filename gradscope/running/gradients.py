@@ -81,7 +81,7 @@ class GradientObserver(Observer):
 
     Attributes:
         modules: names of modules whose ``calls`` are recorded too.
-        complete: what has no gradient by now will have none.
+        complete: a missing gradient stays missing.
         first_nonfinite: the number of the first step whose loss or gradients were NaN or Inf.
     """
 

@@ -244,8 +244,8 @@ def observe(
 ) -> Observation:
     """Run the steps and record the last one that began.
 
-    An exception, of the user's code or Ctrl-C, ends the run and is found in ``failure``: what was
-    recorded until then is there all the same.
+    An exception, of the user's code or Ctrl-C, ends the run and is found in ``failure``: the
+    records up to then are there all the same.
 
     Args:
         workload: what to run.

@@ -44,7 +44,7 @@ class StepProbe:
         noise: before the step, each number of the weights is moved by this share, up or down.
         draw: the number of the step among several such steps.
         arrived: gradients of the parameters.
-        loss: what backward started from.
+        loss: the root of backward.
     """
 
     noise: float = 0.0
@@ -70,7 +70,7 @@ class ProbePoints:
 
     Args:
         names: of the modules whose calls have probe_points.
-        probe: what is reported.
+        probe: gets each tensor.
         unprobed: calls whose arguments get none, by name and number.
     """
 

@@ -203,7 +203,7 @@ class PlainCall:
     Attributes:
         parent: the call around it; None for the outermost.
         leaf: whether no other call runs inside.
-        writes: whether it writes to what it was given.
+        writes: whether it writes to its input.
         shapes: of the tensors that it returned.
     """
 

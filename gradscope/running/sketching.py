@@ -83,7 +83,7 @@ _SMALL = 1e-28
 class _Projections(StepProbe):
     """The projection of everything that the probes of a step see.
 
-    Where there is ``noise``, what is given on is moved by this share of itself.
+    With ``noise``, each tensor passed on is moved by this share of itself.
     """
 
     modules: Collection[str]

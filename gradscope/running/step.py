@@ -47,7 +47,7 @@ class Observer:
     Attributes:
         number: of the step that began last, from 0.
         phase: the part of it that runs: input, forward, loss, backward, or step (the optimizer's).
-        failure: what stopped the run.
+        failure: the exception that stopped the run.
         recorder: of the calls of that step, for those who record them.
     """
 

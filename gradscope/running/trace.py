@@ -167,7 +167,7 @@ class GraphTrace(Observer):
     """Record of a traced step, complete or not.
 
     Attributes:
-        output: what the graph starts from, with its call and its place once they are known; None is
+        output: the root of the graph, with its call and its place once known; None is
             the loss.
         lines: whether the stack of each operation is kept, and with it the user's line.
         locate: the user's line in a stack of formatted frames.

@@ -158,7 +158,7 @@ class Forward:
             predicted, if the model is no classifier.
         target: the classes to explain [N], where they were asked for.
         background: a class that is explained only on demand.
-        segmentation: what the pictures themselves were found to hold; None of a classifier.
+        segmentation: the classes predicted in the pictures; None of a classifier.
     """
 
     model: nn.Module

@@ -21,7 +21,7 @@ class Segmentation:
     """Pixels of a segmentation at which the score is read.
 
     Attributes:
-        score: what is explained, in words.
+        score: the explained score, in words.
         weights: how much each pixel of the class maps counts, [N, h, w]; they add up to 1.
         target: the class of each picture [N]: the one asked for, or the one that most of the
             pixels are predicted as.

@@ -47,7 +47,7 @@ class Subject:
         total: keep the graph of the first forward down to the input, so that one forward serves
             the methods that read the input's gradient and those that read the layer's.
         batches: the batch size that another subject measured for this model.
-        others: what the model is called with besides the images.
+        others: the model's inputs besides the images.
         pixels: which pixels of a segmentation count; None: those predicted as the class.
         background: a class of a segmentation that is explained only where it is asked for.
 
@@ -55,7 +55,7 @@ class Subject:
         layout: how the inputs are stored for passes with a graph.
         notes: sentences that methods leave about their maps, such as which ReLUs were covered.
         layer_choice: the target layer, once it is known.
-        measured: what is known of batches, for another subject of this model.
+        measured: facts on batches, for another subject of this model.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ def attribute(
     Args:
         window: side in pixels of the input; 0 is 1/7 of the input's shorter side.
         stride: pixels from one window to the next; 0 is half a window.
-        baseline: what a covered pixel is set to, in the model's input space (after its transform).
+        baseline: the value of a covered pixel, in the model's input space (after its transform).
 
     Raises:
         OptionError: a window larger than the picture, or a stride that leaves pixels uncovered.

@@ -65,7 +65,7 @@ class CurrentStep:
         losses: of each backward, without the scaler's factor; None where it is no finite scalar.
         first: the first of them whose gradients the optimizer gets.
         end: how many there were when the step's closure returned for the first time.
-        divisor: what a pipeline divided the gradients by, after all backwards.
+        divisor: the divisor of the gradients in a pipeline, after all backwards.
         scale: the scaler's factor.
         nonfinite: "nan" or "inf", the first that was seen.
         in_loss: whether it was seen in a loss, before any gradient.

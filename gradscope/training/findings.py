@@ -234,7 +234,7 @@ class RunFindings:
     ) -> tuple[TrainingFinding, ...]:
         """Take in, before the step itself, the origin of its NaN or Inf.
 
-        Only the first of the run counts: what comes after inherits it.
+        Only the first of the run counts: later steps inherit it.
         """
         found: list[TrainingFinding] = []
         kind = origins[0].kind if origins else None

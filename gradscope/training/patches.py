@@ -59,7 +59,7 @@ class TrainingObserver(Protocol):
     def step_begins(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """``optimizer.step`` was called; what is returned, if not None, are its arguments."""
+        """``optimizer.step`` was called; the result, if not None, replaces its arguments."""
 
     def step_ended(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         """``optimizer.step`` returns."""

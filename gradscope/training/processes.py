@@ -48,7 +48,8 @@ class OtherProcesses:
         """Return how other processes were started, and how to observe them.
 
         Args:
-            script: what runs here, as on Python's command line: ``-m torch.distributed.run``.
+            script: the script of this process, as on Python's command line: ``-m
+            torch.distributed.run``.
 
         Returns:
             A sentence; None where there were none, or none that did anything.

@@ -42,7 +42,7 @@ class ScriptRun:
         settings: how it is observed.
         summary: makes the lines for the end.
         judged: whether the findings make the process fail although the script did not.
-        change: what is changed in the process; None: nothing is.
+        change: the change in the process; None: nothing is.
     """
 
     script: Script

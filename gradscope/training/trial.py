@@ -37,7 +37,7 @@ class Trial:
         script: the script.
         steps, seconds: after which it is ended.
         every: every Nth step is sampled; None: often enough.
-        output: a descriptor for what the script prints; None: nowhere.
+        output: a descriptor for the script's output; None: nowhere.
         options: further options of ``gradscope run``.
         folder: where the script runs; None: here.
         environment: variables that its process has beside this one's.
@@ -84,9 +84,9 @@ class Tried:
     Attributes:
         run: the file, if there is one; it is gone when the trial ends.
         code: the exit code of the process; below 0 the signal that ended it.
-        errors: the last of what it wrote to standard error, where that went nowhere.
+        errors: the end of its standard error, if that was not shown.
         overdue: whether it was killed, as it did not end in its time.
-        interruption: what ended the trial before the script.
+        interruption: the interruption that ended the trial before the script.
     """
 
     run: Path

@@ -101,8 +101,8 @@ def _blocks(values: Sequence[float | None], every: Sequence[Sequence[float]]) ->
 def _bounds(known: Sequence[float]) -> tuple[float, float]:
     """The lowest and the highest value, those far beyond the middle half left out.
 
-    Where none is negative, far is many times as large or as small: what grows or falls by a factor
-    again and again has no outliers.
+    Where none is negative, far is many times as large or as small: values that grow or fall by a
+    constant factor have no outliers.
     """
     if known[0] < 0:
         return _inside(known, known)

@@ -1,6 +1,6 @@
 """Equal siblings, each leading to the next or side by side, become one group in place of all.
 
-Those side by side may differ in the shapes of what they compute, as a mixture's experts do.
+Groups side by side may differ in shapes, as a mixture's experts do.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ def grouped(
 ) -> Group:
     """The full graph as one group: the model's, beside operations outside every module.
 
-    With a view, ``full`` folds nothing and ``expand`` keeps separate what it names. More operations
-    of a group's own than ``own`` become one part beside others, those of the outermost group also
-    where there are no others. ``flow`` saves reading the graph a second time.
+    With a view, ``full`` folds nothing and ``expand`` keeps the groups that it names separate. More
+    operations of a group's own than ``own`` become one part beside others, those of the outermost
+    group also where there are no others. ``flow`` saves reading the graph a second time.
 
     Raises:
         LayerError: a pattern of ``view.expand`` names no module of the graph.

@@ -19,10 +19,10 @@ class GraphView:
     ``width`` None is unlimited. ``layers`` has module-name patterns: others stay closed. ``depth``
     None chooses the deepest that stays readable; ``expand`` has module-name patterns that are shown
     down to their operations; ``full`` shows every operation of every module and folds nothing.
-    ``sources`` and ``targets`` ask for paths instead of the full graph. ``by`` is what colours and
-    bars stand for. ``direction`` is where the arrows of pictures lead, ``hidden`` how many
-    operations were left out. A layout may take ``timeout`` seconds; ``say`` hears what had to be
-    drawn otherwise than asked.
+    ``sources`` and ``targets`` ask for paths instead of the full graph. ``by`` is the quantity of
+    colours and bars. ``direction`` is where the arrows of pictures lead, ``hidden`` how many
+    operations were left out. A layout may take ``timeout`` seconds; ``say`` gets a notice if the
+    drawing differs from the request.
     """
 
     width: int | None = None

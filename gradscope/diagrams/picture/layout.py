@@ -33,7 +33,8 @@ from gradscope.typeset.numbers import number
 def laid_out(graph: AutogradGraph, view: GraphView, form: str) -> tuple[bytes, Drawing]:
     """Return the picture in a format of Graphviz, and its drawing.
 
-    Each attempt may take ``view.timeout`` seconds; ``view.say`` hears what was drawn instead.
+    Each attempt may take ``view.timeout`` seconds; ``view.say`` gets a notice of the drawing used
+    instead.
 
     Raises:
         OptionError: Graphviz is not there, failed, or is too slow even for the coarsest drawing.

@@ -29,7 +29,7 @@ class Again:
     """The means to run a failed step again.
 
     Attributes:
-        steps: the same steps; calls what it is given with the name of the step that begins.
+        steps: the same steps; calls its argument with the name of the step that begins.
         forward: one forward and the loss; None where backward does not start from the loss.
     """
 
@@ -132,7 +132,7 @@ class Kind:
     """One kind of exception, which bears the name of its file.
 
     Attributes:
-        signs: patterns of what a message of this kind contains, each with the smallest fix.
+        signs: patterns in messages of this kind, each with the smallest fix.
         explain: returns the conflicting operands; None if unknown.
         worth_repeating: of a message, whether a second run can tell more and does no harm.
         traced: whether the second run is that of the steps under a watch.

@@ -134,9 +134,9 @@ class FailedOperation:
     Attributes:
         function: its name.
         layer: the module of ``torch.nn`` that ran it, where one did, and ``layer_name`` its name.
-        called: what the user's call is of, and ``arguments`` what it was given, as text.
+        called: the name that the user calls, and ``arguments`` its arguments as text.
         local_shapes: of the tensors that the user's function has at hand.
-        constants: what the call took beside tensors, as the shape of a view.
+        constants: arguments beside tensors, such as the shape of a view.
         complete: whether a function of PyTorch's tells all operands.
         direct: whether the user's call is of the layer itself.
     """

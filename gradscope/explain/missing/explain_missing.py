@@ -77,8 +77,8 @@ class MissingTrace:
     ) -> tuple[Answer, ...]:
         """One answer per cause and place, those with the earliest first name first.
 
-        A parameter of a scripted module that nothing was seen to use has none: what scripted code
-        calls cannot be seen. Nor has one that a loss does lead to.
+        A parameter of a scripted module that nothing was seen to use has none: calls of scripted
+        code cannot be traced. Nor has one that a loss does lead to.
 
         Args:
             losses: the values that backward began with.
@@ -116,8 +116,8 @@ def explain_missing(
 
     Args:
         model: the model that owns the parameters.
-        forward: runs the model and the loss and returns the loss. Where it raises, what was
-            decided by then is answered.
+        forward: runs the model and the loss and returns the loss. If it raises, the answers known
+            by then are returned.
         missing: names of the parameters.
         start: what ``forward`` returns the sum of, where that is another output than the loss.
         silent: the graph's nodes that were seen to give no gradient on, as ``ClipBackward``; None

@@ -140,7 +140,7 @@ def find_cuts(
 ) -> list[Cut]:
     """Find the cuts of parameters with a source; none for a parameter whose cut is unknown.
 
-    A cut counts where what it cut off goes on to the loss. The earliest counts, by precedence.
+    A cut counts if its data go on to the loss. The earliest counts, by precedence.
 
     Args:
         flow: the values.
@@ -194,7 +194,7 @@ def _lost_paths(
 ) -> list[tuple[int, int]]:
     """Values that lost the gradient path to some parameters and go on to the loss, oldest first.
 
-    With ``last_uses``, only what was cut from the last value that still had the path.
+    With ``last_uses``, only cuts from the last value that still had the path.
     """
     cuts = []
     for number, value in enumerate(flow.values):

@@ -43,12 +43,12 @@ def explain_non_finite(
         backward: takes the loss and fills the gradients.
         step: the optimizer's step; None leaves it out. What it does to the weights is the caller's
             to undo.
-        inputs: what the model and the loss are given, by name, nested as you like. The model's own
+        inputs: the inputs of the model and of the loss, by name, in any nesting. The model's own
             arguments are always checked.
 
     Returns:
         One record per operation and place. Where something is NaN or Inf though no operation was
-        seen to make it so, a record that says that. Where the run raises, what was found by then.
+        seen to make it so, a record that says that. If the run raises, the origins found by then.
     """
     tracer = NonFiniteTracer(model, _run.__code__)
     with tracer.quiet():
@@ -75,7 +75,7 @@ def explain_call(
     Args:
         model: names the modules and owns the parameters.
         root: the module of the call: ``model``, or one that it holds.
-        forward: calls it, and returns what it gave.
+        forward: calls it, and returns its output.
         backward: takes that, and sends gradients into it; returns those of the call's arguments,
             with names. None leaves it out.
         inputs: its arguments by name.

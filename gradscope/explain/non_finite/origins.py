@@ -37,7 +37,7 @@ class ObservedOrigin:
         spread: the names it went on to, in order.
         reached: it came to something that stays.
         of_infinities: a NaN, made of infinities that were put there on purpose.
-        and_then: what the same function then made NaN by.
+        and_then: the arithmetic by which the same function then made a NaN.
         function: of a node of backward, whose backward it is.
     """
 

@@ -70,7 +70,7 @@ class Operation:
     Attributes:
         name: ATen's, without underscores around it.
         title: how its users know it, where that is not the name.
-        factors: of the input that a gradient goes to: what the gradient is multiplied by, as the
+        factors: by the input that a gradient goes to: the factor of the gradient, as the
             attribute of the node that holds it and the input that it came from.
     """
 

@@ -118,7 +118,7 @@ def unit_activity(
 
     Args:
         model: names the modules.
-        forward: runs the model once. Where it raises, what was seen by then is given.
+        forward: runs the model once. If it raises, the records up to then are returned.
         active: a unit that is on (or not flat) in less than this share of its values is dead (or
             saturated). The default is that of SageMaker Debugger's DeadRelu.
         sigmoid: the inputs beyond which a sigmoid is flat.

@@ -54,7 +54,7 @@ class FactorOrigins:
     Args:
         names: of parameters and buffers by ``id``.
         memories: of the same by their storage, for those that were saved without their gradient.
-        seen: what the forward run saw of each node's result.
+        seen: the observed values of each node's result.
     """
 
     def __init__(

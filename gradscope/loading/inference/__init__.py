@@ -19,7 +19,7 @@ def infer(context: Context, *, batch: int | None = None) -> Inferred:
     """Infer the input from the model's library, with ``batch`` rows (default: 2).
 
     Raises:
-        ConfigError: a model of which nothing is known; the help says what its layers suggest.
+        ConfigError: a model of which nothing is known; the help suggests an input from its layers.
     """
     families = {
         "demo": infer_demo,

@@ -65,13 +65,13 @@ def fitting(
 ) -> Inferred | list[Trial]:
     """The input that forward takes, or the trials, which all failed.
 
-    Each argument gets what the ``first`` layer takes. Where a layer refuses an argument, that
-    argument gets what this layer takes from then on.
+    Each argument gets the input of the ``first`` layer. Where a layer refuses an argument, that
+    argument gets this layer's input from then on.
 
     Args:
         context: the surroundings, with the model.
         names: the arguments of forward; one empty name is the only one, by position.
-        first: the first layer that says what it takes.
+        first: the first layer with a known input.
         rows: samples in the batch.
     """
     layers = dict.fromkeys(names, first)

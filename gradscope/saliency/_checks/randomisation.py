@@ -38,7 +38,7 @@ def randomisation(
 
     From the output towards the input, in ``stages`` equal parts of the layers, beginning with the
     last layer alone, the values of each parameter are shuffled in place of new ones being drawn:
-    signals keep their size, so that maps change for what was learnt and not for its scale. The
+    signals keep their size, so that maps change by the learned weights and not by their scale. The
     target stays. Likeness is Spearman's rank correlation of absolute values: ``similarity`` with
     all weights shuffled, ``cascade`` after each stage, by the last layer shuffled; None where the
     map has become constant. Near 1 means that the map shows the picture rather than the model.

@@ -54,8 +54,8 @@ class Loop:
         copies: of models, which no optimizer holds.
         tokens: that models are given, beside the targets of their losses.
         functions: the script's own autograd functions.
-        optimizer_uses: what is known of the optimizers.
-        model_uses: what is known of the models.
+        optimizer_uses: facts on the optimizers.
+        model_uses: facts on the models.
 
     Args:
         models: those of the training.

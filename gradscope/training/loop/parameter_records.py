@@ -22,8 +22,8 @@ class ParameterRecords:
 
     Args:
         models: those of the training.
-        uses: what is known of its optimizers.
-        model_uses: what is known of its models.
+        uses: facts on its optimizers.
+        model_uses: facts on its models.
         construction: where parameters were made.
     """
 

@@ -1,7 +1,6 @@
 """A call of a trained model as it began, so that it can be run again at the end of its step.
 
-On a plain step this is most of what the nan_detector does, so it does the least here: what can be
-asked later is asked later.
+On a plain step this is most of the nan_detector's work, so it defers all other work.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ class RecordedCall:
 
     Attributes:
         name: of the model, as the script has it.
-        side_effects: of the model: they say what else of its surroundings is kept.
+        side_effects: of the model: they decide which other state is kept.
         autocast: the kinds of device that it was on for, with the dtype.
-        before: what puts the rest of the surroundings back, part by part.
-        copied: the arguments are copies, for its forward writes to what it is given.
+        before: functions that restore the other state, part by part.
+        copied: the arguments are copies, for its forward writes to its input.
         nodes: those that made its results, each with the gradients that arrived at it, for each
             backward one, or a tuple of one for each output.
         hooks: those on them.

@@ -35,7 +35,7 @@ class SideEffects:
             new model in each step.
         learning: calls are still compared.
         keeps: there is something to keep.
-        writes_arguments: its forward writes to what it is given.
+        writes_arguments: its forward writes to its input.
         writes_parameters: and to its own parameters.
         draws: it draws random numbers of PyTorch's on the processor.
         line: from where it is called, if that is one line.

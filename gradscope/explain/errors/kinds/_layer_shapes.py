@@ -1,4 +1,6 @@
-"""Shapes that a layer of ``torch.nn`` does not take: what it wants, what came, the smallest fix."""
+"""Shapes that a layer of ``torch.nn`` does not take: its needed shape, the given one, the smallest
+fix.
+"""
 
 from __future__ import annotations
 
