@@ -54,12 +54,12 @@ class RunServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """What a browser is to open."""
+        """Address to open in a browser."""
         return f"http://{_HOST}:{self.server_port}/{self.token}/"
 
     @property
     def hosts(self) -> tuple[str, str]:
-        """What a browser that was given the address calls this machine, and no other name."""
+        """Names of this machine in a browser with the address; other names are refused."""
         return f"{_HOST}:{self.server_port}", f"localhost:{self.server_port}"
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class RunServer(ThreadingHTTPServer):
 
 
 def _state(history: RunHistory) -> tuple[object, ...]:
-    """What differs if something was written."""
+    """Return a state that changes with each write to the run."""
     last = history.steps[-1].step if history.steps else 0
     return last, history.sampled, len(history.events), history.findings, history.run.ended
 

@@ -1,4 +1,4 @@
-"""What a step of PyTorch's optimizers did to a weight, from the optimizer's state after the step.
+"""The change of a weight by a step of PyTorch's optimizers, from the optimizer's state after it.
 
 Each optimizer has one function here. It returns the two parts of its update,
 
@@ -72,12 +72,12 @@ class Formula:
 
     @property
     def weight(self) -> bool:
-        """Whether the update depends on the weight."""
+        """True if the update depends on the weight."""
         return bool(self.decay.decay) and (self.decay.decoupled or self.gradient)
 
     @property
     def solvable(self) -> bool:
-        """Whether the weight before the step follows from the one after it."""
+        """True if the weight before the step follows from the one after it."""
         return not (self.decay.decoupled and self.decay.rate * self.decay.decay == 1.0)
 
     def update(
@@ -117,7 +117,7 @@ class Formula:
 
 
 def formula_of(optimizer: Optimizer, group: Group) -> Formula | None:
-    """How an optimizer moves the parameters of one of its groups; None if that is not known."""
+    """Return the formula of an optimizer's update for one of its groups; None if unknown."""
     make = _MAKERS.get(_step_of(optimizer))
     made = None if make is None else make(group)
     return made if made is not None and made.solvable else None
@@ -203,7 +203,7 @@ def _sgd(group: Group) -> Formula:
 
 
 def _is_foreach(group: Group) -> bool:
-    """Whether a group's step is made by ``torch._foreach_*``, by PyTorch's own choice."""
+    """Return True if PyTorch chooses ``torch._foreach_*`` for the group's step."""
     if group.get("foreach") is not None or group.get("fused") is not None:
         return bool(group.get("foreach"))
     parameters = [p for p in group["params"] if p.grad is not None]

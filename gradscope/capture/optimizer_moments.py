@@ -83,7 +83,9 @@ def hidden_moments(optimizer: Optimizer | None) -> tuple[str, ...]:
 def _named(
     states: Mapping[nn.Parameter, Mapping[str, Any]], names: Sequence[str]
 ) -> dict[nn.Parameter, Tensor]:
-    """By parameter, the tensor of one of these names that has an element for each of its own."""
+    """Return by parameter the tensor with one of these names and an element for each of the
+    parameter's.
+    """
     found = {}
     for parameter, state in states.items():
         one = next((state[name] for name in names if name in state), None)
@@ -98,7 +100,7 @@ def _named(
 
 
 def _factored(rows: Tensor, columns: Tensor) -> Moments:
-    """Of Adafactor, whose second moment is ``rows @ columns`` over the mean of the rows."""
+    """Return Adafactor's second moment: ``rows @ columns`` over the mean of the rows."""
     rows, columns = local(rows).double(), local(columns).double()
     mean = rows.mean(dim=-2, keepdim=True)
     inner = (columns / mean.clamp(min=torch.finfo(torch.float64).tiny)).reshape(

@@ -124,7 +124,7 @@ class LastStep:
                     )
 
     def _tells(self, formula: Formula, parameter: nn.Parameter) -> bool:
-        """Whether all that the formula reads is there, as plain numbers."""
+        """Return True if all inputs of the formula exist, as plain numbers."""
         gradient, weight = parameter.grad, local(parameter)
         if not self._made or gradient is None or not _is_plain(weight):
             return False
@@ -190,7 +190,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """In float32 or better."""
+    """Return the tensor in float32 or better."""
     return tensor if tensor.dtype in _EXACT else tensor.float()
 
 

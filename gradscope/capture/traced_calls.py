@@ -21,7 +21,7 @@ NOTE = "compiled"
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """What a probe saw: ``kind`` as in ``traced_probes``, without ``COMPILED``.
+    """An event of a probe: ``kind`` as in ``traced_probes``, without ``COMPILED``.
 
     ``found`` are the tensor's statistics. In a step that is only checked, it is the sum of its
     elements.

@@ -99,7 +99,9 @@ def add_probe(module: nn.Module, see: Callable[[Probe, Tensor, str, int], None])
 
 @functools.cache
 def _run_as_written() -> None:
-    """Where these run outside a graph, they make no graph of their own; a graph may inline them."""
+    """Run these functions eagerly outside a graph, without a graph of their own; a graph may inline
+    them.
+    """
     written = [Probe.before, Probe.after, TracedHook.__call__, _observe, _traced, _tap]
     written += [_WithGradient.forward, _WithGradient.backward, _is_observed, _graph, _look]
     codes = [function.__code__ for function in (*written, _observed)]
@@ -127,7 +129,7 @@ def _observe(x: Tensor, probe: Tensor, order: Tensor, path: str, kind: int) -> N
 
 
 def _traced(x: Tensor, probe: Tensor, order: Tensor, path: str, kind: int) -> None:
-    """It returns nothing, whatever the shapes are."""
+    """Return nothing, whatever the shapes are."""
 
 
 _LIBRARY.impl("observe", _observe, "CompositeExplicitAutograd")
@@ -167,7 +169,7 @@ _COMPILER.allow_in_graph(_tap)
 
 
 def _is_observed() -> bool:
-    """Whether a call may be part of a training, and is not traced for another purpose."""
+    """Return True if a call may be part of a training, and is not traced for another purpose."""
     return (
         torch.is_grad_enabled()
         and not torch.compiler.is_exporting()
@@ -191,7 +193,7 @@ def _look(probe: Probe, value: Any, path: str) -> None:
 
 
 def _observed(probe: Probe, value: Any, path: str) -> Any:
-    """What a module returned, each of its tensors observed."""
+    """Return a module's output with each of its tensors observed."""
     kind = type(value)
     if kind is Tensor or kind is nn.Parameter:
         tensor, order = probe.tensor, probe.forward

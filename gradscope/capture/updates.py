@@ -1,4 +1,4 @@
-"""How far an optimizer's step moved each weight, in which direction, and what its state tells.
+"""The size and direction of an optimizer's step for each weight, and facts of its state.
 
 Δw is the difference of the weight and its copy from before the step. Where there is no copy, the
 state of PyTorch's optimizers tells it (``optimizer_formulas.py``).
@@ -33,7 +33,8 @@ _OF_MATRICES, _LARGEST_MATRIX = ("muon", "shampoo", "soap"), 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """How far a step moved a parameter, or its shard. A figure is None where it does not exist.
+    """Size of a step's change to a parameter, or its shard. A figure is None where it does not
+    exist.
 
     Attributes:
         norm: ‖Δw‖.
@@ -92,7 +93,7 @@ class _Row:
 def updates(
     model: nn.Module, before: Mapping[nn.Parameter, Tensor], optimizer: Optimizer | None
 ) -> dict[str, Update]:
-    """By parameter name, of the step that the optimizer has just made. Gradients are still there.
+    """Return updates by parameter name, for the optimizer's latest step. Gradients are still there.
 
     The differences take the place of the copies: they need no memory of their own.
 

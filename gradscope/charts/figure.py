@@ -145,7 +145,7 @@ def _panel(axes: Any, panel: Panel) -> None:
 
 
 def _beside(labels: Sequence[str]) -> int:
-    """How many labels of a legend have room beside each other."""
+    """Return the number of labels that a legend has room for side by side."""
     return min(5, max(1, _LETTERS // (5 + max(map(len, labels)))))
 
 

@@ -43,7 +43,7 @@ class Map:
 
     @property
     def linear(self) -> bool:
-        """Whether 0 and values below have a colour of the scale."""
+        """True if 0 and values below have a colour of the scale."""
         return self.share or self.cosine
 
     @property

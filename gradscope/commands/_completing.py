@@ -91,7 +91,7 @@ def _recorded(incomplete: str) -> list[str]:
 
 
 def trackers(incomplete: str) -> list[str]:
-    """What ``run --to`` takes."""
+    """Complete the values of ``run --to``."""
     room = "gradscope.runfile.exports"
     found = [name for name in plugins.names(room) if hasattr(plugins.load(room, name), "joined")]
     return _beginning(["otlp://" if name == "otlp" else name for name in found], incomplete)

@@ -127,6 +127,6 @@ def _all_zero(values: _Values) -> bool:
 
 
 def _rounded(changes: _Values, activations: _Values, epsilon: float) -> bool:
-    """Whether a change is so small that it may be rounding error."""
+    """Return True if a change is so small that it may be rounding error."""
     pairs = zip(chain.from_iterable(changes), chain.from_iterable(activations), strict=True)
     return any(change and value and change < _BITS * epsilon * value for change, value in pairs)

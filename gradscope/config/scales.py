@@ -1,4 +1,4 @@
-"""What ``--scale`` says: keys of the config whose values change with the width of the model."""
+"""Keys of ``--scale``: config keys whose values change with the width of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the targets of a training lie to the tokens that its model is given."""
+"""Relation of a training's targets to the tokens that its model gets."""
 
 from __future__ import annotations
 

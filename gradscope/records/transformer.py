@@ -1,4 +1,4 @@
-"""What the parts of a transformer did: attention by head, experts by load, the residual stream.
+"""Records of a transformer's parts: attention by head, experts by load, the residual stream.
 
 Figures are of a sample of rows, evenly spaced; a figure is None where there was nothing to measure.
 """

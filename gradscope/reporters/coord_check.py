@@ -49,7 +49,7 @@ _INITIALISE = (
 
 
 def facts(report: CoordCheckReport) -> list[list[str]]:
-    """How the model was run, and what was trained."""
+    """Return the model's settings, and the training's."""
     scale = [f"{plain(one.key)} {', '.join(map(_value, one.values))}" for one in report.scale]
     trained = [plural(report.steps, "step")]
     if report.run.optimizer:
@@ -124,7 +124,7 @@ def _verdict(one: LayerScaling) -> Cell:
 
 
 def verdict(report: CoordCheckReport) -> Iterator[Line]:
-    """What grows, vanishes or is not known, the worst first, with what to do; and a count."""
+    """Yield layers that grow, vanish or are unknown, the worst first, with the fix; and a count."""
     order = list(VERDICTS)
     kinds = sorted(
         report.layers, key=lambda one: (order.index(one.verdict), one.quantity == CHANGE)

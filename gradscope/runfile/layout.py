@@ -49,7 +49,7 @@ class ShardLayout:
         return _agreed(found)
 
     def agreed(self, values: Mapping[int, float | None]) -> float | None:
-        """What all ranks say of the tensor that each of them holds; None if it is sharded."""
+        """Return the value on which all ranks with the tensor agree; None if it is sharded."""
         if self.fault is not None or any(len(copy) > 1 for copy in self.copies):
             return None
         return _agreed([values.get(rank) for copy in self.copies for part in copy for rank in part])

@@ -1,4 +1,4 @@
-"""Which numbers of a run become charts elsewhere: the step metrics, and the worst layers."""
+"""Choice of a run's numbers for charts elsewhere: the step metrics, and the worst layers."""
 
 from __future__ import annotations
 
@@ -127,7 +127,9 @@ def _concerns(found: TrainingFinding, layer: Layer) -> bool:
 
 
 def _distances(layers: Mapping[Layer, Series]) -> dict[Layer, float]:
-    """How far each layer is from the median of the others, in powers of e; infinite for zero."""
+    """Return each layer's distance from the median of the others, in powers of e; infinite for
+    zero.
+    """
     distances = dict.fromkeys(layers, 0.0)
     for column in _COMPARED:
         last = {

@@ -1,4 +1,5 @@
-"""What of a run an experiment tracker has not received yet, as rows of metrics and as alerts.
+"""The part of a run that an experiment tracker has not received, as rows of metrics and as
+alerts.
 
 The run file is the queue: a tracker that does not answer gets everything later, and nothing is held
 in memory for it. ``gradscope export`` asks once, a run that goes on asks again and again.
@@ -73,7 +74,7 @@ Ending = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What is new, and until where that is."""
+    """New rows and alerts, and the step up to which they go."""
 
     rows: tuple[MetricRow, ...]
     alerts: tuple[Alert, ...]
@@ -99,7 +100,7 @@ class Unsent:
     _optimizers: set[str] = field(default_factory=set)
 
     def read(self, run: RunFile, *, complete: bool = False) -> News:
-        """What is new; the same again until ``sent`` was called.
+        """Return the new rows and alerts; the same again until ``sent`` was called.
 
         Args:
             run: the run.

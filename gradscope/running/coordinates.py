@@ -82,7 +82,7 @@ class CoordinateObserver(Observer):
         self.steps.append(found)
 
     def wants_update(self, step: Step) -> bool:
-        """Whether another forward follows."""
+        """Return True if another forward follows."""
         if step.number + 1 == step.workload.steps:
             return False
         self.optimizer = type(step.optimizer).__name__

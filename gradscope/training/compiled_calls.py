@@ -71,7 +71,7 @@ class CompiledCalls:
         self._listen()
 
     def sample_ended(self) -> None:
-        """From now on tensors are only checked, or not even that."""
+        """Check tensors only, or not even that, from now on."""
         self._sampled = False
         self.step_ended()
         self._listen()

@@ -206,7 +206,7 @@ class CurrentStep:
         self.seconds += perf_counter() - began
 
     def measure_update(self, optimizer: Optimizer) -> bool:
-        """How far the optimizer's step has moved the weights; whether its state tells that."""
+        """Measure the optimizer's step from its state; return True if the state has it."""
         found = LastStep(optimizer).squares()
         if found is not None:
             squares, count = found

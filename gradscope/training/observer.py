@@ -381,7 +381,7 @@ class Observer:
         self._steps.interrupt_rest()
 
     def _probe(self, what: object) -> None:
-        """Before a module or a function is compiled: it is traced with the probes."""
+        """Set the probes before a module or a function is compiled: it is traced with them."""
         assert self._parts.compiled is not None
         self.models.search()
         models = [model.module for model in self.models]
@@ -392,7 +392,7 @@ class Observer:
         self._parts.compiled.observe(models)
 
     def _was_compiled(self) -> None:
-        """With probes the first step can be sampled, whenever the script compiles its model."""
+        """Note a compilation: with probes, the first step can be sampled whenever it happens."""
         if self._parts.compiled is not None:
             self._search()
 

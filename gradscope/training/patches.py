@@ -142,7 +142,7 @@ def _gradients_made(original: Callable[..., Any], observer: TrainingObserver) ->
 
 
 def _listed(inputs: Any) -> Sequence[Any]:
-    """What ``torch.autograd.grad`` was asked for."""
+    """Return the inputs of ``torch.autograd.grad``."""
     if isinstance(inputs, dict):
         return tuple(inputs.values())
     return inputs if isinstance(inputs, tuple | list) else (inputs,)
@@ -216,7 +216,7 @@ def _compiled(original: Callable[..., Any], observer: TrainingObserver) -> Calla
 def _compiled_in_place(
     original: Callable[..., Any], observer: TrainingObserver
 ) -> Callable[..., Any]:
-    """It calls ``torch.compile``, and only then sets what that returns."""
+    """Call ``torch.compile`` first, then set its result."""
 
     @functools.wraps(original)
     def compile(self: nn.Module, *args: Any, **kwargs: Any) -> None:

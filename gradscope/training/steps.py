@@ -300,7 +300,9 @@ class Steps:
             parts.deep.tracer.step_begins()
 
     def _replay_tokens(self) -> None:
-        """What the outputs of this step's calls depend on; the weights are still theirs."""
+        """Find the tokens that outputs of this step's calls depend on, with the weights of these
+        calls.
+        """
         parts, sampler = self._parts, self._parts.sampling.sampler
         if parts.nan_detector is None or parts.tracer.active:
             return

@@ -44,7 +44,7 @@ PageOf = Callable[[RunFile, TrainingRun | None], str]
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """What ``--to`` names: a tracker, and for a collector its address."""
+    """Destination of ``--to``: a tracker, and for a collector its address."""
 
     name: str
     place: str

@@ -1,4 +1,4 @@
-"""Which numbers of a run a tracker gets, each once, and that they are the file's."""
+"""Numbers of a run that a tracker gets, each once, equal to the file's."""
 
 from __future__ import annotations
 

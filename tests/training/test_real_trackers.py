@@ -106,7 +106,7 @@ def history(folder: Path) -> tuple[list[dict[str, Any]], list[Any], list[Any]]:
 
 
 def own(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the script logged, with its steps."""
+    """Return the script's logged rows, with its steps."""
     found = [
         {key: v for key, v in row.items() if not key.startswith(("gradscope/", "_t", "_r"))}
         for row in rows

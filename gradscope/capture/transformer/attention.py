@@ -46,7 +46,7 @@ def of_queries(
     grouped: bool,
     heads: int | None,
 ) -> Measured:
-    """What ``scaled_dot_product_attention`` attends to.
+    """Measure the attention of ``scaled_dot_product_attention``.
 
     Args:
         query: [..., heads, queries, width].
@@ -90,7 +90,7 @@ def of_queries(
 
 
 def of_scores(scores: Tensor, dim: int, heads: int | None) -> Measured:
-    """What a softmax over ``dim`` of the scores attends to.
+    """Measure the attention of a softmax over ``dim`` of the scores.
 
     Args:
         scores: [..., heads, queries, keys], with all masks and biases.
@@ -140,7 +140,7 @@ def _with_heads(tensor: Tensor, heads: int | None) -> Tensor:
 def _sampled(
     batch: Sequence[int], heads: int, queries: int, keys: int
 ) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Which samples, as indices of the leading axes, and which queries of each."""
+    """Choose samples, as indices of the leading axes, and queries of each."""
     total = math.prod(batch)
     rows = max(8, min(ROWS, LOGITS // max(1, heads * keys)))
     places = evenly(queries, max(rows // 4, rows // max(1, total)))

@@ -1,4 +1,4 @@
-"""Which experts a router chose, and how evenly.
+"""The experts that a router chose, and the evenness of its choice.
 
 A routing is a choice of the largest entries along the last axis of a tensor, inside a module that
 holds as many experts as that axis has entries: modules of one class in a list, or a parameter of
@@ -51,7 +51,7 @@ class Routing:
 
 
 class Holders:
-    """Which modules hold experts; each is searched once for a number of them."""
+    """Finds modules that hold experts; each is searched once for a number of them."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[nn.Module, int], tuple[nn.Module, ...] | None] = {}
@@ -79,7 +79,7 @@ def _held(module: nn.Module, count: int) -> Iterator[tuple[nn.Module, ...]]:
 
 
 def is_distribution(scores: Tensor) -> bool:
-    """Whether a softmax or a sigmoid made the scores."""
+    """Return True if a softmax or a sigmoid made the scores."""
     node = scores.grad_fn
     while node is not None and operation(node) in _PASSED:
         node = node.next_functions[0][0] if node.next_functions else None

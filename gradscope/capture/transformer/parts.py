@@ -57,7 +57,7 @@ _BlockCall = tuple[Call, nn.Module, bool | None, str, Tensor]
 
 @dataclass(slots=True)
 class _Taken:
-    """What was measured so far, on the devices."""
+    """Measurements so far, on the devices."""
 
     attention: list[tuple[Call, str, int, Measured]] = field(default_factory=list)
     routings: list[tuple[Call, int, Routing]] = field(default_factory=list)
@@ -275,14 +275,14 @@ def _of_call(args: tuple[Any, ...], kwargs: dict[str, Any], heads: int | None) -
 
 
 def _over_last(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], axes: int) -> bool:
-    """Whether a choice is along the last axis."""
+    """Return True if a choice is along the last axis."""
     place = 2 if name == "topk" else 1
     dim = args[place] if len(args) > place else kwargs.get("dim", -1 if name == "topk" else None)
     return isinstance(dim, int) and dim % axes == axes - 1
 
 
 def _readable(tensor: Tensor) -> bool:
-    """Whether it is a plain tensor with numbers in it."""
+    """Return True for a plain tensor with numbers in it."""
     return (
         type(tensor) in _PLAIN
         and tensor.device.type != "meta"
@@ -293,7 +293,7 @@ def _readable(tensor: Tensor) -> bool:
 
 
 def _measured(call: Call, compute: Callable[[], _Figures]) -> _Figures | None:
-    """What ``compute`` gives; None, with a note, where it fails."""
+    """Return the result of ``compute``; None, with a note, if it fails."""
     try:
         with _without_gradient():
             return compute()

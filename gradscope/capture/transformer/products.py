@@ -1,4 +1,4 @@
-"""Whether scores come from a product of two activations, by the nodes that made them."""
+"""Detection of scores that are a product of two activations, by the nodes that made them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST = 96
 
 
 def is_product(scores: Tensor) -> bool:
-    """Whether these are scores of attention: a matrix product of two tensors, none a parameter.
+    """Return True for scores of attention: a matrix product of two tensors, neither a parameter.
 
     Without a graph, as under ``no_grad``, the answer is no.
     """
@@ -50,7 +50,7 @@ def operation(node: Node) -> str:
 
 
 def _is_parameter(node: Node | None) -> bool:
-    """Whether an operand is a leaf: moved and cast, but not computed."""
+    """Return True if an operand is a leaf: moved and cast, but not computed."""
     while node is not None and operation(node) in _MOVES:
         node = node.next_functions[0][0] if node.next_functions else None
     return node is not None and operation(node) == "AccumulateGrad"

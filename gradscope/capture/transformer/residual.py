@@ -62,7 +62,7 @@ def stream(tensors: Iterable[tuple[str, Tensor]]) -> Tensor | None:
 
 
 def adds_to(output: Tensor, given: Edge | None) -> bool | None:
-    """Whether ``output`` is a sum with the tensor of an edge in it; None without a graph."""
+    """Return True if ``output`` is a sum with the tensor of an edge; None without a graph."""
     if output.grad_fn is None or given is None:
         return None
     waiting = [(output.grad_fn, False)]

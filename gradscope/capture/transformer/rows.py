@@ -1,4 +1,4 @@
-"""Which rows of many are read: some, evenly spaced, the first and the last among them."""
+"""Choice of rows to read among many: evenly spaced, the first and the last among them."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _measured(
 
 
 def _only_sampled(steps: Sequence[TrainingStep]) -> bool:
-    """Whether updates are known of sampled steps alone."""
+    """Return True if updates are known for sampled steps only."""
     others = [step for step in steps if not step.sampled and step.gradient_norm is not None]
     return bool(others) and all(step.update_rms is None for step in others)
 

@@ -46,7 +46,7 @@ def mean(known: Sequence[float]) -> float:
 
 
 def zeros(known: Sequence[float]) -> float:
-    """How many experts have nothing."""
+    """Return the number of experts without a token."""
     return float(sum(one == 0 for one in known))
 
 

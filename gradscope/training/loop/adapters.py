@@ -35,7 +35,7 @@ class Adapters:
     def records(
         self, models: Iterable[Model], places: Callable[[int, str], str | None]
     ) -> Iterator[FrozenAdapters]:
-        """Those of each model that trains in part, and none of whose adapters does."""
+        """Yield partly trained models without a trained adapter."""
         for model in models:
             known = self._of.get(model.id)
             if not known:
@@ -71,7 +71,7 @@ def _pairs(named: dict[str, nn.Parameter]) -> Iterator[tuple[str, tuple[str, str
 
 
 def _fit(first: torch.Tensor, zero: torch.Tensor) -> bool:
-    """Whether the product of the two is a matrix of low rank, and is zero."""
+    """Return True if the product of the two is a matrix of low rank, and is zero."""
     (wide, rank), (inner, narrow) = zero.shape, first.shape
     if inner != rank or 2 * rank > min(wide, narrow) or first is zero or zero.is_meta:
         return False

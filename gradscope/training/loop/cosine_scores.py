@@ -46,7 +46,7 @@ def cosine_scores(root: Node) -> Iterator[tuple[Node, float, int]]:
 
 
 def _is_cosine(product: Node) -> bool:
-    """Whether the rows of the one factor and the columns of the other have the norm 1."""
+    """Return True if the rows of the one factor and the columns of the other have the norm 1."""
     if kind(product) != "MmBackward":
         return False
     kept = saved(product)

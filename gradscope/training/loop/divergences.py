@@ -1,4 +1,4 @@
-"""What ``kl_div`` is given: logarithms of probabilities first, then probabilities."""
+"""Arguments of ``kl_div``: logarithms of probabilities first, then probabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _NEAR = 1e-2
 def divergence_fault(
     given: torch.Tensor, target: torch.Tensor, *, log_target: bool
 ) -> tuple[str, tuple[float, ...]] | None:
-    """Which argument is not what it is taken for, with its least and greatest value."""
+    """Return the argument of the wrong kind, with its least and greatest value; None without
+    one.
+    """
     if given.shape != target.shape or not given.dim() or given.numel() < 2:
         return None
     given, target = given.detach(), target.detach()
@@ -25,7 +27,7 @@ def divergence_fault(
 
 
 def _are_probabilities(values: torch.Tensor) -> bool:
-    """Whether they are no less than 0, differ, and add up to 1 over an axis."""
+    """Return True if the values are at least 0, differ, and add up to 1 over an axis."""
     if not bool((values >= 0).all()) or not bool((values != values.flatten()[0]).any()):
         return False
     axes = (-1, 1) if values.dim() > 1 else (-1,)

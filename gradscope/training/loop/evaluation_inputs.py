@@ -18,7 +18,7 @@ _FEWEST = 64
 
 
 class _Scales:
-    """Of one model."""
+    """Facts on one model."""
 
     def __init__(self) -> None:
         self.shape: tuple[int, ...] = ()  # of a sample
@@ -76,7 +76,7 @@ class EvaluationInputs:
         known.location = known.location or (str(script_line() or "") or None)
 
     def records(self) -> Iterator[LoopInputs]:
-        """What is known of each model that is evaluated."""
+        """Yield the record of each model that is evaluated."""
         for model, one in self._of.items():
             if one.readings:
                 yield LoopInputs(

@@ -229,7 +229,7 @@ class Loop:
         self.optimizer_uses.restoring(optimizer)
 
     def restored(self, optimizer: Optimizer) -> None:
-        """It has been."""
+        """Note that the optimizer's state was loaded."""
         self.optimizer_uses.restored(optimizer)
 
     def scored(self, distribution: object, value: object) -> None:

@@ -38,7 +38,7 @@ class LossPart:
 
 
 def loss_parts(root: Node) -> Iterator[LossPart]:
-    """Those of the loss that a backward begins with."""
+    """Return the parts of the loss that a backward begins with."""
     yield from _divided(root)
     for scores, scale, classes in cosine_scores(root):
         yield LossPart("cosine", "cross_entropy", scores, (scale, float(classes)))

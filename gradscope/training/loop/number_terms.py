@@ -65,7 +65,7 @@ _DEEP = 6
 def _comes_from(
     value: ast.expr, scope: ast.AST, tree: ast.Module, asked: int, before: int, depth: int = 0
 ) -> bool:
-    """Whether an expression is computed from what a line gave, as far as names tell."""
+    """Return True if an expression is computed from a line's result, as far as names show."""
     if _is_at(value, asked):
         return True
     for node in ast.walk(value):
@@ -87,7 +87,7 @@ def _comes_from(
 
 
 def _assignment(name: str, scope: ast.AST, line: int) -> ast.Assign | None:
-    """Where a variable was set, last before a line."""
+    """Return the last assignment of a variable before a line."""
     last: ast.Assign | None = None
     for node in ast.walk(scope):
         if isinstance(node, ast.Assign) and node.lineno < line and len(node.targets) == 1:

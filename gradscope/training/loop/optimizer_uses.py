@@ -90,7 +90,7 @@ class OptimizerUses:
             mine.rate = rate_of(optimizer)
 
     def restored(self, optimizer: Optimizer) -> None:
-        """It has been."""
+        """Note that the optimizer's state was loaded."""
         mine = self._of.get(optimizer)
         if mine is not None:
             mine.restored = mine.rate, rate_of(optimizer)

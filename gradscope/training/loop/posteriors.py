@@ -44,7 +44,7 @@ def posterior(root: Node) -> tuple[Node, tuple[float, ...]] | None:
 
 
 def _element(factor: float, node: Node) -> tuple[float, Node]:
-    """What a sum or a mean is of, and the factor of each element."""
+    """Return the operand of a sum or a mean, and the factor of each element."""
     while True:
         inner = node.next_functions[0][0]
         if kind(node) in _SUMS and inner is not None:

@@ -1,4 +1,4 @@
-"""Which tokens the outputs of a call depend on: earlier ones, later ones."""
+"""Dependence of a call's outputs on tokens: earlier ones, later ones."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _ATTENTION = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Whether outputs depend on later tokens, and on earlier ones; the line of the first
-    operation of attention."""
+    """Dependence of outputs on later and on earlier tokens, with the line of the first attention
+    operation.
+    """
 
     future: bool
     past: bool

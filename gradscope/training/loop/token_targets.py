@@ -1,5 +1,6 @@
-"""How the targets of a loss lie to the tokens that its model was given: copied, the next one, or
-padding that counts."""
+"""Relation of a loss's targets to its model's tokens: copied, the next one, or padding that
+counts.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ _Candidate = tuple[_Call, int, int, tuple[torch.Tensor, torch.Tensor]]
 
 
 class _Targets:
-    """Of one model."""
+    """Facts on one model."""
 
     def __init__(self) -> None:
         self.batches = self.copied = self.following = self.unended = 0
@@ -76,7 +77,7 @@ class TokenTargets:
             self._calls.append(call)
 
     def returned(self, model: int, output: object) -> None:
-        """It has returned this."""
+        """Note a call's output."""
         if self._calls and self._calls[-1].model == model and not self._calls[-1].shapes:
             tensors = find(output, torch.Tensor)
             self._calls[-1].shapes = [
@@ -126,7 +127,7 @@ class TokenTargets:
 
     @property
     def wants_replay(self) -> bool:
-        """Whether it matters which tokens the outputs of a call of this step depend on."""
+        """True if a replay of this step's calls would show which tokens their outputs depend on."""
         return bool(self._calls) and any(map(_is_open, self._of.values()))
 
     def replay(
@@ -158,7 +159,7 @@ class TokenTargets:
                 known.tries = _TRIES
 
     def records(self) -> Iterator[LoopTokens]:
-        """What is known of each model that takes tokens."""
+        """Yield the record of each model that takes tokens."""
         for model, one in self._of.items():
             seen = one.seen
             yield LoopTokens(
@@ -228,7 +229,7 @@ def _agreement(laid: tuple[torch.Tensor, torch.Tensor], ignored: int) -> float:
 
 
 def _is_open(known: _Targets) -> bool:
-    """Whether a replay is to tell what the targets are for."""
+    """Return True if a replay must show the purpose of the targets."""
     asks = known.batches > 0 and known.batches in (known.copied, known.following)
     return asks and known.seen is None and known.tries < _TRIES
 
@@ -251,12 +252,12 @@ def _laid_out(
 
 
 def _gives(call: _Call, count: int) -> bool:
-    """Whether a call returned the scores of all its tokens; or the loss alone."""
+    """Return True if a call returned the scores of all its tokens, or the loss alone."""
     return not call.shapes or any(torch.Size(shape).numel() == count for shape in call.shapes)
 
 
 def _is_target(tokens: torch.Tensor, target: torch.Tensor, call: _Call) -> bool:
-    """Whether these are the targets themselves, which the call was given beside its input."""
+    """Return True if these are the targets, which the call got beside its input."""
     if len(call.tokens) < 2:
         return False
     same = [one for _, one in call.tokens if one.data_ptr() == tokens.data_ptr()]
@@ -314,7 +315,7 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:
-    """Whether it has only zeros and ones, of both some."""
+    """Return True if the tensor has only zeros and ones, and some of both."""
     if not _plain(tensor) or not tensor.numel():
         return False
     ones = tensor == 1

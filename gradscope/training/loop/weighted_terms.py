@@ -1,4 +1,4 @@
-"""What a loss is a sum of, each term with its factor, read off the graph."""
+"""Terms of a loss, each with its factor, read off the graph."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def divisors(root: Node) -> tuple[list[tuple[float, Node]], Node | None]:
 
 
 def count_of(node: Node) -> int:
-    """How many numbers it made; 0 where that is not known."""
+    """Return the number of elements of a node's output; 0 if unknown."""
     shape = shape_of(node)
     return 0 if shape is None else torch.Size(shape).numel()
 
