@@ -172,7 +172,7 @@ def _answers(
 
 
 def _with(report: WhyReport, answers: tuple[Answer, ...]) -> WhyReport:
-    """The report with answers, and the status that they make."""
+    """Return the report with answers and the resulting status."""
     status = report.status
     if report.error is None and any(severity(answer) for answer in answers):
         status = "findings"

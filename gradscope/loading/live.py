@@ -151,7 +151,7 @@ _WANTED: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     ),
     "optimizer": (
         lambda wish: callable(wish) or isinstance(wish, Mapping | Optimizer),
-        "something that takes the parameters and makes an optimizer",
+        "a function from the parameters to an optimizer",
         "write `optimizer=lambda params: torch.optim.SGD(params, lr=0.01)`",
     ),
     "autocast": (

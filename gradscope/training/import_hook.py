@@ -86,7 +86,7 @@ class ImportHook(MetaPathFinder):
         return any(_is_being_imported(self._name, top) for top in sys._current_frames().values())
 
     def _imported(self, spec: ModuleSpec) -> None:
-        """The import of the module has ended, perhaps by an error."""
+        """Note the end of the module's import, perhaps by an error."""
         if spec in self._specs:
             self._specs.remove(spec)
         spec.__class__ = ModuleSpec

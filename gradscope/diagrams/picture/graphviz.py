@@ -162,7 +162,9 @@ def crossed_titles(drawing: Drawing, clock: Clock) -> list[Cluster]:
 
 
 def _crossings(drawing: Drawing, layout: dict[str, object]) -> Iterator[tuple[int, int, int]]:
-    """Each frame with a crossed title: by how many arrows, and by how many on its other side."""
+    """Return for each frame with a crossed title the number of arrows across it, and across its
+    other side.
+    """
     arrows = [list(_points(str(edge["pos"]))) for edge in _list(layout, "edges") if "pos" in edge]
     for frame in _list(layout, "objects"):
         name = str(frame.get("name", ""))

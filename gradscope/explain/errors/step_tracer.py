@@ -216,7 +216,7 @@ class ErrorTracer:
         return Event(name, site, len(self.backwards), self.step, doer, target, full, switch)
 
     def _arriving(self, tensors: list[torch.Tensor]) -> None:
-        """Nodes that no operation was seen to make, and tensors out of an earlier graph."""
+        """Note nodes without a traced operation, and tensors of an earlier graph."""
         for tensor in tensors:
             node = tensor.grad_fn
             if node is None:

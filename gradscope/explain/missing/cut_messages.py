@@ -44,7 +44,7 @@ _SOFT = {
     "topk": "use the values that `topk` returns with the indices",
     "argsort": "use the values that `sort` returns with the indices",
 }
-#: A line that takes a state, and detaches nothing itself.
+#: Lines that read a ``state_dict`` without an explicit ``detach``.
 _STATE = re.compile(r"^(?!.*detach).*state_dict\(")
 _THRESHOLD = "use the scores themselves, or `sigmoid` of them for a soft threshold"
 _CAST = "keep the floating-point values, or copy the gradient past the cast: `x + (q - x).detach()`"

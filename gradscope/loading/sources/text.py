@@ -102,7 +102,7 @@ def _tokenizer(context: Context, place: str) -> Any:
 
 
 def _say_class(name: str, folder: Path, context: Context) -> None:
-    """Note which tokenizer it is where the folder does not say, or names one that there is not."""
+    """Note the tokenizer if the folder names none, or one that does not exist."""
     if not folder.exists():
         return
     named = read_settings(folder / "tokenizer_config.json").get("tokenizer_class")
