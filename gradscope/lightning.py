@@ -33,17 +33,17 @@ class GradscopeCallback(Callback):
         self._stack = ExitStack()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The optimizers are there, and no step yet."""
+        """Begin the run: the optimizers exist, and no step was made."""
         options = {"logger": _LOGGER, **self._options}
         options["quiet"] = options.get("quiet", False) or not trainer.is_global_zero
         self.run = self._stack.enter_context(watch(pl_module, trainer.optimizers, **options))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The last step was made, and the bar of its progress has ended."""
+        """End the run after the last step and the progress bar."""
         self._stack.close()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """The training ends here."""
+        """End the run at an exception."""
         self._stack.__exit__(type(exception), exception, exception.__traceback__)

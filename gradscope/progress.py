@@ -27,7 +27,7 @@ _now: ContextVar[str] = ContextVar("now", default="")
 
 
 def begin(what: str) -> None:
-    """Something begins."""
+    """Report the start of some work."""
     _now.set(what)
     _send()
 
@@ -50,7 +50,7 @@ def within(what: str) -> Iterator[None]:
 
 @contextmanager
 def handled_by(handler: Callable[[Stage], None]) -> Iterator[None]:
-    """Within this, ``handler`` is called at each stage."""
+    """Call ``handler`` at each stage in the block."""
     token = _handler.set(handler)
     try:
         yield

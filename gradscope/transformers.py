@@ -38,7 +38,7 @@ class GradscopeCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """The model and the optimizer are there, and no step yet."""
+        """Begin the run: the model and the optimizer exist, and no step was made."""
         self._stack.close()  # of a training that ended in an exception
         # What wraps the optimizer, as accelerate's, makes no step of its own.
         optimizer = getattr(kwargs.get("optimizer"), "optimizer", kwargs.get("optimizer"))
@@ -53,5 +53,5 @@ class GradscopeCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """The last step was made."""
+        """End the run after the last step."""
         self._stack.close()

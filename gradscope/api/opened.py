@@ -218,7 +218,9 @@ def opened(
 
 @contextmanager
 def live_model_restored(model: nn.Module, mode: str | None) -> Iterator[None]:
-    """The caller's own module in that mode, None for its own; then it is as it was."""
+    """Put the caller's module into that mode in the block (None keeps its own); restore it
+    afterwards.
+    """
     with state_restored(model, weights=False):
         if mode is not None:
             model.train(mode == "train")

@@ -124,7 +124,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _send_events(self) -> None:
-        """https://html.spec.whatwg.org/multipage/server-sent-events.html"""
+        """Send server-sent events:
+        https://html.spec.whatwg.org/multipage/server-sent-events.html
+        """
         self._begin("text/event-stream", {})
         try:
             for text in self.server.texts():
@@ -144,4 +146,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """The command writes nothing for each request."""
+        """Write nothing for a request."""

@@ -70,7 +70,7 @@ class GradientSlot:
         return None if self.note else self._measured
 
     def add(self, gradient: torch.Tensor | None) -> None:
-        """One part; None counts as arrived, and adds nothing."""
+        """Add one part of the gradient; None counts as arrived, and adds nothing."""
         self._arrived += 1
         if gradient is not None:
             before = self._partial
@@ -128,7 +128,9 @@ class GradientHooks:
         return slot
 
     def on_tensor(self, tensor: torch.Tensor, slot: GradientSlot) -> None:
-        """The gradient of ``tensor`` as it is now; a later in-place operation changes nothing."""
+        """Measure the gradient of ``tensor`` at its present version; a later in-place operation
+        changes nothing.
+        """
         if tensor._backward_hooks:
             slot.shareable = False
 
@@ -151,7 +153,7 @@ class GradientHooks:
     def on_node(
         self, node: Node, position: int, slot: GradientSlot, extract: Extract | None = None
     ) -> None:
-        """``grad_inputs[position]`` of ``node``, cut to its region by ``extract``."""
+        """Measure ``grad_inputs[position]`` of ``node``, cut to its region by ``extract``."""
         readers = self._by_node.get(node)
         if readers is None:
             readers = self._by_node[node] = []

@@ -153,7 +153,7 @@ class SavedBytes:
         self._by_call: dict[int, dict[int, int]] = {}
 
     def add(self, tensor: torch.Tensor, call: int) -> None:
-        """``tensor`` is kept by a node that call number ``call`` made; -1 is outside every call."""
+        """Count ``tensor`` as kept by a node of call number ``call``; -1 is outside every call."""
         for part in dense_parts(tensor):
             key = storage_key(part)
             if key not in self._excluded and not is_python_number(part):

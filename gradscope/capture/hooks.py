@@ -190,7 +190,7 @@ def hook_calls(
 
 @contextmanager
 def changed(module: nn.Module, change: Callable[[Any], Any]) -> Iterator[None]:
-    """Each call of ``module`` gives ``change(output)`` instead of its output, until leaving."""
+    """Replace the output of each call of ``module`` by ``change(output)`` in the block."""
 
     def after(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
         return change(output)

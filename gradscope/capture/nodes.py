@@ -69,7 +69,7 @@ def upstream(node: Node) -> list[Node]:
 
 @contextmanager
 def stacks_recorded() -> Iterator[None]:
-    """Every node that is made in the block remembers the Python stack that made it."""
+    """Keep the Python stack of every node that is made in the block."""
     before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     # Not by its class: reading that warns.
     torch.set_anomaly_enabled(True, before[0] and before[1])

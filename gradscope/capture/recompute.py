@@ -87,11 +87,11 @@ class Recomputation:
         self._spans: list[tuple[int, Span]] = []
 
     def note_ungraphed(self, call: Call) -> None:
-        """A call that runs while gradients are disabled: perhaps a checkpoint's first pass."""
+        """Note a call without gradients: perhaps a checkpoint's first pass."""
         insort(self._ungraphed, (sequence_number(), call), key=lambda entry: entry[0])
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A module is entered inside backward."""
+        """Note the entry of a module inside backward."""
         original = self._match(module)
         if original is None:
             return
@@ -132,7 +132,7 @@ class Recomputation:
         return None
 
     def leave(self, module: nn.Module, output: Any) -> None:
-        """A module returns inside backward."""
+        """Note the return of a module inside backward."""
         if not self._open or self._open[-1].original.module is not module:
             return
         repeated = self._open.pop()
@@ -161,7 +161,9 @@ class Recomputation:
             self._assign_input_slots([edge_of(tensor) for _, tensor in roots], repeated.start)
 
     def _note_views(self, repeated: _Recomputed) -> None:
-        """An input that was written to through a view: its node is gone, and so is its gradient."""
+        """Note inputs that were written to through a view: their node and their gradient are
+        lost.
+        """
         for observed, tensor, before in repeated.arguments:
             if tensor._is_view() and version(tensor) != before:
                 observed.slot = self._gradient_hooks.slot()

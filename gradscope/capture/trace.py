@@ -133,7 +133,7 @@ class Trace:
         return tuple(_sorted(complete) if self._inner else complete)
 
     def _remeasure_leaves(self) -> None:
-        """A leaf that several backwards reached: a checkpoint's own and the one around it."""
+        """Measure again leaves that several backwards reached: a checkpoint's and the outer one."""
         for node, number in self._numbers.items():
             if self._gradients[number].times > 1 and isinstance(node, LEAF):
                 gradient = node.variable.grad

@@ -183,7 +183,7 @@ def _graph() -> int:
 
 
 def _look(probe: Probe, value: Any, path: str) -> None:
-    """The operator sees each tensor in plain containers."""
+    """Pass each tensor in plain containers to the operator."""
     kind = type(value)
     if kind is Tensor or kind is nn.Parameter:
         _OPERATOR(value, probe.tensor, probe.forward, path, INPUT + _graph())

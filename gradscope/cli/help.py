@@ -85,7 +85,7 @@ class Group(TyperGroup):
 
 
 def print_examples(examples: Iterable[Example]) -> None:
-    """Command lines to copy: each on its own line, which nothing breaks."""
+    """Print command lines to copy, each on an unbroken line."""
     from rich.console import Console
     from rich.text import Text
 

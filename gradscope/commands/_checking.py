@@ -157,7 +157,7 @@ def check_all(wanted: Sequence[Candidate], options: CheckOptions) -> Checked:
 
 
 def _unread(one: Candidate, checked: Checked) -> None:
-    """A model whose config holds mistakes: nothing of it could be run."""
+    """Note a model whose config has mistakes, so that nothing could run."""
     assert one.error is not None
     checked.wrong += [p for p in one.error.problems if p not in checked.wrong]
     file = os.path.normpath(one.name) if is_file(one.name) else None
@@ -198,7 +198,7 @@ def _check(config: configs.LoadedConfig, options: CheckOptions, checked: Checked
 
 
 def _show(error: GradscopeError, options: CheckOptions) -> None:
-    """The traceback at once, where it is wanted: kept, it would keep the model's tensors too."""
+    """Print the traceback now, if requested: to keep it would keep the model's tensors too."""
     if options.debug:
         traceback.print_exception(error)
 

@@ -171,7 +171,9 @@ def importing_torch() -> Iterator[None]:
 
 
 def _unfreeze() -> None:
-    """Triton, which torchvision imports, calls all that is not freed at the end a leak."""
+    """Unfreeze the garbage collector's objects: Triton reports those not freed at the end as
+    leaks.
+    """
     if "triton" in sys.modules:
         gc.unfreeze()
 

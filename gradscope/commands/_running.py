@@ -98,7 +98,7 @@ def keep_stdout_clean() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _streams_open() -> Iterator[None]:
-    """Python's own streams, where the user's code closes them or puts nothing in their place."""
+    """Replace Python's standard streams that the user's code closes or removes."""
     before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     try:
         yield
@@ -217,7 +217,7 @@ def _interrupt(thread: int) -> None:
 
 
 def _end(words: str) -> None:
-    """The process ends here and now: nothing is being written while a model runs."""
+    """End the process at once: no file is written while a model runs."""
     if sys.__stderr__ is not None:
         print(visible(words), file=sys.__stderr__, flush=True)
     os._exit(Interrupted.exit_code)
@@ -229,7 +229,7 @@ PATIENCE = 2.0
 
 @contextmanager
 def running(timeout: float | None, *, shown: bool = True) -> Iterator[None]:
-    """Within this a model is loaded and runs; ``shown`` is whether progress may show.
+    """Load and run a model in the block; ``shown`` is True if progress may show.
 
     Raises:
         OptionError: the timeout is no time.
@@ -273,7 +273,7 @@ class _Line:
         self._closed = False
 
     def update(self, stage: Stage) -> None:
-        """Remember, and draw where drawing has begun."""
+        """Remember the stage, and draw if the line is shown."""
         with self._lock:
             fresh = stage.words != self._stage.words
             self._stage = stage

@@ -60,7 +60,7 @@ def check_output(path: Path | None, *, force: bool = False) -> None:
 
 
 def say(notice: str) -> None:
-    """A word beside the result, which goes to standard output."""
+    """Print a line beside the result, which goes to standard output."""
     print(visible(f"note: {notice}"), file=sys.stderr)
 
 

@@ -141,7 +141,7 @@ def run(
 
 
 def _draw(report: LeaksReport, path: Path, *, force: bool) -> None:
-    """The dependency maps as a picture, or as a page with the verdicts."""
+    """Draw the dependency maps as a picture, or as a page with the verdicts."""
     if path.suffix.lower() == ".html":
         view = TextView(width=None, color=False)
         write_output(plugins.load(ROOM, "html").render(report, view), path, force=force)

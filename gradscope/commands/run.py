@@ -51,7 +51,7 @@ class Restart:
     command: tuple[str, ...]
 
     def __call__(self) -> None:
-        """Become that process."""
+        """Replace this process by the command."""
         try:
             os.execv(self.command[0], self.command)
         except OSError as error:

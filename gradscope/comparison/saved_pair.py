@@ -233,7 +233,7 @@ def _reordered(a: SavedRun, b: SavedRun, accuracy: Accuracy) -> bool:
 def _refuse_strangers(
     a: SavedRun, b: SavedRun, calls: Mapping[CallKey, CallKey], parameters: Mapping[str, str]
 ) -> None:
-    """Two models are no port of each other because a shape is found in both."""
+    """Refuse two models that share only a shape."""
     for one in (a, b):
         if not one.alike and not one.shapes:
             raise OptionError(

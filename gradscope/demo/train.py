@@ -153,7 +153,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def write_digits(folder: Path, split: Split) -> None:
-    """The first held-out digit of each class, as 28×28 greyscale PNG."""
+    """Write the first held-out digit of each class, as 28×28 greyscale PNG."""
     (folder / "digits").mkdir(parents=True, exist_ok=True)
     for path, label in DIGITS:
         image = split.held_images[int((split.held_labels == label).nonzero()[0])]

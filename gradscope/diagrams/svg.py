@@ -44,7 +44,7 @@ def _titles(drawing: Drawing) -> dict[str, dict[str, str]]:
 
 
 def _describe(root: ET.Element, drawing: Drawing) -> None:
-    """A name and a description of the drawing, which assistive software reads first."""
+    """Add a name and a description of the drawing, which assistive software reads first."""
     root.set("role", "graphics-document")
     root.set("aria-roledescription", "graph")
     root.set("aria-label", drawing.title)

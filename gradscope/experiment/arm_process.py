@@ -87,7 +87,7 @@ class ArmProcess:
         file.install(self.patches, self.notes, self.arm.factor)
 
     def _keep_saves_inside(self, torch: Any) -> None:
-        """``torch.save`` opens its file in C++, where Python does not see it."""
+        """Patch ``torch.save``, which opens its file in C++, invisible to Python."""
         save, check = torch.save, self._writes.check
 
         def checked_save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:

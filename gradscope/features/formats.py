@@ -14,7 +14,9 @@ from gradscope.plugins import Format
 
 
 def _csv(features: FeatureArray, path: Path) -> None:
-    """A row for each picture in full precision: columns ``image``, ``class``, ``0``, ``1``, …"""
+    """Write a row for each picture in full precision: columns ``image``, ``class``, ``0``,
+    ``1``, …
+    """
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["image", "class", *range(features.values.shape[1])])
@@ -24,7 +26,7 @@ def _csv(features: FeatureArray, path: Path) -> None:
 
 
 def _npz(features: FeatureArray, path: Path) -> None:
-    """NumPy's arrays by name, which `numpy.load` reads without pickle.
+    """Write NumPy's arrays by name, which `numpy.load` reads without pickle.
 
     ``features`` [N, D], ``images`` and ``labels`` [N]; ``layer``, ``model`` and ``pooling``.
     """
@@ -41,7 +43,7 @@ def _npz(features: FeatureArray, path: Path) -> None:
 
 
 def _safetensors(features: FeatureArray, path: Path) -> None:
-    """A tensor ``features`` [N, D]; names and classes are JSON lists in the metadata."""
+    """Write a tensor ``features`` [N, D]; names and classes are JSON lists in the metadata."""
     metadata = {
         "images": json.dumps(features.names),
         "labels": json.dumps(features.labels),

@@ -115,7 +115,9 @@ def bar_height(size: int) -> int:
 
 
 def draw_bar(canvas: Image.Image, at: tuple[int, int], width: int, scale: Scale, size: int) -> None:
-    """A colour bar with the numbers of both ends below it, and 0 in the middle of a signed one."""
+    """Draw a colour bar with the numbers of both ends below it, and 0 in the middle of a signed
+    one.
+    """
     x, y = at
     colors = table(scale.signed, scale.colormap)[
         np.linspace(0, STEPS - 1, width).round().astype(int)

@@ -283,7 +283,7 @@ def _hatch(size: tuple[int, int]) -> Image.Image:
 
 
 def _outline(canvas: Image.Image, places: Iterable[tuple[float, float]], times: int) -> None:
-    """Around places of the photograph: black and white, to stand out from any picture."""
+    """Draw a black and white line around places of the photograph, visible on any picture."""
     thick = max(1, round(max(canvas.size) / 600))
     draw = ImageDraw.Draw(canvas)
     corners = [
@@ -295,7 +295,7 @@ def _outline(canvas: Image.Image, places: Iterable[tuple[float, float]], times: 
 
 
 def _mark(canvas: Image.Image, geometry: Geometry, pixel: tuple[int, int], times: int) -> None:
-    """A ring around a pixel of the model's input: black and white, as the outline is."""
+    """Draw a black and white ring around a pixel of the model's input."""
     row, column = pixel
     x, y = (place * times for place in geometry.to_photo(column + 0.5, row + 0.5))
     size = max(canvas.size)

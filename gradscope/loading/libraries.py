@@ -71,7 +71,7 @@ def mismatch(error: BaseException) -> Problem | None:
 
 @contextmanager
 def hub(seconds: float = 5.0) -> Iterator[None]:
-    """Within this, Hugging Face's hub is asked only if it answers; else its cache alone.
+    """Query Hugging Face's hub in the block only if it answers; else use its cache alone.
 
     Left to itself its client tries for half a minute per file where there is no network.
     """

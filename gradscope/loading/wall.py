@@ -303,7 +303,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
 
 @functools.cache
 def _listen() -> None:
-    """Once in a process: no audit hook can be taken away again."""
+    """Install the audit hook once per process: it cannot be removed."""
     sys.addaudithook(_hook)
 
 

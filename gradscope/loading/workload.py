@@ -226,7 +226,7 @@ def build_model(
 
 
 def _check_names(loaded: LoadedConfig, targets: Targets) -> None:
-    """All names at once that are refused or unknown, before anything is built."""
+    """Report all refused or unknown names at once, before anything is built."""
     problems: list[Problem] = []
     try:
         specs.faults(loaded.config.model, targets)

@@ -171,7 +171,7 @@ class _Parts:
         return bool(_square(off) <= bound**2 * self.squares[parameter].sum())
 
     def add(self, parameter: nn.Parameter, samples: slice, parts: torch.Tensor) -> None:
-        """Parts of some samples, [samples, *shape]."""
+        """Add the parts of some samples, [samples, *shape]."""
         wide = parts.detach().reshape(parts.shape[0], -1).double()
         self.squares[parameter][samples] = (wide * wide).sum(1)
         self.products[parameter][samples] = wide @ self.full[parameter].reshape(-1).double()
@@ -232,7 +232,7 @@ class _Calls:
             self.found.append(_Pending(module, given.detach(), given._version, edge))
 
     def returned(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        """The gradient of the output of each call; None where no loss depends on it."""
+        """Note the gradient of each call's output; None if no loss depends on it."""
         for pending, gradient in zip(self.found, gradients, strict=True):
             if gradient is not None:
                 pending.call = LayerCall(
@@ -335,7 +335,7 @@ def _confirmed(by_hooks: list[nn.Parameter], parts: _Parts, heads: _Heads) -> li
 def _row_by_row(
     parameters: Sequence[nn.Parameter], parts: _Parts, heads: _Heads, sample: int
 ) -> None:
-    """The parts of one sample, from its row of the output."""
+    """Add the parts of one sample, from its row of the output."""
     found = _from_row(parameters, heads, sample)
     for parameter, gradient in zip(parameters, found, strict=True):
         if gradient is not None:

@@ -27,7 +27,7 @@ class Block:
     squares: float
 
     def add(self, step: int, value: float) -> None:
-        """One step more (Welford)."""
+        """Add one step (Welford)."""
         self.last, self.count = step, self.count + 1
         before = value - self.mean
         self.mean += before / self.count
@@ -86,7 +86,7 @@ class Blocks:
         self._first = 0.0
 
     def add(self, step: int, loss: float | None) -> None:
-        """A loss into its block; a block that is full changes the course."""
+        """Add a loss to its block; a full block changes the course."""
         if loss is None or not -_LARGEST < loss < _LARGEST:
             return
         blocks = self._blocks

@@ -29,7 +29,7 @@ class Depth:
         self._last = ""
 
     def add(self, history: SampleHistory) -> None:
-        """One sample more."""
+        """Add one sample."""
         sizes = _sizes(history)
         if not any(sizes.values()):
             return

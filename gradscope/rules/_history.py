@@ -56,7 +56,7 @@ class StepHistory:
         self._look(self.now, None)
 
     def add(self, step: TrainingStep, *, alone: bool = True) -> None:
-        """The next step becomes current; the one before it becomes history."""
+        """Add the next step; the current one becomes history."""
         before, self.now = self.now, step
         self.count += 1
         self.alone = alone
@@ -83,7 +83,7 @@ class StepHistory:
             self._scaled(before.loss_scale, step.loss_scale)
 
     def skip(self, step: TrainingStep) -> None:
-        """A gradient scaler skipped a step: only the number and the loss scale of it count."""
+        """Add a step that a gradient scaler skipped: only its number and loss scale count."""
         self._scaled(self.now.loss_scale, step.loss_scale)
         self.now = replace(self.now, step=step.step, loss_scale=step.loss_scale)
 
@@ -150,7 +150,7 @@ class SampleHistory:
         self._known: dict[str, ParameterHistory] = {}
 
     def add(self, sample: StepSample) -> None:
-        """The next sample becomes current; the one before it becomes history."""
+        """Add the next sample; the current one becomes history."""
         if self.now is not None:
             for weight in self.weights.values():
                 weight.settle(self.now.step)

@@ -56,7 +56,9 @@ class Seen:
         self._read = attrgetter(*self._metrics)
 
     def add_step(self, step: TrainingStep) -> None:
-        """A step was recorded. It is called in every one: no frame of Python's for each metric."""
+        """Add a recorded step. Called in every one: no frame of Python's for each metric. It is
+        called in every one: no frame of Python's for each metric.
+        """
         optimizer = step.optimizer
         if step.optimizer_step > self._made.get(optimizer, 0):
             self._made[optimizer] = step.optimizer_step
@@ -64,7 +66,7 @@ class Seen:
         self._steps[optimizer, len(step.summed_losses), there] += 1
 
     def add_sample(self, step: int, model: int, optimizer: str) -> None:
-        """A model was sampled in this step, which that optimizer made."""
+        """Add a sample of a model in this step of that optimizer."""
         self._samples[model, optimizer] += 1
         self._first = self._first or step == 1
 

@@ -34,7 +34,7 @@ class NormHistory:
         self._past: dict[int, deque[ParameterNorms]] = {}
 
     def add(self, norms: Sequence[tuple[tuple[str, ...], ParameterNorms]]) -> None:
-        """The norms of the next step, with their names; those of the one before are history."""
+        """Add the norms of the next step, with their names; the earlier ones become history."""
         for _, record in self._now:
             past = self._past.pop(record.names, None)
             self._past[record.names] = past = deque(maxlen=KEPT) if past is None else past

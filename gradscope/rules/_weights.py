@@ -25,7 +25,7 @@ class Weights:
         self._since = self._now = 0
 
     def add(self, history: SampleHistory) -> None:
-        """One sample more."""
+        """Add one sample."""
         assert history.now is not None
         weights = list(history.weights.values())
         ratio = middle(w.now.update_ratio for w in weights if w.now.update_ratio is not None)

@@ -93,7 +93,7 @@ def _unwritable(path: Path, reason: str) -> OptionError:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of a transaction, or nothing."""
+    """Write all of a transaction, or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -133,7 +133,7 @@ class Batch:
                 self._append(rows.PLAIN[kind], rows.columns(kind), rows.plain_row(record))
 
     def _withdraw(self, key: rows.Value) -> None:
-        """A finding no longer holds, whether it was written before or waits to be."""
+        """Withdraw a finding, whether written or waiting."""
         waiting = self._rows.get(("finding", rows.FINDING), [])
         waiting[:] = [row for row in waiting if row[0] != key]
         self._withdrawn.append((key,))

@@ -74,7 +74,7 @@ class RunFile:
         return run
 
     def _number_models(self) -> None:
-        """A model has one number in all files: the one that it has in the first."""
+        """Give each model one number in all files: its number in the first."""
         known = self._first.models
         for file in self.files[1:]:
             if _names(file.models) != _names(known):

@@ -76,7 +76,7 @@ class KeptNorms:
         self._rows: dict[int, tuple[int, int, int]] = {}  # how many, the last number, bytes
 
     def note(self, record: ParameterNorms) -> None:
-        """A row that is written."""
+        """Note a written row."""
         count, _, size = self._rows.get(record.names, (0, 0, 0))
         self._rows[record.names] = count + 1, record.number, size + record.size
         self.size += record.size
@@ -112,7 +112,7 @@ class Kept:
         self._findings: dict[object, set[int]] = {}
 
     def note(self, record: TrainingRecord | TrainingRun) -> None:
-        """A record that is written."""
+        """Note a written record."""
         match record:
             case TrainingStep():
                 self.rows += 1

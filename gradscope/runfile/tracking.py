@@ -150,7 +150,7 @@ class Unsent:
         )
 
     def sent(self, news: News) -> None:
-        """The tracker has it."""
+        """Note that the tracker has received the news."""
         self._step, self._sampled = news.step, news.sampled
         self._alerted |= news.keys
 

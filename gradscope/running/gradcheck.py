@@ -216,7 +216,7 @@ class _Function:
 
 @contextmanager
 def _moved(leaves: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
-    """Leaves with other numbers in them, each so far from its own; then its own again."""
+    """Give leaves other numbers in the block, each at a given distance; then restore them."""
     found = [leaf.detach().clone() for leaf, _ in leaves]
     for leaf, distance in leaves:
         leaf.data.add_(distance)

@@ -17,7 +17,7 @@ from gradscope.running.rerun import rerun
 
 
 def hand_batch(a: Workload, b: Workload) -> None:
-    """B is called with A's first batch, in its own dtype and on its own device."""
+    """Call B with A's first batch, in B's dtype and on its device."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         own = tensor.dtype == a.dtype and tensor.is_floating_point()
@@ -47,7 +47,7 @@ def equal_parameters(a: Workload, b: Workload, names: Mapping[str, str]) -> tupl
 
 @torch.no_grad()
 def hand_weights(a: Workload, b: Workload, names: Mapping[str, str]) -> None:
-    """B's parameters and buffers become A's; ``names`` has A's parameters by B's."""
+    """Copy A's parameters and buffers to B; ``names`` has A's parameters by B's."""
     ours, theirs = dict(first_names(a.model)), dict(first_names(b.model))
     for name, known in names.items():
         theirs[name].copy_(ours[known])

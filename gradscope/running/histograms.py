@@ -73,7 +73,7 @@ class _Output:
     gradient: torch.Tensor | None = None
 
     def add(self, gradient: torch.Tensor | None) -> None:
-        """Gradients of several backwards add up."""
+        """Add a gradient: those of several backwards sum up."""
         if gradient is not None:
             gradient = gradient.detach()
             self.gradient = gradient.clone() if self.gradient is None else self.gradient + gradient

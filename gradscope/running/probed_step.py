@@ -93,7 +93,7 @@ class ProbePoints:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """ProbePoints are there until the block ends."""
+        """Install the probe points until the block ends."""
         modules = [m for m in self._names if not isinstance(m, torch.jit.ScriptModule)]
         with hooked(modules, self._before, self._after):
             yield

@@ -285,7 +285,7 @@ class _Calls:
         self._given: dict[ModuleCall, list[tuple[torch.Tensor, int]]] = {}
 
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """A call begins."""
+        """Note the start of a call."""
         around = self._calls.innermost()
         call = self._calls.begin(module)
         if call.recomputed:

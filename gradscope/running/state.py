@@ -85,7 +85,7 @@ def gradients_restored(leaves: list[torch.Tensor]) -> Iterator[None]:
 
 @contextmanager
 def random_state_restored(devices: set[torch.device]) -> Iterator[None]:
-    """Python's, NumPy's and PyTorch's random states as they were, after the block."""
+    """Restore Python's, NumPy's and PyTorch's random states after the block."""
     python_state = random.getstate()
     # Not imported for this: a program that did not load NumPy has no NumPy state to keep.
     numpy_random: Any = getattr(sys.modules.get("numpy"), "random", None)
@@ -118,7 +118,7 @@ def run_eagerly() -> Iterator[None]:
 
 @contextmanager
 def deeper_recursion() -> Iterator[None]:
-    """Room for the frame that a hook adds to each level of a deeply nested model."""
+    """Raise the recursion limit for the frames that hooks add to a deeply nested model."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(limit + limit // 2)
     try:
@@ -129,7 +129,7 @@ def deeper_recursion() -> Iterator[None]:
 
 @contextmanager
 def post_accumulate_hooks_disabled(model: nn.Module) -> Iterator[None]:
-    """No hook of ``register_post_accumulate_grad_hook`` is called inside the block.
+    """Disable hooks of ``register_post_accumulate_grad_hook`` in the block.
 
     Such a hook cannot change a gradient on its way. It may count, log, or step an optimizer, which
     a full sample must not make it do again.
@@ -317,7 +317,7 @@ _SWITCHES: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
 
 @contextmanager
 def switches_restored() -> Iterator[None]:
-    """PyTorch's settings are after the block as they were; inside it, gradients are recorded.
+    """Restore PyTorch's settings after the block; enable gradients inside it.
 
     Also if the caller has disabled them, since the call needs gradients.
     """

@@ -84,7 +84,7 @@ class Observer:
         return nullcontext()
 
     def after_backward(self, step: Step) -> None:
-        """All backwards are done, and the graph is released."""
+        """Called after all backwards, with the graph released."""
 
     def wants_update(self, step: Step) -> bool:
         """Return True if the optimizer, if there is one, makes its step."""
@@ -95,7 +95,9 @@ class Observer:
         return nullcontext()
 
     def after_run(self, workload: Workload) -> None:
-        """The last step ended or raised. Nothing is put back yet."""
+        """Called after the last step ended or raised, before anything is restored. Nothing is put
+        back yet.
+        """
 
     def executing(self) -> list[Call]:
         """The calls that had not returned when the run stopped, outermost first."""
@@ -217,7 +219,9 @@ class Step:
                 _backward(root, self.workload)
 
     def update(self) -> None:
-        """The optimizer's step on the gradients that there are; one that wants the loss gets it."""
+        """Run the optimizer's step on the present gradients, with a closure if it needs the
+        loss.
+        """
         assert self.optimizer is not None
         closure = inspect.signature(self.optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
@@ -348,13 +352,13 @@ def cloned_batch(batch: Batch) -> Batch:
 
 
 def zero_gradients(model: nn.Module) -> None:
-    """No parameter has a gradient."""
+    """Set the gradient of every parameter to None."""
     for parameter in model.parameters():
         parameter.grad = None
 
 
 def _backward(root: GraphRoot, workload: Workload) -> None:
-    """One backward, with the external gradient in the loss's own dtype, device and shape."""
+    """Run one backward, with the external gradient in the loss's dtype, device and shape."""
     if isinstance(root, GradientEdge):
         head = root.node._input_metadata[root.output_nr]
         # As the sum of the output would send it.

@@ -124,7 +124,7 @@ class ModelInputs:
 
 @contextmanager
 def frozen(model: nn.Module, seed: int) -> Iterator[None]:
-    """No parameter requires a gradient, dropout is seeded; on leaving the model is as before.
+    """Freeze all parameters and seed dropout in the block; restore the model afterwards.
 
     The mode stays the caller's. A model left in training mode gets its buffers (running means)
     back too.

@@ -161,7 +161,7 @@ class CauseTracer:
         gradients: Sequence[torch.Tensor],
         leaves: Sequence[torch.Tensor],
     ) -> None:
-        """A loss is there, with its graph; of ``leaves`` there is none."""
+        """Note the start of a backward from a loss with its graph."""
         try:
             for of_missing in self._missing:
                 of_missing.losses += [of_missing.trace.value_of(root) for root in (*roots, *leaves)]

@@ -66,7 +66,7 @@ class CompiledCalls:
         self._listen()
 
     def sample_begins(self) -> None:
-        """Every tensor is measured from now on."""
+        """Measure every tensor from now on."""
         self._events, self._taken, self._sampled = [], {}, True
         self._listen()
 

@@ -42,7 +42,7 @@ class LossScales:
         self._known: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
 
     def add(self, losses: object, scale: torch.Tensor) -> None:
-        """A scaler made this loss of another, or all losses in this container."""
+        """Note a loss that a scaler made of another, or of all in this container."""
         self._known = [one for one in self._known if one[0]() is not None][-_MOST_SCALED:]
         for _, loss in find(losses, torch.Tensor):
             self._known.append((weakref.ref(loss), scale))
@@ -109,7 +109,7 @@ class CurrentStep:
     _late: bool = False  # whether they may have been clipped by then
 
     def add_loss(self, loss: float | None, scale: float | None, *, anew: bool = False) -> None:
-        """A backward begins with it; of several scales in a step the last holds.
+        """Note the loss of a backward; of several scales in a step the last counts.
 
         Args:
             loss: its value; None where it is not one number.
@@ -139,16 +139,16 @@ class CurrentStep:
         return None if found is None else found / self.divisor
 
     def closure_returned(self) -> None:
-        """The optimizer called its closure, and may call it again."""
+        """Note the return of the optimizer's closure, which it may call again."""
         if self.end is None:
             self.end = len(self.losses)
 
     def add_batch(self, size: int) -> None:
-        """A model is called on so many samples."""
+        """Note the number of samples of a model's call."""
         self.batch = (self.batch or 0) + size
 
     def loss_is(self, kind: str) -> None:
-        """The loss was "nan" or "inf"."""
+        """Note a loss of "nan" or "inf"."""
         if self.nonfinite is None:
             self.nonfinite, self.in_loss = kind, True
 
@@ -173,7 +173,8 @@ class CurrentStep:
         return self._read_after == self.backwards
 
     def measure(self, parameters: Sequence[nn.Parameter], optimizer: str) -> None:
-        """The norms of these parameters' gradients, as read and as the optimizer gets them now.
+        """Measure the norms of these parameters' gradients, as read and as the optimizer gets
+        them.
 
         A norm that was read late is not the norm before clipping.
         """
@@ -197,7 +198,7 @@ class CurrentStep:
         self.seconds += perf_counter() - began
 
     def measure_values(self, parameters: Sequence[nn.Parameter]) -> None:
-        """The norms of the parameters themselves, once in a step: an update moves them."""
+        """Measure the norms of the parameters, once in a step: an update moves them."""
         began = perf_counter()
         values = self.values
         new = [p for p in parameters if p not in values and is_plain_or_spread(p)]
@@ -214,7 +215,7 @@ class CurrentStep:
         return found is not None
 
     def measure_all(self) -> None:
-        """The norms of all gradients that were read, where no optimizer takes them."""
+        """Measure the norms of all gradients that were read, if no optimizer takes them."""
         norms = self.gradients.norms
         self.gradient_norm = self.clipped_norm = math.hypot(*norms.values()) if norms else None
         self.left = self.got = norms
@@ -259,7 +260,9 @@ class CurrentStep:
         )
 
     def begin(self, held: Collection[nn.Parameter] | None = None) -> None:
-        """The next one; gradients of parameters that were not ``held`` wait for their optimizer."""
+        """Begin the next step; gradients of parameters that were not ``held`` wait for their
+        optimizer.
+        """
         if self.gradients.norms:
             self.gradients = Gradients() if held is None else self.gradients.after_step_of(held)
         self.gradient_norm = self.clipped_norm = self.update_rms = None

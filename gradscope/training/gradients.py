@@ -30,8 +30,9 @@ class Gradients:
     _multiplied: list[tuple[frozenset[int], int]] = field(default_factory=list)
 
     def multiplied(self, parameters: Iterable[torch.Tensor], writes: int) -> None:
-        """All gradients of these are multiplied by one number, which PyTorch counts as so many
-        writes to each: one of a clip, none of a gradient scaler."""
+        """Note a multiplication of these gradients by one number, with PyTorch's count of writes to
+        each: one for a clip, none for a gradient scaler.
+        """
         if self.norms:
             self._multiplied.append((frozenset(map(id, parameters)), writes))
 

@@ -115,7 +115,9 @@ def _main_module() -> ModuleType:
 
 
 def _show_from(code: CodeType | None) -> None:
-    """The traceback that ends the process begins in the script; without code it has no frames."""
+    """Let the traceback that ends the process begin in the script; without code it has no
+    frames.
+    """
     shown = sys.excepthook
 
     def excepthook(

@@ -62,7 +62,7 @@ class LeakCheck:
         self._done = False
 
     def called(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A model is called, with gradients."""
+        """Note a call of a model with gradients."""
         if not self._done and model.id not in self._inputs:
             self._inputs[model.id] = _kept(args, kwargs)
 

@@ -64,7 +64,7 @@ class Limit:
 
     @contextlib.contextmanager
     def interrupting(self, grace: float = GRACE) -> Iterator[None]:
-        """Within this, the thread that runs is interrupted where its time is long over.
+        """Interrupt the running thread in the block if its time is long over.
 
         It comes to no step then: it loads data, or waits.
         """

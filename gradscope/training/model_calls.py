@@ -92,7 +92,7 @@ class ModelCalls:
             self._nan_detector.call_began(model.name, module, args, kwargs)
 
     def _given(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The part of a call that is compared with the calls of other processes."""
+        """Note the part of a call that is compared with calls of other processes."""
         if model.batch_first is None:
             model.batch_first = batch_comes_first(model.module)
         size = batch_size(args, kwargs) if model.batch_first else None

@@ -152,7 +152,7 @@ class Models:
         return any(model.stage is not None for model in new)
 
     def forget_hooks(self) -> None:
-        """Compiled models may have changed: search again."""
+        """Search again: compiled models may have changed."""
         self._found = list(self)
         self.stale = True
 

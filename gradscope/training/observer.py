@@ -410,7 +410,7 @@ class Observer:
     # ---------------------------------------------------------------- models
 
     def _held_others(self, known: ObservedOptimizer) -> None:
-        """An optimizer holds other parameters than before: they may be of a model not yet found."""
+        """Search for the models of an optimizer's new parameters."""
         mine = {p for model in self.models for p in model.module.parameters()}
         if not known.held <= mine:
             self._search()

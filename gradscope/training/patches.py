@@ -149,7 +149,7 @@ def _listed(inputs: Any) -> Sequence[Any]:
 
 
 def _when_ended(root: Root, observer: TrainingObserver) -> None:
-    """The engine takes callbacks for the end of a backward only from inside of it."""
+    """Call back at the end of a backward: the engine takes such calls only from inside it."""
     engine: Any = torch.autograd.Variable._execution_engine
     node = root.node if isinstance(root, GradientEdge) else root.grad_fn
     assert node is not None

@@ -91,7 +91,7 @@ class Schedule:
         return 1 / 2 if self.processes > 1 else 3 / 4
 
     def ended(self, seconds: float, *, sampled: bool, own: float) -> None:
-        """A step has ended.
+        """Note the end of a step.
 
         Args:
             seconds: since the step before it ended.

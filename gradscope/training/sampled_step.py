@@ -89,7 +89,7 @@ class SampledStep:
     def backward_begins(
         self, roots: Sequence[torch.Tensor | GradientEdge], *, lines: bool = False
     ) -> None:
-        """Every gradient that this backward will bring is assigned to its call.
+        """Assign every gradient that this backward will bring to its call.
 
         Args:
             lines: whether the nodes have the stacks that made them, and their lines are wanted.
@@ -110,13 +110,15 @@ class SampledStep:
                     entry.inputs.append(digest)
 
     def backward_ended(self) -> None:
-        """The gradients as backward left them, before anybody clips them."""
+        """Read the gradients after backward, before the script clips them."""
         for entry in self._entries:
             entry.arrived = parameter_stats(entry.model.module, shown=entry.selected)
             entry.versions = _versions(entry.model.module)
 
     def before_update(self, held: Collection[nn.Parameter], step: int) -> None:
-        """The gradients as the optimizer gets them in a step, and the weights that it will move."""
+        """Read the gradients that the optimizer gets in a step, and the weights that it will
+        move.
+        """
         for entry in self._of(held):
             if not entry.arrived:
                 self.backward_ended()
@@ -195,7 +197,7 @@ class SampledStep:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Calls that are made in the block are not the script's."""
+        """Ignore calls in the block: they are not the script's."""
         for entry in self._entries:
             entry.recorder.paused = True
         try:

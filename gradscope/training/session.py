@@ -309,7 +309,7 @@ class Session:
                 self.observer.end_script()
 
     def add_origins(self, step: int, origins: tuple[NonFiniteOrigin, ...]) -> None:
-        """The origin of a NaN or Inf of the current step."""
+        """Record the origin of a NaN or Inf of the current step."""
         found = self._findings.add_origins(step, origins)
         if self._writer is not None:
             self._writer.add(*found)
@@ -373,7 +373,7 @@ class Session:
         self._writer.add(TrainingEvent(capsule.step, now, "capsule", message, details))
 
     def drop_capsule(self, step: int) -> None:
-        """A larger spike takes the place of this one."""
+        """Drop a capsule in favour of a larger spike."""
         path = self.capsules.pop(step, None)
         if path is not None:
             with contextlib.suppress(OSError):
@@ -420,7 +420,7 @@ class Session:
         return judgement(self._seen)
 
     def _failed(self, error: BaseException) -> None:
-        """gradscope raised: it stops observing, the script goes on."""
+        """Stop observing after gradscope's own error; the script goes on."""
         step = self.steps + 1
         self.failure = (
             f"internal error in gradscope at step {step}: it stopped observing, your script goes "
@@ -439,7 +439,7 @@ class Session:
             self.observer.script_failed(error)
 
     def finish(self, exit: str) -> None:
-        """The script has ended: the file is completed."""
+        """Complete the file at the script's end."""
         if self._finished or self.forked:
             return
         self._finished = True

@@ -127,7 +127,7 @@ class Steps:
         self._due = 0
 
     def event(self, kind: str, message: str, **details: Any) -> None:
-        """Something that happened once, at the step that is going on."""
+        """Record an event at the current step."""
         now = time.perf_counter() - self.began
         self._write(TrainingEvent(self.number + 1, now, kind, message, details))
 
@@ -512,7 +512,7 @@ class Steps:
     # ---------------------------------------------------------------- NaN and Inf
 
     def _locate(self) -> None:
-        """The origin of a NaN or Inf, while the weights are still those of the forward."""
+        """Find the origin of a NaN or Inf, while the weights are still those of the forward."""
         parts, current = self._parts, self._parts.current
         if current.nonfinite is None:
             return

@@ -46,7 +46,7 @@ class Routing:
         return None if self.rows is None or not 0 < self.rows <= every else 1 - self.rows / every
 
     def add(self, given: Tensor) -> None:
-        """An expert is called on this: rows of tokens, or else nothing can be known."""
+        """Note the rows of tokens of an expert's call; other inputs make the count unknown."""
         self.rows = -1 if given.dim() != 2 or self.rows == -1 else (self.rows or 0) + len(given)
 
 

@@ -108,7 +108,7 @@ class TransformerParts:
     # ---------------------------------------------------------------- calls of modules
 
     def before(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A module is called."""
+        """Note the start of a module's call."""
         module = call.module
         if module in self._routers:
             given = residual.stream(call_tensors(args, kwargs))
@@ -307,7 +307,7 @@ def _measured(call: Call, compute: Callable[[], _Figures]) -> _Figures | None:
 
 @contextmanager
 def _without_gradient() -> Iterator[None]:
-    """Neither a graph nor a cast, whatever surrounds the call."""
+    """Disable gradients and autocast in the block."""
     kinds = {"cpu", torch._C._get_accelerator().type}
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())

@@ -91,7 +91,7 @@ class _Observed:
 
 @contextmanager
 def _absent(places: list[tuple[Any, str]]) -> Iterator[None]:
-    """PyTorch's own functions are in these places inside the block."""
+    """Restore PyTorch's own functions in the block."""
     taken = [(owner, name, getattr(owner, name)) for owner, name in places]
     taken = [one for one in taken if isinstance(one[-1], _Observed)]
     for owner, name, function in taken:

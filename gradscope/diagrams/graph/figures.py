@@ -48,7 +48,7 @@ def _count(order: list[Group], flow: Flow, homes: dict[int, Group]) -> None:
 
 
 def _saved(order: list[Group], flow: Flow, homes: dict[int, Group]) -> None:
-    """Each storage once in every group that holds it; None where nothing could be read."""
+    """Sum each storage once in every group that holds it; None if nothing could be read."""
     storages: dict[int, tuple[int, dict[int, Group]]] = {}
     for id_, group in homes.items():
         node = flow.nodes[id_]
@@ -92,7 +92,7 @@ def entries(flow: Flow, homes: dict[int, Group]) -> dict[int, tuple[Group, list[
 
 
 def _enter(flow: Flow, homes: dict[int, Group]) -> None:
-    """The gradient that enters each group."""
+    """Set the gradient that enters each group."""
     for group, ids in entries(flow, homes).values():
         nodes = [flow.nodes[id_] for id_ in ids]
         norms = [node.grad_norm for node in nodes if node.grad_norm is not None]

@@ -238,7 +238,7 @@ def assigned(root: Group, is_open: Callable[[Group], bool]) -> Assignment:
 
 
 def place_leaves(assignment: Assignment, flow: Flow) -> None:
-    """Leaves are in the box that uses them; shared ones and inputs get their own box."""
+    """Place leaves in the box that uses them; shared ones and inputs get their own box."""
     users: dict[int, list[int]] = {}
     for operation, leaves in flow.leaves.items():
         for leaf in leaves:

@@ -13,7 +13,7 @@ from gradscope.training.patches import replace
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
-    """Each autocast is made disabled."""
+    """Disable each autocast."""
     replace(patches, torch.autocast, "__init__", _disabled)
 
 

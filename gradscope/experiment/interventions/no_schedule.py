@@ -11,7 +11,7 @@ from gradscope.experiment.interventions._during_step import during_step
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
-    """Each group steps with the rate that it was constructed with.
+    """Keep each group's first learning rate in its steps.
 
     A scheduler notes that rate in the group, as does the optimizer in its defaults where all groups
     have one.

@@ -16,7 +16,7 @@ SHIFT = 1000
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
-    """``torch.manual_seed`` sets another seed; ``arm_process`` does so of Python and NumPy."""
+    """Change the seed of ``torch.manual_seed``; ``arm_process`` does so for Python and NumPy."""
     for owner in (torch, torch.random):
         replace(patches, owner, "manual_seed", shifted)
     generator = torch.default_generator

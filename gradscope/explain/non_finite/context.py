@@ -67,7 +67,7 @@ class NodeSites:
         return torch._C._autograd._get_sequence_nr() != self._last
 
     def note(self, site: CallSite, serial: int, function: str | None) -> None:
-        """The nodes made since are of this place, and of this call of a function."""
+        """Attribute the nodes made since to this place, and to this call of a function."""
         hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
         self._starts.append(self._last)
         self._places.append((self._seen.setdefault(site, site), serial, function, hooked))
@@ -128,7 +128,7 @@ class RunContext:
         self._alone = 0
 
     def passing(self) -> None:
-        """An operation begins: the nodes made since the last one are of this line."""
+        """Note the start of an operation: nodes made since the last one belong to this line."""
         # Outside every function, as in a script, each operation is its own group.
         self._alone -= 1
         self._group = self._function.serial if self._function.name else self._alone

@@ -204,12 +204,12 @@ class ScriptStepTracer:
         self._tracer.context.stage = "backward"
 
     def backward_ended(self) -> None:
-        """The gradients are there; another forward may come."""
+        """Note the end of a backward; another forward may follow."""
         self._left += stays(self._tracer, "backward", gradients(self._model))
         self._tracer.context.stage = "forward"
 
     def step_begins(self) -> None:
-        """The optimizer moves the weights."""
+        """Note the start of the optimizer's step."""
         self._tracer.context.stage = "step"
 
     def step_ended(self) -> tuple[NonFiniteOrigin, ...]:

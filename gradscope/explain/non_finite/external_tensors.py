@@ -44,7 +44,7 @@ class ExternalTensors:
             self._held(name, buffer, "parameter", _LOAD)
 
     def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The arguments of the model's own call."""
+        """Register the arguments of the model's own call."""
         for tree in (args, kwargs):
             for name, tensor in find(tree, torch.Tensor):
                 self._input(name, tensor)

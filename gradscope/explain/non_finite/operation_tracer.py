@@ -148,7 +148,7 @@ class NonFiniteTracer:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Operations inside are traced."""
+        """Trace the operations in the block."""
         with FunctionTracer(self._function.run), OperatorTracer(self._operator):
             yield
 
@@ -174,7 +174,7 @@ class NonFiniteTracer:
             self._function.asleep = before
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A module's forward begins; the model's own arguments come from outside."""
+        """Note the start of a module's forward; the model's own arguments come from outside."""
         self.calls.enter(module, args, kwargs)
         if module is self._root:
             with self.quiet():
@@ -319,7 +319,7 @@ class NonFiniteTracer:
         )
 
     def _becomes_nan(self, result: NonFiniteResult, mask: int) -> None:
-        """An operation made NaN of infinities that were there before."""
+        """Note an operation that made NaN of infinities that existed before."""
         context = self.context.now(result.name, result.out)
         reason = reason_of(result)
         for origin in self.origins.members(mask):
@@ -332,7 +332,7 @@ class NonFiniteTracer:
                 origin.became_nan = BecameNaN(context.op, context.site, reason.text)
 
     def _decided(self, schema: OperatorSchema, arguments: dict[str, Any]) -> None:
-        """A NaN that Python reads, or that a choice was made by."""
+        """Note a NaN that Python reads, or that decides a choice."""
         if schema.name == LEAVES_TORCH:
             for tensor in tensors_in(arguments["self"]):
                 if level(tensor):

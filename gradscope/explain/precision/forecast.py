@@ -257,7 +257,7 @@ class _CastTracer:
     def leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        """A module's forward returned; one that a checkpoint ran again is counted already."""
+        """Note the end of a module's forward; a checkpoint's recomputation is counted already."""
         call = self.calls.end(module)
         if call is None or call.recomputed:
             return

@@ -117,7 +117,7 @@ unguarded: Guarding = _Unguarded()
 def functions_traced(
     model: nn.Module, calls: ModuleCalls, handler: Handler, guarding: Guarding = unguarded
 ) -> Iterator[None]:
-    """The functions that the block calls go to the handler, and the model's calls are followed."""
+    """Pass the functions that the block calls to the handler, and follow the model's calls."""
     enter, leave = guarding.hook(calls.enter), guarding.hook(calls.leave)
     with hooked(watchable(model), enter, leave), FunctionTracer(guarding.handler(handler)):
         yield

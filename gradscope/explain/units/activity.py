@@ -30,7 +30,9 @@ class Channels:
         self._axes: dict[tuple[int, ...], int] = {}
 
     def saw(self, operation: Operation, given: Any, result: Any) -> None:
-        """``operation`` made ``result``, or a tuple that begins with it, of ``given``."""
+        """Note that ``operation`` made ``result``, or a tuple that begins with it, from
+        ``given``.
+        """
         made = result[0] if isinstance(result, tuple | list) and result else result
         if not isinstance(made, torch.Tensor) or made.dim() < 2:
             return

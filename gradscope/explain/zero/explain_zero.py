@@ -239,7 +239,7 @@ def _run(
     backward: Callable[[torch.Tensor], None],
     nodes: list[Node],
 ) -> None:
-    """The traced step; the nodes that were seen go into ``nodes``."""
+    """Run the traced step; traced nodes go into ``nodes``."""
     with trace.forward():
         try:
             loss = forward()

@@ -67,7 +67,7 @@ class Collector:
             self._post("logs", {"resourceLogs": [logs]})
 
     def attach(self, page: Path) -> None:
-        """OpenTelemetry has no files."""
+        """Ignore the file: OpenTelemetry has none."""
 
     def close(self) -> None:
         """Close nothing: no row waits."""

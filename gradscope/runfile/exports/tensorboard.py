@@ -38,7 +38,7 @@ class EventFile:
         self._writer.flush()
 
     def attach(self, page: Path) -> None:
-        """TensorBoard shows no pages."""
+        """Ignore the page: TensorBoard shows none."""
 
     def close(self) -> None:
         """Close the file."""

@@ -26,7 +26,7 @@ class Adapters:
         self._of: dict[int, list[tuple[str, tuple[str, str]]]] = {}
 
     def read(self, models: Iterable[Model]) -> None:
-        """The weights as they are in a sampled step."""
+        """Read the weights in a sampled step."""
         for model in models:
             if model.id not in self._of:
                 named = {one.name: p for p, one in named_parameters(model.module).items()}

@@ -31,7 +31,7 @@ class BatchFacts:
         self._of: dict[int, _Facts] = {}
 
     def called(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """A model is called on this, with gradients, in a sampled step."""
+        """Note the inputs of a model's call with gradients, in a sampled step."""
         facts = self._of.setdefault(model, _Facts())
         facts.open = 0
         given = [one for _, one in find((args, kwargs), torch.Tensor) if one.dim()]

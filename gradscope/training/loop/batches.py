@@ -30,7 +30,7 @@ class Batches:
         self._parts: dict[int, _Part] = {}
 
     def called(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """A model is called on this, with gradients enabled."""
+        """Note the inputs of a model's call with gradients."""
         if self.differ:
             return
         given = [tensor for _, tensor in find((args, kwargs), torch.Tensor)]

@@ -60,7 +60,7 @@ class Clipping:
         self._of: dict[str, _Of] = {}
 
     def clipped(self, of: str, norm: object, bound: float, location: str | None) -> None:
-        """``clip_grad_norm_`` has found this norm.
+        """Note the norm that ``clip_grad_norm_`` found.
 
         Args:
             of: the name of the optimizer.
@@ -83,7 +83,7 @@ class Clipping:
             known.read()
 
     def measured(self, of: str, before: float | None, after: float | None) -> None:
-        """The norm of its gradients was read, as backward left them and as it got them."""
+        """Note the norm of the optimizer's gradients, after backward and at the step."""
         known = self._of.setdefault(of, _Of())
         if known.by_call or before is None or after is None:
             return

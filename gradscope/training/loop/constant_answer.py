@@ -20,7 +20,7 @@ class ConstantAnswer:
         self._fits = True
 
     def add_classes(self, targets: torch.Tensor, classes: int) -> None:
-        """The indices of the classes of one batch more, none of them ignored."""
+        """Add the class indices of one batch, none of them ignored."""
         if not 1 < classes <= _CLASSES or targets.is_floating_point():
             self._fits = False
             return
@@ -30,7 +30,7 @@ class ConstantAnswer:
         self._counts = counts
 
     def add_numbers(self, targets: torch.Tensor) -> None:
-        """The targets of a regression, or probabilities: the first axis is that of the samples."""
+        """Add the targets of a regression, or probabilities: the first axis is the samples'."""
         samples = len(targets) if targets.dim() else 1
         numbers = targets.detach().double().reshape(samples, -1)
         if numbers.shape[1] > _NUMBERS:

@@ -42,10 +42,10 @@ class RegistrationObserver(Protocol):
     """The interface of an observer of registrations. Its methods never raise."""
 
     def module_set(self, owner: nn.Module, name: str, module: nn.Module) -> None:
-        """A module is about to become the child of another under this name."""
+        """Note a module about to become the child of another under this name."""
 
     def parameter_set(self, owner: nn.Module, name: str, parameter: nn.Parameter) -> None:
-        """A parameter is about to become one of a module's own."""
+        """Note a parameter about to be set on a module."""
 
 
 def observe_registrations(observer: RegistrationObserver, patches: ExitStack) -> None:
@@ -96,14 +96,14 @@ class Construction:
         return next(self._count)
 
     def module_set(self, owner: nn.Module, module: nn.Module) -> None:
-        """A module gets a child; of one that is a child already the first line stays."""
+        """Note a new child of a module; a module that is a child already keeps its first line."""
         self._lines_of(owner)
         lines = self._lines_of(module)
         if lines.child is None:
             lines.child = self._made(sys._getframe(1))
 
     def parameter_set(self, owner: nn.Module, name: str) -> None:
-        """A module gets a parameter, or another one, under this name."""
+        """Note a new parameter of a module under this name."""
         made = self._made(sys._getframe(1))
         if made is not None:
             self._lines_of(owner).own[name] = made

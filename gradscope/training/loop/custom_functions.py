@@ -55,7 +55,7 @@ class CustomFunctions:
                 self._wrap(kind, keep)
 
     def keep(self, kind: type, args: Sequence[Any]) -> None:
-        """The arguments of the first call of a function in the step."""
+        """Keep the arguments of a function's first call in the step."""
         if kind in self._kept or kind in self._known:
             return
         tensors = [one for one in args if isinstance(one, torch.Tensor)]
@@ -72,7 +72,7 @@ class CustomFunctions:
             )
 
     def sample_ended(self) -> None:
-        """The functions are the script's own again."""
+        """Restore the script's own functions."""
         for kind, own, wrapped in self._wrapped:
             if vars(kind).get("forward") is wrapped:
                 kind.forward = own

@@ -53,7 +53,7 @@ class Draws:
         self._used: set[_Key] = set()
 
     def drew(self, distribution: Any, drawn: object, step: int, *, inside: bool) -> None:
-        """``sample`` has returned; ``inside``: while a model ran, with gradients."""
+        """Note a return of ``sample``; ``inside``: while a model ran, with gradients."""
         if not torch.is_grad_enabled() or not isinstance(drawn, torch.Tensor):
             return
         if not drawn.dim() or drawn.numel() < 2:  # one action: it is scored with others
@@ -76,7 +76,7 @@ class Draws:
             self._latest = weakref.ref(drawn), key
 
     def given(self, tensors: Iterable[torch.Tensor]) -> None:
-        """A model is called on these, with gradients: a sample may be among them."""
+        """Note the inputs of a model's call with gradients: a sample may be among them."""
         if self._latest is not None:
             drawn, key = self._latest
             if any(one is drawn() for one in tensors):
@@ -89,7 +89,7 @@ class Draws:
         return self._latest is not None
 
     def scored(self, distribution: Any, value: object) -> None:
-        """``log_prob`` is called, or ``rsample`` has returned, with gradients."""
+        """Note a call of ``log_prob``, or a return of ``rsample``, with gradients."""
         if isinstance(value, torch.Tensor) and value.dim() and torch.is_grad_enabled():
             self._scored.add(_key(distribution, value))
 

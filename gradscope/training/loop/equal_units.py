@@ -32,7 +32,7 @@ class EqualWeights:
         self._filled: dict[int, str] = {}
 
     def filled(self, tensor: torch.Tensor, line: str | None) -> None:
-        """``torch.nn.init`` has set all entries of a tensor to one number, from this line."""
+        """Note a tensor that ``torch.nn.init`` filled with one number, and the line."""
         if line is not None:
             self._filled[id(tensor)] = line
 

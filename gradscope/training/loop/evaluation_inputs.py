@@ -43,7 +43,7 @@ class EvaluationInputs:
         self._of: dict[int, _Scales] = {}
 
     def called(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """A model is called in training, in a sampled step."""
+        """Note a training call of a model, in a sampled step."""
         given = _numbers(args, kwargs)
         if given is None:
             return
@@ -55,7 +55,7 @@ class EvaluationInputs:
         known.squares += deviation * deviation + mean * mean
 
     def evaluated(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """A model is called without gradients."""
+        """Note a call of a model without gradients."""
         known = self._of.get(model)
         if known is None:
             return

@@ -68,14 +68,14 @@ class GradientUse:
             self._stale, self._used = False, None
 
     def cleared(self) -> None:
-        """``zero_grad`` was called, perhaps on other parameters."""
+        """Note a call of ``zero_grad``, perhaps on other parameters."""
         self._cleared, self._other, self._adds = True, None, None
         self._clear = self._state()
         if self._used is not None and self._state() != self._used:
             self._stale, self._used = False, None
 
     def other_stepped(self, line: str | None) -> None:
-        """Another optimizer has made a step; the last backward was that of this line."""
+        """Note another optimizer's step, and the line of the last backward."""
         now = self._state()
         if self.backwards and now is not None and now not in (self._used, self._clear):
             self._other, self._called = (now, line), False
@@ -112,7 +112,7 @@ class GradientUse:
         return frozenset(facts)
 
     def step_ended(self) -> None:
-        """The optimizer has used them."""
+        """Note that the optimizer has used the gradients."""
         if self.backwards:
             self._numbers = None
         self._used, self._stale, self._cleared, self.backwards = self._state(), False, False, 0

@@ -52,7 +52,7 @@ class HeldParameters:
         *,
         cleared: bool,
     ) -> None:
-        """The optimizer is about to use the gradients of these; ``cleared`` ones say nothing."""
+        """Note the gradients that the optimizer is about to use; ``cleared`` ones prove nothing."""
         self.steps += 1
         if cleared:
             pass
@@ -104,7 +104,7 @@ class HeldParameters:
     def read(
         self, norms: Mapping[nn.Parameter, float], held: Iterable[nn.Parameter], step: int
     ) -> None:
-        """The norms of the gradients as backward left them, in this step of the run."""
+        """Note the norms of the gradients after backward, in this step of the run."""
         if not norms:
             return
         self.readings += 1

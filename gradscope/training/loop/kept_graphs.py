@@ -38,7 +38,7 @@ class KeptGraphs:
         self._sample = 0
 
     def evaluated(self, output: object, step: int) -> None:
-        """A model in eval mode has returned, in this step, with gradients enabled."""
+        """Note the return of a model in eval mode with gradients, in this step."""
         if isinstance(output, dict):
             output = next(iter(output.values()), None)
         if isinstance(output, list | tuple):
@@ -56,7 +56,7 @@ class KeptGraphs:
         return [one for one, token in self._evaluations if one < step and token() is not None]
 
     def backward_begins(self, roots: Sequence[Any], step: int, backward: int, sample: int) -> None:
-        """The backward of this number, in the step of that.
+        """Note the backward of this number, in that step.
 
         Args:
             sample: the number of the sample that is being taken; 0 where none is.

@@ -43,8 +43,9 @@ class Loads:
         self.empty: list[EmptyLoad] = []
 
     def loaded(self, number: int, module: nn.Module, others: Iterable[nn.Module]) -> None:
-        """The model of this number has other weights now; only those of one of the others count:
-        its own earlier ones it takes back on purpose."""
+        """Note a model with loaded weights; only another model's weights count: its own are
+        restored on purpose.
+        """
         mine = {id(parameter) for parameter in module.parameters()}
         for optimizer, use in self._uses:
             held = (id(p) for group in optimizer.param_groups for p in group["params"])

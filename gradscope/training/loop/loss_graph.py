@@ -172,7 +172,7 @@ class LossGraphs:
             self._place(seen, nodes[0])
 
     def _add_figures(self, key: _Key, figures: tuple[float, ...], node: Node) -> None:
-        """A part of this loss has these figures."""
+        """Add these figures for a part of the loss."""
         seen = self._seen.setdefault(key, _Operation(()))
         seen.count += 1
         seen.first = seen.first or figures
@@ -203,7 +203,7 @@ class LossGraphs:
             self._place(found, node)
 
     def _find_penalty(self, node: Node, file: str, line: int) -> None:
-        """The constant may be what was made of gradients without a graph."""
+        """Find a constant term that was computed from gradients without a graph."""
         asked = self.asked
         if asked is None or asked.file != file:
             return

@@ -43,7 +43,7 @@ class ModelUse:
             self.compare(module)
 
     def compare(self, module: nn.Module) -> None:
-        """See whether one that is only evaluated has the weights that it had when it was found."""
+        """Compare the weights of a model that is only evaluated with its first ones."""
         if self.evaluations and not self.calls and self._same:
             self._same = self._digest == digest(module)
 

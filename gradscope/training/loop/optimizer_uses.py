@@ -84,7 +84,7 @@ class OptimizerUses:
         return mine
 
     def restoring(self, optimizer: Optimizer) -> None:
-        """A state is about to be loaded into one."""
+        """Note a state about to be loaded into an optimizer."""
         mine = self._of.get(optimizer)
         if mine is not None:
             mine.rate = rate_of(optimizer)

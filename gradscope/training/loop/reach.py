@@ -44,7 +44,7 @@ class _Bounded:
         self.inside = False
 
     def read(self, targets: torch.Tensor) -> None:
-        """One batch more."""
+        """Read one more batch."""
         self.readings += 1
         least, greatest = (float(one) for one in torch.aminmax(targets))
         self.least, self.greatest = min(self.least, least), max(self.greatest, greatest)

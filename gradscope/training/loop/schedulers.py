@@ -35,7 +35,7 @@ class Schedulers:
         self._seen: list[_Seen] = []
 
     def made(self, scheduler: LRScheduler) -> None:
-        """One is under construction."""
+        """Note a new scheduler."""
         if not any(seen.ref() is scheduler for seen in self._seen):
             self._seen.append(_Seen(scheduler, script_line()))
 

@@ -55,7 +55,7 @@ class TargetsOfLayer:
         self.weights: tuple[float, ...] = ()
 
     def read(self, target: torch.Tensor, ignored: int | None, *, alike: bool) -> None:
-        """One batch more."""
+        """Read one more batch."""
         count = kept = target.numel()
         if ignored is not None:
             kept = int((target != ignored).sum())
@@ -85,7 +85,7 @@ class TargetsOfLayer:
         self.value, self.known = low, True
 
     def step_ended(self) -> None:
-        """All losses of a step together: one head may get each class from a loss of its own."""
+        """Combine all losses of a step: one head may get each class from a separate loss."""
         if self._kept >= _FEWEST:
             self.judged += 1
             if self._low == self._high:

@@ -185,7 +185,7 @@ class NanDetector:
 
     @contextmanager
     def overlooking(self) -> Iterator[None]:
-        """The gradients that arrive in the block are not those of the script's backward."""
+        """Ignore gradients that arrive in the block: they are not the script's."""
         before = [(one, len(one)) for call in self._calls for one in call.nodes.values()]
         try:
             yield

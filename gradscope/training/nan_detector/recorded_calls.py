@@ -203,7 +203,7 @@ class RecordedCall:
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
-        """Random states, modes, buffers and autocast as they were at its entry.
+        """Restore random states, modes, buffers and autocast of the call's entry.
 
         Only autocast is put back after the block: the rest is for ``state_restored`` around it.
         """

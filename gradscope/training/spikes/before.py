@@ -62,7 +62,7 @@ class StepsBefore:
         return self.gradient.deviations(norm, 1e-3)
 
     def add(self, step: int, optimizer: Optimizer, current: CurrentStep) -> None:
-        """A step's gradients are there: from now on it is one of those before."""
+        """Add a step whose gradients are complete to the earlier ones."""
         self.count += 1
         rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
         loss = current.loss
