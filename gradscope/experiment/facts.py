@@ -65,10 +65,10 @@ def _is_clipped(step: TrainingStep) -> bool:
 def note_facts(patches: ExitStack, notes: dict[str, Any]) -> None:
     """Note facts that the run's file lacks, while the script runs as it is."""
     from gradscope.capture.hooks import hook_optimizers
+    from gradscope.capture.replaced import replace
     from gradscope.experiment.interventions.no_dropout import dropout_of
     from gradscope.training.discovery import outermost_modules
     from gradscope.training.loop.draws import distributions
-    from gradscope.training.patches import replace
 
     def step_begins(optimizer: Any, *_: Any) -> None:
         if "dropout" not in notes:

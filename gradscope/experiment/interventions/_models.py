@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 
 from gradscope.capture.calls import in_backward
 from gradscope.capture.hooks import hook_calls, hook_optimizers, watchable
+from gradscope.capture.replaced import replace
 from gradscope.nesting import find, replaced
 from gradscope.training.discovery import outermost_modules
-from gradscope.training.patches import replace
 
 #: Changed arguments of a call: new (args, kwargs), or None for no change.
 Change = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]

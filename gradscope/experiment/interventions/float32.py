@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gradscope.training.patches import replace
+from gradscope.capture.replaced import replace
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from gradscope.capture.replaced import replace
 from gradscope.experiment.interventions._models import on_models
-from gradscope.training.patches import replace
 
 _FUNCTIONS = (
     *("dropout", "dropout1d", "dropout2d", "dropout3d"),

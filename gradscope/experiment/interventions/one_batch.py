@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradscope.capture.hooks import hook_optimizers
+from gradscope.capture.replaced import replace
 from gradscope.experiment.interventions._floors import floor
 from gradscope.experiment.interventions._models import (
     given_tensors,
@@ -29,7 +30,6 @@ from gradscope.experiment.interventions._models import (
     with_tensors,
 )
 from gradscope.leaks.meaning import LABELS, role_named
-from gradscope.training.patches import replace
 
 #: The loss functions that take the output first and the target second.
 LOSSES = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gradscope.training.patches import replace
+from gradscope.capture.replaced import replace
 
 #: Number added to each seed.
 SHIFT = 1000
