@@ -132,7 +132,7 @@ _Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
 
 def text(record: Shown) -> str:
     """The record as the terminal shows it, at any width."""
-    return str(_rendered(record, "terminal")).rstrip("\n")
+    return str(rendered(record, "terminal")).rstrip("\n")
 
 
 def html(record: Shown) -> str:
@@ -140,7 +140,7 @@ def html(record: Shown) -> str:
     if isinstance(record, _WITH_PAGES):
         reporter = plugins.load(_ROOMS[type(record)], "html")
         return pages.fragment(reporter.page(record, _view(record, color=False)))
-    return as_html(str(_rendered(record, "terminal", color=True)))
+    return as_html(str(rendered(record, "terminal", color=True)))
 
 
 def run_page(run: RunFile, ended: TrainingRun | None = None) -> str:
@@ -173,7 +173,7 @@ def save(record: Shown, path: Path, *, force: bool) -> None:
     if os.path.lexists(path) and not force:
         raise OptionError(f"`{path}` exists", help="`save(path, force=True)` replaces it")
     check_file(path, force=True)
-    content = _rendered(record, format)
+    content = rendered(record, format)
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     write_file(data, path, force=force)
 
@@ -200,7 +200,8 @@ def frame(record: Shown, table: str | None) -> Any:
     return pandas.DataFrame([list(row) for row in rows], columns=list(header))
 
 
-def _rendered(record: Shown, format: str, *, color: bool = False) -> str | bytes:
+def rendered(record: Shown, format: str, *, color: bool = False) -> str | bytes:
+    """The record in a format that its room has, such as "json"."""
     room = _ROOMS[type(record)]
     reporter = plugins.load(room, format)
     render = reporter.render_check if isinstance(record, CheckReport) else reporter.render

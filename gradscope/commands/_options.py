@@ -14,6 +14,7 @@ import typer
 
 from gradscope.commands import _completing as completing
 from gradscope.commands._write import STDOUT
+from gradscope.reporters.shortening import LEAST_TOKENS
 
 #: The panels of `--help`; a command's own options are under "Options".
 MODEL = "Model"
@@ -186,7 +187,7 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class FileOptions:
+class PlainFileOptions:
     """File of the result."""
 
     panel: ClassVar[str] = OUTPUT
@@ -206,6 +207,16 @@ class FileOptions:
     def path(self) -> Path | None:
         """The file; None is standard output."""
         return None if self.output == STDOUT else self.output
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions(PlainFileOptions):
+    """File of a record, and how long it may be as JSON."""
+
+    max_tokens: Annotated[
+        int | None,
+        option("N", "With `-f json`: at most N tokens, the worst first.", min=LEAST_TOKENS),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from gradscope.records.coord_check import CoordCheckReport
 from gradscope.records.experiment import ExperimentReport
 from gradscope.records.history import RunHistory
 from gradscope.records.report import CheckReport, Report
+from gradscope.reporters.shortening import shortened
 from gradscope.reporters.tables import report_tables
 from gradscope.reporters.views import DiffView, TextView, View
 
@@ -47,6 +48,7 @@ class Destination:
     color: bool
     room: str
     heading: str | None = None
+    max_tokens: int | None = None
 
     def show(self, record: object, view: object = None) -> None:
         """Render a record and write it, once; None is a view of text alone."""
@@ -56,6 +58,8 @@ class Destination:
 
     def write(self, content: str | bytes) -> None:
         """Write the full result, once."""
+        if self.max_tokens is not None:
+            content = f"{shortened(str(content), self.max_tokens)}\n"
         if self.heading is not None and self.path is None and self.format == "terminal":
             content = f"{visible(self.heading)}\n{content!s}"
         elif self.heading is not None:
@@ -78,8 +82,12 @@ def choose_destination(
     check_look(display)
     chosen = choose_format(format, file.path, room)
     check_output(file.path, force=file.force)
+    if file.max_tokens is not None and chosen != "json":
+        raise OptionError("`--max-tokens` is for JSON", help="add `-f json`")
     width, color = terminal_width(file.path, display.width), use_color(file.path, display.color)
-    return Destination(chosen, file.path, file.force, width, color, room, heading)
+    return Destination(
+        *(chosen, file.path, file.force, width, color, room, heading), file.max_tokens
+    )
 
 
 @dataclass(frozen=True, slots=True)

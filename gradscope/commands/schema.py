@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-from gradscope.commands._options import DisplayOptions, FileOptions, flag, takes_groups
+from gradscope.commands._options import DisplayOptions, PlainFileOptions, flag, takes_groups
 from gradscope.commands._write import write_output
 from gradscope.config.keys import json_schema
 from gradscope.config.keys import keys as config_keys
@@ -20,7 +20,7 @@ EXAMPLES = (
 def run(
     *,
     keys: Annotated[bool, flag("--keys", "List the keys with their values, for people.")] = False,
-    file: FileOptions,
+    file: PlainFileOptions,
     display: DisplayOptions,
 ) -> None:
     """Print the JSON Schema of the config, for editors and tools; or its keys, for people."""

@@ -1,0 +1,259 @@
+"""What an agent or an editor may ask over MCP: each answer is JSON, worst first, and bounded.
+
+Only files below one folder are read. Nothing is written, and nothing runs but ``inspect``, in a
+process of its own, if that is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from gradscope import plugins
+from gradscope.api.reading import load, read_history, report_of_step
+from gradscope.api.showing import rendered
+from gradscope.errors import ConfigError, OptionError
+from gradscope.records.history import RunHistory
+from gradscope.records.report import Report
+from gradscope.records.showing import Shown
+from gradscope.reporters.run.answers import answers
+from gradscope.reporters.run.naming import called, selected, selected_reports
+from gradscope.reporters.shortening import shortened
+from gradscope.reporters.views import TextView
+from gradscope.rules import documented, explained
+from gradscope.runfile.folder import FOLDER, files_of, is_run, recorded, run_named
+from gradscope.runfile.reader import RunFile
+
+#: How many tokens an answer has unless another number is asked for.
+TOKENS: Final = 8_000
+#: How long a word may be, how many a list may have, and how large a report's file may be.
+_LONGEST, _MOST, _LARGEST = 500, 50, 256 << 20
+#: So many stars in a pattern are quick to match.
+_STARS = 4
+#: For how many seconds a model may run.
+_PATIENCE = 300
+_OVERRIDE = re.compile(r"[a-z_][\w.]*=.*", re.DOTALL)
+_FILE = re.compile(r"(?P<path>.*\.(py|ya?ml))(:.*)?", re.DOTALL | re.IGNORECASE)
+
+
+class Tools:
+    """The questions and their answers.
+
+    Each raises a GradscopeError with a message for the one who asks.
+
+    Args:
+        folder: what is read is in it.
+        tokens: at most so many are in an answer.
+    """
+
+    def __init__(self, folder: Path, tokens: int = TOKENS) -> None:
+        self._folder, self._tokens = folder.resolve(), tokens
+
+    def runs(self) -> str:
+        """List the recorded training runs, the newest first: path, script, steps, findings.
+
+        The other tools take the path, or the file's name without `.db`.
+        """
+        found = []
+        for path in recorded(self._folder / FOLDER)[:_MOST]:
+            with RunFile.open(self._inside(str(path))) as run:
+                head = run.run
+                counts = {
+                    "path": str(path.relative_to(self._folder)),
+                    "script": head.script,
+                    "steps": head.steps,
+                    "ended": head.ended is not None,
+                    "findings": [f"{one.code} {one.name}" for one in run.findings],
+                }
+            found.append(counts)
+        return self._answer(json.dumps({"runs": found}))
+
+    def show(self, path: str, step: int | None = None, layers: Sequence[str] = ()) -> str:
+        """Show a recorded training run, or a saved report, as JSON with the worst first.
+
+        Args:
+            path: a run's file, folder or name, or the JSON of `inspect`, `check`, `why` or `diff`.
+            step: of a run: this sampled step, with its calls and parameters.
+            layers: of a run: patterns of layers, such as `layer4.**` or `fc.weight`.
+        """
+        record = self._read(path)
+        if isinstance(record, RunHistory):
+            patterns = self._patterns(layers)
+            if step is None:
+                return self._json(selected(record, patterns, ()))
+            return self._json(_step(record, step, patterns))
+        if step is not None or layers:
+            raise OptionError("`step` and `layers` are of a run, and this is a report")
+        return self._json(record)
+
+    def why(self, run: str, layers: Sequence[str] = (), step: int | None = None) -> str:
+        """Name the causes that were found in a training run, with lines and remedies.
+
+        Args:
+            run: its file, folder or name.
+            layers: patterns of layers to answer for, in any state.
+            step: only what held at this step.
+        """
+        found = self._found(run)
+        if found is None:
+            raise ConfigError(f"there is no run `{_shown(run)}`", help="`runs` lists them")
+        with RunFile.open(found) as opened:
+            history = read_history(opened, calls=bool(layers))
+        return self._json(answers(history, None, self._patterns(layers), (), step))
+
+    def diff(self, a: str, b: str) -> str:
+        """Compare two training runs, or two reports of `inspect`: where do they diverge first?
+
+        Args:
+            a, b: files, folders or names, both of runs or both of reports.
+        """
+        from gradscope.api.diffing import diff
+
+        first, second = self._read(a), self._read(b)
+        if isinstance(first, RunHistory) != isinstance(second, RunHistory):
+            raise OptionError("one is a run, the other a report", help="name two of a kind")
+        return self._json(diff(first, second))  # type: ignore[arg-type]
+
+    def rules(self, code: str | None = None) -> str:
+        """List the rules that gradscope checks, or explain one: check, thresholds, sources, fix.
+
+        Args:
+            code: a rule's code or name, such as `GS101` or `vanishing-gradient`.
+        """
+        found = documented() if code is None else (explained(self._word(code)),)
+        reporter = plugins.load("gradscope.reporters.rulebook", "json")
+        return self._answer(str(reporter.render(found, TextView())))
+
+    def inspect(self, model: str, overrides: Sequence[str] = ()) -> str:
+        """Run one training step of a model and report activations, gradients and findings.
+
+        This runs the model's code.
+
+        Args:
+            model: a YAML config, `./net.py:Net`, `torchvision:resnet18`, `timm:…`, or `demo`.
+            overrides: config keys, such as `model.num_classes=10`.
+        """
+        word, more = self._word(model), self._words(overrides)
+        file = _FILE.fullmatch(word)
+        if word.startswith("-") or "=" in word:
+            raise OptionError(f"`{_shown(word)}` is not a model")
+        if file is not None:
+            self._inside(file["path"])
+        for one in more:
+            if not _OVERRIDE.fullmatch(one):
+                raise OptionError(f"`{_shown(one)}` is not a `key=value`")
+        command = [sys.executable, "-m", "gradscope", "inspect", word, *more, "-f", "json"]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_PATIENCE,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise OptionError(f"the model took longer than {_PATIENCE} s") from None
+        if not done.stdout.strip():
+            raise ConfigError(done.stderr.strip()[-2000:] or f"exit code {done.returncode}")
+        return self._answer(done.stdout)
+
+    def _json(self, record: Shown) -> str:
+        return self._answer(str(rendered(record, "json")))
+
+    def _answer(self, text: str) -> str:
+        return shortened(text, self._tokens)
+
+    def _read(self, word: str) -> Shown:
+        run = self._found(word)
+        if run is not None:
+            loaded: Shown = load(run)
+            return loaded
+        path = self._inside(word)
+        if path.is_file() and path.stat().st_size > _LARGEST:
+            raise OptionError(f"`{_shown(word)}` is too large")
+        return load(path)
+
+    def _found(self, word: str) -> Path | None:
+        """The run of that name, inside the folder with all of its files."""
+        for place in (self._folder, self._folder / FOLDER):
+            path = run_named(self._inside(word, place))
+            if path is not None and path.exists() and is_run(path):
+                for file in files_of(self._inside(str(path))):
+                    self._inside(str(file))
+                return path
+        return None
+
+    def _inside(self, word: str, place: Path | None = None) -> Path:
+        """The path that a word names, if it is below the folder, whatever links lead where.
+
+        Args:
+            word: a path.
+            place: where it begins; None: in the folder.
+
+        Raises:
+            OptionError: it is not.
+        """
+        try:
+            path = ((place or self._folder) / self._word(word, longest=4096)).resolve()
+        except (OSError, ValueError, RuntimeError):
+            raise OptionError(f"`{_shown(word)}` is not a path") from None
+        if not path.is_relative_to(self._folder):
+            raise OptionError(
+                f"`{_shown(word)}` is outside of the working directory",
+                help="start `gradscope mcp` in the project's folder",
+            )
+        return path
+
+    def _patterns(self, layers: Sequence[str]) -> tuple[str, ...]:
+        words = self._words(layers)
+        for word in words:
+            if word.lstrip("!").startswith("re:") or word.count("*") > _STARS:
+                raise OptionError(
+                    f"the pattern `{_shown(word)}` may take long to match",
+                    help=f"use at most {_STARS} stars, and no `re:`",
+                )
+        return words
+
+    def _words(self, words: Sequence[str]) -> tuple[str, ...]:
+        if len(words) > _MOST:
+            raise OptionError(f"{len(words)} words are too many", help=f"give at most {_MOST}")
+        return tuple(map(self._word, words))
+
+    def _word(self, word: str, longest: int = _LONGEST) -> str:
+        if len(word) > longest or "\0" in word:
+            raise OptionError(f"`{_shown(word)}` is no name: it is too long, or has a NUL")
+        return word
+
+
+def _step(history: RunHistory, step: int, patterns: Sequence[str]) -> Report:
+    """One model in one sampled step.
+
+    Raises:
+        OptionError: the step was not sampled, or has several models.
+        LayerError: a pattern that matches nothing.
+    """
+    if history.path is None or step not in history.sampled:
+        return report_of_step(history, step, None)  # says which steps there are
+    models = {model.id: model for model in history.models}
+    with RunFile.open(history.path) as run:
+        found = [(models[one.model], one.report) for one in run.sample(step)]
+    found = selected_reports(found, patterns, ())
+    if len(found) > 1:
+        names = [called(model) for model, _ in found]
+        raise OptionError(
+            f"step {step} has {len(found)} models", help=f"name one in `layers`: `{names[0]}.**`"
+        )
+    return found[0][1]
+
+
+def _shown(word: str) -> str:
+    return word if len(word) <= 60 else f"{word[:60]}…"

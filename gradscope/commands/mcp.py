@@ -1,0 +1,80 @@
+"""``gradscope mcp``: runs, reports and rules for agents and editors."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from gradscope.commands._options import Debug, flag, option
+from gradscope.errors import GradscopeError, OptionError, message_of
+from gradscope.reporters.shortening import LEAST_TOKENS
+from gradscope.version import __version__
+
+EXAMPLES = (
+    ("gradscope mcp", "An editor starts it so, in the project's folder."),
+    ("gradscope mcp --allow-run", "The agent may also run `inspect`, which runs the model's code."),
+)
+_INSTRUCTIONS = (
+    "gradscope records PyTorch training runs and names what is wrong with them. Begin with `runs`, "
+    "then `why` of the newest one; `show` has the numbers, `rules` explains a code such as GS101."
+)
+
+
+def run(
+    *,
+    allow_run: Annotated[
+        bool, flag("--allow-run", "Offer `inspect`, which runs the code of a model.")
+    ] = False,
+    max_tokens: Annotated[
+        int, option("N", "At most N tokens in an answer, the worst first.", min=LEAST_TOKENS)
+    ] = 8000,
+    debug: Debug = False,
+) -> None:
+    """Answer agents and editors over MCP: `runs`, `show`, `why`, `diff` and `rules`.
+
+    It speaks the Model Context Protocol on standard input and output. It reads files in the
+    working directory only, and writes none.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise OptionError(
+            "`gradscope mcp` needs mcp, which is not installed", help="pip install 'gradscope[mcp]'"
+        )
+    server(Path.cwd(), allow_run=allow_run, max_tokens=max_tokens).run()
+
+
+def server(folder: Path, *, allow_run: bool, max_tokens: int) -> Any:
+    """The server, of the official package."""
+    from mcp.server.mcpserver import MCPServer
+    from mcp.types import ToolAnnotations
+
+    from gradscope.api.tools import Tools
+
+    tools = Tools(folder, max_tokens)
+    made = MCPServer(
+        "gradscope", instructions=_INSTRUCTIONS, version=__version__, log_level="ERROR"
+    )
+    reading = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    for tool in (tools.runs, tools.show, tools.why, tools.diff, tools.rules):
+        made.tool(annotations=reading)(_answering(tool))
+    if allow_run:
+        running = ToolAnnotations(read_only_hint=False, open_world_hint=False)
+        made.tool(annotations=running)(_answering(tools.inspect))
+    return made
+
+
+def _answering(tool: Callable[..., str]) -> Callable[..., str]:
+    """The tool, whose errors are answers and not crashes."""
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    @functools.wraps(tool)
+    def answer(*words: Any, **named: Any) -> str:
+        try:
+            return tool(*words, **named)
+        except GradscopeError as error:
+            problems = [". ".join(filter(None, (p.message, p.help))) for p in error.problems]
+            raise ToolError("\n".join(problems) or message_of(error)) from None
+
+    return answer

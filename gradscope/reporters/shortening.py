@@ -1,0 +1,129 @@
+"""A JSON document within so many tokens: the worst stays longest, and what is left out is said."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+#: Characters of a token, at the least: names and numbers in JSON take about three each.
+_CHARACTERS: Final = 3
+#: Nothing shorter can be a document.
+LEAST_TOKENS: Final = 200
+
+_SEVERITIES: Final = {"error": 0, "warning": 1, "info": 2}
+#: What a reader needs least, the first one first.
+_DISPENSABLE: Final = (
+    *("config", "versions", "ranks", "modules", "judged", "not_judged", "values", "history"),
+    *("events", "norms", "calls", "step_metrics", "parameters", "models"),
+)
+#: How many rows of a table stay, and how many steps of a series.
+_LENGTHS: Final = (256, 64, 16, 4, 1)
+_LONGEST_TEXT: Final = 400
+_LEFT_OUT: Final = "left_out"
+
+
+def shortened(text: str, tokens: int) -> str:
+    """The document with the worst first, cut until it fits.
+
+    Findings come by severity, rows that a finding names before the others. Of a series the first,
+    the last and evenly spaced steps stay. ``left_out`` says how many entries each list has lost.
+
+    Args:
+        text: JSON.
+        tokens: at most so many, at three characters each.
+    """
+    most = max(tokens, LEAST_TOKENS) * _CHARACTERS
+    data = _worst_first(json.loads(text))
+    found = _text(data)
+    shorter = _shorter(data)
+    while len(found) > most:
+        data = next(shorter, None)
+        if data is None:
+            return _text({_LEFT_OUT: "everything: it does not fit"})
+        found = _text(data)
+    return found
+
+
+def _text(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+def _worst_first(data: Any) -> Any:
+    if not isinstance(data, dict):
+        return data
+    named = [one.get("name") for one in _entries(data, "findings") + _entries(data, "answers")]
+    ordered = {}
+    for key, value in data.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            value = sorted(value, key=lambda one: _badness(one, named))  # stable
+        ordered[key] = value
+    return ordered
+
+
+def _entries(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    found = data.get(key)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _badness(one: dict[str, Any], named: list[Any]) -> tuple[int, int]:
+    severity = _SEVERITIES.get(str(one.get("severity")), len(_SEVERITIES))
+    name = str(one.get("name", ""))
+    known = name in named or name.rpartition(".")[0] in named
+    return severity, 0 if known else 1
+
+
+def _shorter(data: Any) -> Iterator[Any]:
+    """The document shorter and shorter."""
+    for length in _LENGTHS:
+        yield (data := _cut(data, length))
+    for key in _DISPENSABLE:
+        if isinstance(data, dict) and key in data:
+            left = {name: value for name, value in data.items() if name != key}
+            lost = {**data.get(_LEFT_OUT, {}), key: "all"}
+            yield (data := {**left, _LEFT_OUT: lost})
+    yield (data := _cut(data, 1, texts=True))
+    if isinstance(data, dict):
+        first = {key: data[key][:1] for key in ("findings", "answers") if data.get(key)}
+        yield {"status": data.get("status"), **first, _LEFT_OUT: "everything else"}
+
+
+def _cut(data: Any, length: int, *, texts: bool = False) -> Any:
+    """Its lists at most so long."""
+    lost: dict[str, int] = {}
+    cut = _cut_inside(data, length, "", lost, texts)
+    if lost and isinstance(cut, dict):
+        before = cut.get(_LEFT_OUT, {})
+        counts = {key: n + before.get(key, 0) for key, n in lost.items()}
+        cut[_LEFT_OUT] = {**before, **counts}
+    return cut
+
+
+def _cut_inside(data: Any, length: int, place: str, lost: dict[str, int], texts: bool) -> Any:
+    if isinstance(data, dict):
+        return {
+            key: value
+            if key == _LEFT_OUT
+            else _cut_inside(value, length, f"{place}.{key}".lstrip("."), lost, texts)
+            for key, value in data.items()
+        }
+    if isinstance(data, list):
+        # Findings and answers are what the reader came for.
+        most = 4 * length if place in ("findings", "answers") else length
+        if len(data) > most:
+            rows = bool(data) and isinstance(data[0], dict)
+            lost[place] = max(lost.get(place, 0), len(data) - most)
+            data = data[:most] if rows else _spaced(data, most)
+        return [_cut_inside(one, length, place, lost, texts) for one in data]
+    if texts and isinstance(data, str) and len(data) > _LONGEST_TEXT:
+        return f"{data[:_LONGEST_TEXT]}…"
+    return data
+
+
+def _spaced(series: list[Any], most: int) -> list[Any]:
+    """The same places of all series of one length: the last, and if there is room the first."""
+    if most == 1:
+        return series[-1:]
+    last = len(series) - 1
+    return [series[math.floor(i * last / (most - 1))] for i in range(most)]

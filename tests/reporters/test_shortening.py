@@ -1,0 +1,72 @@
+"""``--max-tokens``: always a document that fits, and the worst stays."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from commands.run_files import with_findings
+from reporters import report_samples
+
+import gradscope
+from gradscope.api.showing import rendered
+from gradscope.reporters.shortening import LEAST_TOKENS, shortened
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    run = gradscope.load(with_findings(tmp_path_factory.mktemp("run") / "run.db"))
+    return [str(rendered(run, "json")), str(rendered(report_samples.resnet(), "json"))]
+
+
+@pytest.mark.parametrize("tokens", [LEAST_TOKENS, 500, 2000, 10_000, 10**7])
+def test_it_fits_and_is_a_document(tokens, texts):
+    for text in texts:
+        short = shortened(text, tokens)
+        assert len(short) <= 3 * tokens
+        data = json.loads(short)
+        assert isinstance(data, dict)
+        if tokens == 10**7:
+            assert data == json.loads(text) or sorted(data) == sorted(json.loads(text))
+        else:
+            assert "left_out" in data or len(text) <= 3 * tokens
+
+
+def test_the_findings_stay_longest(texts):
+    for tokens in (1500, 3000):
+        data = json.loads(shortened(texts[0], tokens))
+        assert [one["code"] for one in data["findings"]] == ["GS101", "GS301"]
+
+
+def test_the_worst_come_first():
+    text = json.dumps(
+        {
+            "findings": [
+                {"severity": "info", "name": "c"},
+                {"severity": "error", "name": "b"},
+                {"severity": "warning", "name": "a"},
+            ],
+            "calls": [{"name": "x"}, {"name": "b"}],
+            "parameters": [{"name": "x.weight"}, {"name": "a.weight"}],
+        }
+    )
+    data = json.loads(shortened(text, 1000))
+    assert [one["name"] for one in data["findings"]] == ["b", "a", "c"]
+    assert [one["name"] for one in data["calls"]] == ["b", "x"]
+    assert [one["name"] for one in data["parameters"]] == ["a.weight", "x.weight"]
+
+
+def test_series_keep_the_same_steps():
+    table = {"step": list(range(1000)), "loss": [n / 2 for n in range(1000)]}
+    data = json.loads(shortened(json.dumps({"step_metrics": table}), 400))
+    steps, losses = data["step_metrics"]["step"], data["step_metrics"]["loss"]
+    assert losses == [step / 2 for step in steps]
+    assert (steps[0], steps[-1]) == (0, 999)
+    assert data["left_out"]["step_metrics.step"] == 1000 - len(steps)
+
+
+def test_a_single_text_that_is_too_long_is_no_reason_to_fail():
+    text = json.dumps({"status": "ok", "findings": [{"message": "x" * 10**6}]})
+    data = json.loads(shortened(text, LEAST_TOKENS))
+    assert data["status"] == "ok"
+    assert len(shortened(json.dumps("x" * 10**6), LEAST_TOKENS)) <= 3 * LEAST_TOKENS
