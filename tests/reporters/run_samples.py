@@ -302,7 +302,7 @@ def many() -> RunHistory:
         judgement=Judgement(
             ("GS103", "GS104", "GS301"),
             (
-                *(NotJudged(code, "calls", 1, 0, "run without torch.compile") for code in CALLS),
+                *(NotJudged(code, "calls", 1, 0, "--compiled") for code in CALLS),
                 *(NotJudged(f"GS60{n}", "steps", 33, 20 + n, "--every 16") for n in (1, 2)),
                 NotJudged("GS604", "samples", 11, 9, "--every 16"),
                 NotJudged("GS506", "first-step", 1, 0, "--first 1"),

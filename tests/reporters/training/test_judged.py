@@ -23,7 +23,7 @@ METRICS = NotJudged("GS601", "steps", 33, 18, "--every 12")
 LONGER = NotJudged("GS603", "steps", 1026, 60, "a run of 1,026 steps or more")
 FIRST = NotJudged("GS506", "first-step", 1, 0, "--first 1")
 ENDED = NotJudged("GS810", "end", 1, 0, "run the script to its end")
-COMPILED = NotJudged("GS101", "calls", 1, 0, "run without torch.compile")
+COMPILED = NotJudged("GS101", "calls", 1, 0, "--compiled")
 
 #: Three of 60 steps were sampled: a run in each of the three states.
 PARTLY = Judgement(("GS101", "GS102", "GS104", "GS301"), (FEW, MORE, LONGER))
@@ -74,7 +74,7 @@ def why(history: RunHistory, format: str, *patterns: str) -> str:
         ),
         (
             (COMPILED,),
-            ["No calls are recorded for GS101: run without torch.compile"],
+            ["No calls are recorded for GS101: --compiled"],
         ),
     ],
 )
