@@ -9,7 +9,7 @@ from dataclasses import replace
 from gradscope.api._divergence_findings import figures, off
 from gradscope.api.opened import run_info, versions
 from gradscope.capture.differences import Difference, difference
-from gradscope.capture.names import named_parameters
+from gradscope.capture.names import modules_by_name, named_parameters, written_class
 from gradscope.comparison.alignment import CallKey
 from gradscope.loading.workload import Workload
 from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDiff
@@ -24,6 +24,7 @@ from gradscope.running.divergent_calls import (
     OutputsDivergence,
     compare_outputs,
     gradient_noise,
+    is_compiled,
     parameter_noise,
     value_noise,
 )
@@ -182,7 +183,7 @@ def compared_outputs(a: Workload, b: Workload, names: dict[str, str]) -> DiffRep
         a=_run_info(a),
         b=_run_info(b),
         versions=versions(),
-        notices=("one of the two is compiled: only outputs and parameter gradients are compared",),
+        notices=(_notice(found, b),),
         losses=(_loss(found, 0), _loss(found, 1)),
         step=found.step,
         factor=FACTOR,
@@ -190,10 +191,30 @@ def compared_outputs(a: Workload, b: Workload, names: dict[str, str]) -> DiffRep
         calls=tuple(
             CallDiff("", kind, 0, path, tuple(one.tensor.shape), _output_diff(one), None)
             for path, one in found.outputs.items()
-        ),
+        )
+        + tuple(_inside(found, b)),
         parameters=tuple(_parameters(found, a, b, names)),
         findings=judged,
     )
+
+
+def _notice(found: OutputsDivergence, b: Workload) -> str:
+    if found.calls:
+        return "B is compiled: a call's difference includes those of the calls before it"
+    why = "one of the two is compiled: only outputs and parameter gradients are compared"
+    return f"{why}; it was compiled before" if is_compiled(b) else why
+
+
+def _inside(found: OutputsDivergence, b: Workload) -> Iterator[CallDiff]:
+    """Yield the calls inside compiled B."""
+    modules = modules_by_name(b.model)
+    for key, one in found.calls.items():
+        if key.name:  # the outputs of the model have their rows
+            kind = written_class(modules[key.name]).__name__
+            shape = tuple(one.output.tensor.shape)
+            back = None if one.gradient is None else _output_diff(one.gradient)
+            diff = _output_diff(one.output)
+            yield CallDiff(key.name, kind, key.call, key.path, shape, diff, back)
 
 
 def _parameters(
@@ -214,6 +235,10 @@ def _parameters(
 
 def _findings(found: OutputsDivergence) -> Iterator[Finding]:
     """The output that is farthest off, else the gradient."""
+    inside = _first_inside(found)
+    if inside is not None:
+        yield inside
+        return
     outputs = [(path, one) for path, one in found.outputs.items() if one.diverges]
     gradients = [(name, one) for name, one in found.parameters.items() if one.diverges]
     if outputs:
@@ -226,6 +251,21 @@ def _findings(found: OutputsDivergence) -> Iterator[Finding]:
             f" (and {len(gradients) - 1} more of {len(found.parameters)})" if gradients[1:] else ""
         )
         yield _finding("GD102", "backward-diverges", name, f"its gradient{more}", worst)
+
+
+def _first_inside(found: OutputsDivergence) -> Finding | None:
+    """The first call inside compiled B that is off: in forward, else from the loss on."""
+    calls = [(key, one) for key, one in found.calls.items() if key.name]
+    for key, one in calls:
+        if one.output.diverges:
+            finding = _finding("GD101", "forward-diverges", key.name, "its output", one.output)
+            return replace(finding, call=key.call, location=one.kernels[0])
+    for key, one in reversed(calls):
+        if one.gradient is not None and one.gradient.diverges:
+            what = "the gradient that reaches its output"
+            finding = _finding("GD102", "backward-diverges", key.name, what, one.gradient)
+            return replace(finding, call=key.call, location=one.kernels[1])
+    return None
 
 
 def _times(entry: tuple[str, OutputDiff]) -> float:

@@ -1,12 +1,14 @@
 """Find the calls where B diverges: their own error exceeds the noise, forward or backward.
 
-Compiled models take no hooks inside, so only outputs and parameter gradients are compared.
+Compiled models take no hooks inside: there, outputs and parameter gradients are compared, and the
+calls by the probes of ``compiled_step.py``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +20,7 @@ from gradscope.loading.workload import Workload
 from gradscope.nesting import find
 from gradscope.running.compared_runs import DRAWS, Divergence, harmless_step, last_bit
 from gradscope.running.compared_step import Comparison
+from gradscope.running.compiled_step import CompiledComparison
 from gradscope.running.probed_step import ProbeKey, Tape, probed_step
 from gradscope.running.rerun import (
     Gradients,
@@ -230,6 +233,19 @@ class OutputsDivergence:
     parameters: dict[str, OutputDiff]
     losses: tuple[torch.Tensor, torch.Tensor]
     step: float
+    calls: dict[ProbeKey, InsideDiff] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class InsideDiff:
+    """An output of a call inside compiled B, and its gradient; None: none of them arrived.
+
+    ``kernels`` are the lines of generated code that computed the two, where known.
+    """
+
+    output: OutputDiff
+    gradient: OutputDiff | None
+    kernels: tuple[str | None, str | None]
 
 
 def compare_outputs(a: Workload, b: Workload, parameters: dict[str, str]) -> OutputsDivergence:
@@ -245,8 +261,12 @@ def compare_outputs(a: Workload, b: Workload, parameters: dict[str, str]) -> Out
     Raises:
         StepFailed: one of them raised.
     """
-    one, other = _outputs(a), _outputs(b)
     tape, unprobed, _ = harmless_step(a, plain_step(a), Tape, "A")
+    inside = CompiledComparison(tape)
+    probed = is_compiled(b)
+    with inside.observing(b.model) if probed else nullcontext():
+        other = _outputs(b)
+    one = _outputs(a)
     step = max(last_bit(a), last_bit(b))
     draws = [Comparison(tape=tape, noise=step, draw=n) for n in range(DRAWS)]
     for draw in draws:
@@ -264,7 +284,29 @@ def compare_outputs(a: Workload, b: Workload, parameters: dict[str, str]) -> Out
         },
         losses=(one.loss, other.loss),
         step=step,
+        calls=dict(_inside_calls(inside, tape, draws, step)),
     )
+
+
+def _inside_calls(
+    inside: CompiledComparison, tape: Tape, draws: Sequence[Comparison], step: float
+) -> Iterator[tuple[ProbeKey, InsideDiff]]:
+    """Yield the outputs of the calls in the order of execution."""
+    for key, own in inside.values.items():
+        noise = Noise.of([draw.values.get(key) for draw in draws], step)
+        gradient, known = inside.gradients.get(key), tape.gradients.get(key)
+        back = None
+        if gradient is not None and known:
+            noise_back = Noise.of([draw.gradients.get(key) for draw in draws], step)
+            back = OutputDiff(known[-1], gradient, noise_back)
+        yield (
+            key,
+            InsideDiff(
+                OutputDiff(tape.values[key], own, noise),
+                back,
+                (inside.kernel(key, gradient=False), inside.kernel(key, gradient=True)),
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,9 @@ def _in_forward(events: Sequence[Event], names: Mapping[nn.Module, str]) -> NonF
     if worst == FINITE:
         return None
     number = levels.index(worst)
-    event = events[number]
+    made = _infinities_before(number, events, levels) if worst == NAN else None
+    number = number if made is None else made
+    event, worst = events[number], levels[number]
     name, text = names[_module(event)], _text(worst)
     if event.kind != INPUT:
         message = f"{_called(event, names)} returned {text} in forward; its inputs had none"
@@ -49,6 +51,22 @@ def _in_forward(events: Sequence[Event], names: Mapping[nn.Module, str]) -> NonF
     message = f"`{parent}`" if parent else "the model"
     message += f" computed {text} in forward; {_called(event, names)} received it"
     return _origin("forward", parent, f"{message}.", worst)
+
+
+def _infinities_before(number: int, events: Sequence[Event], levels: Sequence[int]) -> int | None:
+    """The first output with infinities, if the module that returned NaN received some."""
+    probe = events[number].probe
+    received = [
+        level
+        for event, level in zip(events[:number], levels, strict=False)
+        if event.probe is probe and event.kind == INPUT
+    ]
+    if INF not in received:
+        return None
+    return next(
+        (n for n in range(number) if levels[n] == INF and events[n].kind != INPUT),
+        None,
+    )
 
 
 def _in_backward(events: Sequence[Event], names: Mapping[nn.Module, str]) -> NonFiniteOrigin | None:
