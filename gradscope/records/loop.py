@@ -146,6 +146,10 @@ class LoopOptimizer:
         maximizes: whether it goes up the gradient (``maximize=True``).
         loaded_at: the line that called its ``load_state_dict`` last; ``restored`` the learning rate
             of its first group before and after that.
+        trained: whether each of its parameters had a gradient at one of its steps.
+        anew: how many were made before it on the same line, each for the same parameters and for
+            one step.
+        betas: those of the first group, of an optimizer like Adam.
     """
 
     name: str
@@ -170,6 +174,9 @@ class LoopOptimizer:
     maximizes: bool = False
     loaded_at: str | None = None
     restored: tuple[float, float] | None = None
+    trained: bool = False
+    anew: int = 0
+    betas: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +241,8 @@ class LoopModel:
         eval_at: the line of the script that puts it into eval mode, where one is written.
         unchanged: whether it was called without gradients alone, and has the weights that it had
             when it was found.
+        fixed_norms: the batch norms whose momentum is 0, with the running statistics that they were
+            made with.
     """
 
     id: int
@@ -253,6 +262,7 @@ class LoopModel:
     undone_at: str | None = None
     eval_at: str | None = None
     unchanged: bool = False
+    fixed_norms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +338,7 @@ class LoopRecord:
         tokens: how the targets of models that take tokens lie to these.
         inputs: of models that are evaluated, how those inputs lie to the ones of the training.
         adapters: of low rank, frozen at zero.
+        made_in_forward: lines that made parameters within a call of a model, and in how many steps.
         draws: samples of distributions that let no gradient through, and whose ``log_prob`` is
             unused.
         batches: what the models are given and give, in the sampled steps.
@@ -375,6 +386,7 @@ class LoopRecord:
     tokens: tuple[LoopTokens, ...] = ()
     inputs: tuple[LoopInputs, ...] = ()
     adapters: tuple[FrozenAdapters, ...] = ()
+    made_in_forward: tuple[tuple[str, int], ...] = ()
     equal_units: tuple[EqualUnits, ...] = ()
     functions: tuple[LoopFunction, ...] = ()
     copies: tuple[LoopCopy, ...] = ()

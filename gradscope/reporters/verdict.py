@@ -181,6 +181,7 @@ class Verdict:
             return
         words = " ".join([run.script, *map(shlex.quote, run.arguments)])
         text = f"`gradscope experiment {words}` tries the data and the learning rate"
+        text += "; no rule sees whether inputs and labels belong together"
         yield Line(plain(f"if the loss does not fall: {text}"))
 
     def steps(self) -> Line:

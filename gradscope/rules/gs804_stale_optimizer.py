@@ -39,6 +39,8 @@ RULE = Rule(
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for each optimizer."""
     for optimizer in loop.optimizers:
+        if optimizer.trained:  # another one holds its parameters in vain
+            continue
         without = [
             one
             for one in loop.parameters

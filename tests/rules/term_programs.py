@@ -248,9 +248,132 @@ BROKEN = {
             optimizer.step()
         """,
     ),
+    "a layer that is made in forward": LoopProgram(
+        "GS852",
+        ("made anew in forward in all 8 steps",),
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first = nn.Linear(4, 8)
+                self.last = nn.Linear(8, 2)  # mended
+
+            def forward(self, inputs):
+                last = nn.Linear(8, 2)  # broken # here
+                last = self.last  # mended
+                return last(self.first(inputs).relu())
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(8):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    ),
+    "an Adam for each step": LoopProgram(
+        "GS853",
+        ("is made anew for each step",),
+        """
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)  # mended
+        for step in range(8):
+            optimizer = torch.optim.Adam(net.parameters(), lr=0.01)  # broken # here
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    ),
+    "betas that are swapped": LoopProgram(
+        "GS854",
+        ("betas (0.999, 0.9)",),
+        """
+        optimizer = torch.optim.AdamW(net.parameters(), betas=(0.999, 0.9))  # broken # here
+        optimizer = torch.optim.AdamW(net.parameters(), betas=(0.9, 0.999))  # mended
+        for step in range(8):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+        "optimizer",
+    ),
+    "cleared in the inner loop": LoopProgram(
+        "GS855",
+        ("between the 4 backwards of a step, in all 8 steps",),
+        """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(8):
+            optimizer.zero_grad()  # mended
+            for part in range(4):
+                optimizer.zero_grad()  # broken # here
+                inputs, labels = batch(step + part)
+                (F.cross_entropy(net(inputs), labels) / 4).backward()
+            optimizer.step()
+        """,
+    ),
+    "a batch norm without momentum": LoopProgram(
+        "GS856",
+        ("`1`: momentum is 0",),
+        """
+        norm = nn.BatchNorm1d(8, momentum=0)  # broken
+        norm = nn.BatchNorm1d(8)  # mended
+        net = nn.Sequential(nn.Linear(4, 8), norm, nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(8):
+            net.train()
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            net.eval()
+            with torch.no_grad():
+                net(x)
+        """,
+    ),
 }
 
 HEALTHY = {
+    "a layer that is made at the first call": """
+        class Net(nn.Module):
+            def forward(self, inputs):
+                if not hasattr(self, "last"):
+                    self.last = nn.Linear(4, 2)
+                return self.last(inputs)
+
+        net = Net()
+        net(x)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(8):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "an Adam for each task": """
+        import copy
+        for task in range(8):
+            one = copy.deepcopy(net)
+            optimizer = torch.optim.Adam(one.parameters(), lr=0.01)
+            inputs, labels = batch(task)
+            optimizer.zero_grad()
+            F.cross_entropy(one(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "two backwards, the first for a move of the weights": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(8):
+            inputs, labels = batch(step)
+            for move in (0.05, -0.05):
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                if move > 0:
+                    moved = [0.05 * p.grad.clone() for p in net.parameters()]
+                for p, by in zip(net.parameters(), moved):
+                    p.data.add_(by if move > 0 else -by)
+            optimizer.step()
+        """,
     "a mean over a square of pairs, with as many backwards": """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(8):

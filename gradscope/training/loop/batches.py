@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ class Batches:
     """Compares the inputs of each call with the first one's, until they differ.
 
     Attributes:
-        same: in how many calls from the first on it was the same numbers; 0 once it was not.
+        same: in how many calls, of models that were called again, it was the same numbers; 0 once
+            it was not.
         differ: whether one was given others.
         same_tensor: whether it was the same memory each time, and no small part of a larger
             tensor: a script that trains on all of its data at once does so.
@@ -27,6 +29,7 @@ class Batches:
         self.same_tensor = True
         self.differ = False
         self._first: dict[int, tuple[str, ...]] = {}  # by model
+        self._calls = Counter[int]()
         self._parts: dict[int, _Part] = {}
 
     def called(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -38,6 +41,7 @@ class Batches:
         if not given or any(tensor.grad_fn is not None for tensor in given):
             return
         digest = tuple(fingerprints(given))
+        again = model in self._first
         first = self._first.setdefault(model, digest)
         if first != digest:
             self.differ, self.same = True, 0
@@ -46,7 +50,9 @@ class Batches:
             return
         known = self._parts.setdefault(model, _Part(given[0]))
         self.same_tensor = self.same_tensor and known.is_most() and known.is_same(given[0])
-        self.same += 1
+        self._calls[model] += 1
+        # A model that is called once, as a copy for each task, says nothing.
+        self.same += 0 if not again else 2 if self._calls[model] == 2 else 1
 
 
 class _Part:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -78,6 +77,8 @@ class Loop:
         self.model_uses = model_uses = ModelUses(models, optimizers, construction)
         self._loads = Loads(uses)
         self._parameters = ParameterRecords(models, uses, model_uses, construction)
+        # By line: in how many steps parameters were made within a model's call, and the last.
+        self._made_inside: dict[str, tuple[int, int]] = {}
         self._clips: dict[tuple[int, int], tuple[str, frozenset[str]]] = {}
         self._steps = self._loader = self._sample = 0
         #: How many have begun.
@@ -98,7 +99,7 @@ class Loop:
         What it is set in may train from now on, and be a model that was none.
         """
         self._construction.module_set(owner, module)
-        if self.optimizer_uses and not self._steps:
+        if any(not use.parameters.steps for _, use in self.optimizer_uses):
             line = script_line()
             self.model_uses.module_set(owner, module, str(line))
             self.changed = True
@@ -106,6 +107,10 @@ class Loop:
     def parameter_set(self, owner: nn.Module, name: str, parameter: nn.Parameter) -> None:
         """A parameter becomes one of a module's own."""
         self._construction.parameter_set(owner, name)
+        if self._loss_graphs.inside and (line := script_line()) is not None:
+            count, last = self._made_inside.get(str(line), (0, -1))
+            if last != self._steps:
+                self._made_inside[str(line)] = count + 1, self._steps
 
     def made_at(self, model: int, name: str) -> str | None:
         """The line of the script that made a module or a parameter of a model, by its number."""
@@ -305,7 +310,8 @@ class Loop:
         uses = self.optimizer_uses
         mine = uses.get(optimizer) or uses.add(optimizer, None, self._construction.now())
         if not mine.parameters.steps:
-            mine.name, mine.refs = known.name, tuple(map(weakref.ref, known.held))
+            mine.name = known.name
+            uses.begins(mine, known.held)
         mine.facts = mine.use.step_begins(known.held)
         mine.parameters.step_begins(
             known.held, optimizer.param_groups, cleared="cleared" in mine.facts
@@ -384,6 +390,7 @@ class Loop:
             draws=self._draws.records(),
             batches=tuple(self._batch_facts.records()),
             tokens=tuple(self.tokens.records()),
+            made_in_forward=tuple((line, one[0]) for line, one in self._made_inside.items()),
             inputs=tuple(self._inputs.records()),
             adapters=tuple(self._adapters.records(self._models, self.made_at)),
             functions=self.functions.records(),

@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.fingerprints import fingerprints
@@ -159,6 +160,7 @@ class ModelUses:
                 kept_in=None if module_is_held else self._kept_in(module),
                 plain_tensors=tuple(use.lasting(module, held)) if use.calls else (),
                 eval_at=written_call(self._models.name(model), "eval"),
+                fixed_norms=tuple(_fixed_norms(module)) if use.calls else (),
             )
             self._signatures[model.id] = signature(module)
         alike: dict[object, list[int]] = {}
@@ -222,3 +224,13 @@ def _is_plain(parameter: nn.Parameter) -> bool:
 def _parameters(module: nn.Module) -> list[nn.Parameter]:
     """Return the parameters with a known shape."""
     return [one for one in module.parameters() if not is_lazy(one)]
+
+
+def _fixed_norms(model: nn.Module) -> Iterator[str]:
+    """Yield the batch norms that keep the running statistics of their start."""
+    for name, module in model.named_modules():
+        if not isinstance(module, _NormBase) or module.momentum != 0:
+            continue
+        mean, variance = module.running_mean, module.running_var
+        if mean is not None and variance is not None and not mean.any() and (variance == 1).all():
+            yield name

@@ -40,6 +40,7 @@ class OptimizerUse:
         self.rate = 0.0  # before a state is loaded
         self.restored: tuple[float, float] | None = None  # the rate before and after that
         self.restored_at: str | None = None
+        self.anew = 0
 
 
 class OptimizerUses:
@@ -54,6 +55,7 @@ class OptimizerUses:
         self._models, self._optimizers = models, optimizers
         self._of: weakref.WeakKeyDictionary[Optimizer, OptimizerUse] = weakref.WeakKeyDictionary()
         #: In the order in which they were made.
+        self._latest: dict[str, OptimizerUse] = {}  # by the line that made it
         self.every: list[tuple[weakref.ref[Optimizer], OptimizerUse]] = []
 
     def __iter__(self) -> Iterator[tuple[Optimizer, OptimizerUse]]:
@@ -82,6 +84,16 @@ class OptimizerUses:
             mine = self._of[optimizer] = OptimizerUse(made, number)
             self.every.append((weakref.ref(optimizer), mine))
         return mine
+
+    def begins(self, mine: OptimizerUse, held: Iterable[nn.Parameter]) -> None:
+        """Note the first step of one: the one before may have been made on the same line."""
+        mine.refs = tuple(map(weakref.ref, held))
+        line = str(mine.made)
+        before = None if mine.made is None else self._latest.get(line)
+        self._latest[line] = mine
+        if before is not None and before.parameters.steps == 1:
+            same = {one() for one in before.refs} == {one() for one in mine.refs}
+            mine.anew = before.anew + 1 if same else 0
 
     def restoring(self, optimizer: Optimizer) -> None:
         """Note a state about to be loaded into an optimizer."""
@@ -139,6 +151,7 @@ class OptimizerUses:
                         rises=of.rises,
                         gone=of.gone,
                         mixed=mine.use.mixed,
+                        trained=of.without == set(),
                         readings=of.readings,
                         scaled=of.scaled,
                     )
@@ -169,6 +182,9 @@ class OptimizerUses:
                 scaled=of.scaled,
                 loaded_at=mine.restored_at,
                 restored=mine.restored,
+                trained=of.without == set(),
+                anew=mine.anew,
+                betas=_betas(optimizer),
                 maximizes=any(group.get("maximize") is True for group in optimizer.param_groups),
             )
             yield mine.record
@@ -185,6 +201,13 @@ class OptimizerUses:
 def rate_of(optimizer: Optimizer) -> float:
     """The learning rate of its first group; 0 where it has none."""
     return float(optimizer.param_groups[0].get("lr") or 0.0) if optimizer.param_groups else 0.0
+
+
+def _betas(optimizer: Optimizer) -> tuple[float, ...]:
+    """Return the betas of its first group, where these are two numbers."""
+    betas = optimizer.param_groups[0].get("betas") if optimizer.param_groups else None
+    numbers = isinstance(betas, tuple | list) and all(isinstance(b, int | float) for b in betas)
+    return tuple(map(float, betas)) if numbers and betas is not None and len(betas) == 2 else ()
 
 
 def _written_step(name: str, made: ScriptLine | None) -> str | None:

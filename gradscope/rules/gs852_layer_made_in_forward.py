@@ -1,0 +1,57 @@
+"""GS852: a layer that is made anew in each forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, in_steps
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS852",
+    name="layer-made-in-forward",
+    severity="error",
+    summary="a layer with parameters is made within forward, in each step",
+    what=(
+        "Notes the parameters that are registered while a model is called with gradients. It "
+        "fires where one line makes some in several steps. A layer that is made at the first "
+        "call alone, as a lazy one, does not count."
+    ),
+    why=(
+        "Each step has a new, random layer, which no optimizer holds: it never trains, and "
+        "the layers before it learn for one that is gone."
+    ),
+    fix=("Make the layer in `__init__`, and call it in `forward`."),
+    sources=(
+        "PyTorch tutorials, what is torch.nn: layers are attributes of the module",
+        "PyTorch forum: defining layers in forward, parameters are not updated",
+    ),
+    thresholds=(Threshold("steps", 3, "steps, below which it does not judge", CHOSEN),),
+    runs=Runs(loop=True),
+    explains=(
+        "GS401",
+        "GS404",
+        "GS6",
+    ),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """Yield one finding for each line."""
+    for line, count in loop.made_in_forward:
+        if count < limits["steps"]:
+            continue
+        yield at(
+            RULE.finding(
+                "",
+                f"a layer with parameters is made anew in forward {in_steps(count, loop.steps)}: "
+                "no optimizer holds it, and it never trains.",
+                value=float(count),
+                limit=limits.of("steps"),
+                cause=line,
+                location=line,
+            ),
+            loop,
+        )

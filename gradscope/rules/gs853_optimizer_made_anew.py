@@ -1,0 +1,57 @@
+"""GS853: an optimizer that is made anew for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, held_by
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS853",
+    name="optimizer-made-anew",
+    severity="warning",
+    summary="an optimizer with a state is made anew for each step",
+    what=(
+        "Notes where optimizers are made. It fires where one line makes one after the other "
+        "for the same parameters, and each makes one step. SGD does not count: it may have no "
+        "state."
+    ),
+    why=(
+        "Moments and step counts are lost each time: every step of Adam is its first one, of "
+        "the learning rate's size whatever the gradient is."
+    ),
+    fix=("Make the optimizer once, before the loop."),
+    sources=(
+        "PyTorch, torch.optim: the optimizer holds the current state",
+        "Kingma and Ba 2014, Adam, algorithm 1: the moments are kept between steps",
+    ),
+    thresholds=(
+        Threshold("times", 5, "optimizers in a row, below which it does not judge", CHOSEN),
+    ),
+    runs=Runs(loop=True),
+    explains=("GS6",),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """Yield one finding for each line."""
+    found = {}
+    for one in loop.optimizers:
+        if one.anew >= limits["times"] and one.kind != "SGD":
+            found[one.location] = one
+    for line, one in found.items():
+        yield at(
+            RULE.finding(
+                one.name,
+                f"`{one.name}` ({one.kind}) is made anew for each step, {one.anew + 1:,} times: "
+                "its moments are lost each time.",
+                value=float(one.anew),
+                limit=limits.of("times"),
+                location=line,
+            ),
+            loop,
+            parameters=held_by(one, loop),
+        )

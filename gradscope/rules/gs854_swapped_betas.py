@@ -1,0 +1,52 @@
+"""GS854: betas in the wrong order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, held_by
+from gradscope.rules._rule import Limits, Rule, Runs
+
+RULE = Rule(
+    code="GS854",
+    name="swapped-betas",
+    severity="warning",
+    summary="the first beta of an optimizer like Adam is larger than the second",
+    what=(
+        "Reads the `betas` of each optimizer with two of them. It fires where the first is larger."
+    ),
+    why=(
+        "The gradient is averaged over longer than its square: steps go on in an old "
+        "direction, divided by the size of the last gradients alone. Most often the two are "
+        "swapped."
+    ),
+    fix=("Give `betas=(0.9, 0.999)`: the gradient's first, the square's second."),
+    sources=(
+        "Kingma and Ba 2014, Adam, algorithm 1: beta1 = 0.9, beta2 = 0.999",
+        "Reddi et al. 2018, On the convergence of Adam: beta1 below the square root of beta2",
+    ),
+    runs=Runs(loop=True),
+    explains=("GS6",),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """Yield one finding for each optimizer."""
+    for one in loop.optimizers:
+        if not one.betas or one.betas[0] <= one.betas[1] or not enough(loop, one.steps):
+            continue
+        first, second = one.betas
+        yield at(
+            RULE.finding(
+                one.name,
+                f"`{one.name}` ({one.kind}) has betas ({first:g}, {second:g}): the first is larger "
+                "than the second, as if they were swapped.",
+                value=first,
+                threshold=second,
+                location=one.location,
+            ),
+            loop,
+            parameters=held_by(one, loop),
+        )

@@ -1,0 +1,77 @@
+"""GS855: backwards that are cleared before the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord, Round
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS855",
+    name="discarded-backwards",
+    severity="warning",
+    summary="gradients of several backwards are cleared before the step uses them",
+    what=(
+        "Reads the order of backward and `zero_grad` between two steps of the only optimizer. "
+        "It fires where one line calls backward at least three times in a step, and gradients "
+        "are cleared between every two of them."
+    ),
+    why=(
+        "Only the last backward counts: the others are computed and thrown away. Most often "
+        "`zero_grad` stands in the inner loop of a gradient accumulation."
+    ),
+    fix=("Call `zero_grad` once per step, before the first backward."),
+    sources=(
+        "PyTorch, automatic mixed precision examples: gradient accumulation",
+        "PyTorch forum: gradient accumulation, where to call zero_grad",
+    ),
+    thresholds=(
+        Threshold("backwards", 3, "backwards in a step, below which it does not judge", CHOSEN),
+        Threshold("share", 0.5, "share of the steps, above which it fires", CHOSEN),
+    ),
+    runs=Runs(loop=True),
+    explains=("GS802",),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """Yield at most one finding."""
+    if len(loop.optimizers) != 1:
+        return
+    steps, most, place = 0, 0, None
+    for one in loop.rounds:
+        count, cleared = _discarded(one)
+        if count >= limits["backwards"]:
+            steps, most, place = steps + one.count, max(most, count), place or cleared
+    if not enough(loop, steps) or steps <= limits["share"] * loop.steps:
+        return
+    yield at(
+        RULE.finding(
+            loop.optimizers[0].name,
+            f"`zero_grad` clears the gradients between the {most} backwards of a step, "
+            f"{in_steps(steps, loop.steps)}: only the last backward counts, and the others are "
+            "thrown away.",
+            value=float(most),
+            limit=limits.of("backwards"),
+            location=place,
+        ),
+        loop,
+    )
+
+
+def _discarded(one: Round) -> tuple[int, str | None]:
+    """Return how many backwards of a round there are with clearing between every two, and where
+    it is cleared; 0 if two of them add up, or are of different lines."""
+    count, lines, cleared, fresh = 0, set[str | None](), None, False
+    for event in one.events:
+        if event.kind == "backward":
+            if fresh:
+                return 0, None
+            count, fresh = count + 1, True
+            lines.add(event.location)
+        elif event.kind == "zero" and fresh:
+            cleared, fresh = event.location, False
+    return (count, cleared) if len(lines) == 1 else (0, None)

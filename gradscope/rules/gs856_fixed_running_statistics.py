@@ -1,0 +1,54 @@
+"""GS856: batch norms with momentum 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, these
+from gradscope.rules._rule import Limits, Rule, Runs
+
+RULE = Rule(
+    code="GS856",
+    name="fixed-running-statistics",
+    severity="warning",
+    summary="a batch norm has momentum 0, and its running statistics are those of the start",
+    what=(
+        "Looks for batch norms with `momentum=0`, whose running mean is 0 and "
+        "running variance 1, in a model that is called in train mode."
+    ),
+    why=(
+        "In train mode the batch's own statistics are used; in eval mode the running ones, "
+        "which never moved: the network is another one there. Elsewhere momentum is the share "
+        "that is kept, in PyTorch that of the new batch."
+    ),
+    fix=("Leave `momentum` at 0.1, or give `None` for the mean over all batches."),
+    sources=(
+        "PyTorch, torch.nn.BatchNorm1d: momentum is the weight of the new value",
+        "PyTorch forum: BatchNorm momentum convention",
+    ),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """Yield one finding for each model."""
+    for model in loop.models:
+        trains = any(
+            event.kind == "call" and event.of == model.name and "train" in event.facts
+            for one in loop.rounds
+            for event in one.events
+        )
+        if not model.fixed_norms or not trains or loop.steps < 2:
+            continue
+        yield at(
+            RULE.finding(
+                model.fixed_norms[0],
+                f"{these(model.fixed_norms)}: momentum is 0, and the running mean and variance are "
+                "still 0 and 1: evaluation uses those, and training the batch's.",
+                value=float(len(model.fixed_norms)),
+            ),
+            loop,
+            model=model.name,
+        )
