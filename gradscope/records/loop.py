@@ -199,6 +199,21 @@ class PlainTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftState:
+    """The state of an optimizer in a checkpoint of which only the weights were loaded.
+
+    Attributes:
+        optimizer: the name of the optimizer that has its settings and its parameters.
+        parameters: how many parameters have a state there.
+        location: the line that reads the checkpoint.
+    """
+
+    optimizer: str
+    parameters: int
+    location: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class EmptyLoad:
     """A call of ``load_state_dict`` with ``strict=False`` that loaded nothing.
 
@@ -346,6 +361,7 @@ class LoopRecord:
         functions: the script's own whose backward is wrong.
         copies: of models, which no optimizer holds.
         empty_loads: calls of ``load_state_dict`` that loaded nothing.
+        left_states: states of optimizers that checkpoints hold, and that nothing loaded.
         course: of the losses of all backwards; None where there were too few.
         depths, weights: of each model and optimizer, over the samples.
         ended: whether the script has ended.
@@ -391,6 +407,7 @@ class LoopRecord:
     functions: tuple[LoopFunction, ...] = ()
     copies: tuple[LoopCopy, ...] = ()
     empty_loads: tuple[EmptyLoad, ...] = ()
+    left_states: tuple[LeftState, ...] = ()
     course: Course | None = None
     depths: tuple[LoopDepth, ...] = ()
     weights: tuple[LoopWeights, ...] = ()

@@ -223,9 +223,9 @@ class LoopWeights:
         samples: how many there were.
         first, last: the norm of all of these weights, in the first sample and in the last.
         ratio: the mean over the samples of the median weight's update over its norm.
-        decay: the share of weight decay in the update of the median weight, the least over the
-            second half of the samples; 0 without weight decay. Above 1 where the gradient pulls
-            against it.
+        decay: the share of weight decay of the median weight, the least over the second half of the
+            samples; 0 without weight decay, or if it is not known.
+        rms: the mean over the samples of the root mean square of the median weight's update.
         rate, weight_decay: of the first group, in the last sample.
         steps: how many steps of the run lie between the first sample and the last.
     """
@@ -236,6 +236,7 @@ class LoopWeights:
     first: float
     last: float
     ratio: float
+    rms: float
     decay: float
     rate: float
     weight_decay: float

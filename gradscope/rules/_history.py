@@ -37,6 +37,9 @@ class StepHistory:
         scales: by how many halvings the loss scale fell before each of the last steps.
         halvings: their sum.
         norms: of the gradient of each parameter, in the steps in which these were read.
+        pace: of the root mean square of the update over the learning rate.
+        taken: of the norms of the gradient as the optimizer got it.
+        rates: the step and the highest learning rate of each of the last steps, ``now`` included.
     """
 
     now: TrainingStep
@@ -49,6 +52,9 @@ class StepHistory:
     scales: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     halvings: float = 0.0
     norms: NormHistory = field(default_factory=NormHistory)
+    pace: Window = field(default_factory=Window)
+    taken: Window = field(default_factory=Window)
+    rates: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
     _losses: dict[int, Window] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,6 +70,8 @@ class StepHistory:
         self.loss.add(loss)
         self.loss = self._sums_of(step)
         self.gradient.add(before.gradient_norm)
+        self.taken.add(before.clipped_norm)
+        self.pace.add(pace_of(before))
         self.blocks.add(before.step, loss)
         self._look(step, before)
 
@@ -79,6 +87,8 @@ class StepHistory:
         for rate in step.learning_rates:
             if self.peak < rate < math.inf:
                 self.peak = rate
+        if step.learning_rates:
+            self.rates.append((step.step, max(step.learning_rates)))
         if before is not None:
             self._scaled(before.loss_scale, step.loss_scale)
 
@@ -94,6 +104,12 @@ class StepHistory:
             self.halvings -= self.scales[0]
         self.scales.append(_halvings(before, after))
         self.halvings += self.scales[-1]
+
+
+def pace_of(step: TrainingStep) -> float | None:
+    """The root mean square of a step's update over its learning rate."""
+    rate, moved = max(step.learning_rates, default=0.0), step.update_rms
+    return moved / rate if moved is not None and math.isfinite(moved) and rate > 0 else None
 
 
 def _halvings(before: float | None, after: float) -> float:

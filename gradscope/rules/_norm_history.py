@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from gradscope.records.norms import ParameterNorms, unpacked
+from gradscope.records.norms import NONE, ParameterNorms, unpacked
 from gradscope.rules._window import KEPT
 
 #: Number of lists of names with kept norms: an optimizer has one for each of its models.
@@ -32,6 +32,19 @@ class NormHistory:
     def __init__(self) -> None:
         self._now: Sequence[tuple[tuple[str, ...], ParameterNorms]] = ()
         self._past: dict[int, deque[ParameterNorms]] = {}
+
+    def joined(self) -> bool:
+        """Whether a parameter has a gradient now that had none when norms were read before."""
+        for names, record in self._now:
+            past = self._past.get(record.names)
+            if not past:
+                return bool(self._past)
+            now, before = (one.clipped or one.gradient for one in (record, past[-1]))
+            if now and before:
+                pairs = zip(unpacked(now, len(names)), unpacked(before, len(names)), strict=True)
+                if any(new != NONE and old == NONE for new, old in pairs):
+                    return True
+        return False
 
     def add(self, norms: Sequence[tuple[tuple[str, ...], ParameterNorms]]) -> None:
         """Add the norms of the next step, with their names; the earlier ones become history."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 #: Beside those with Adam in their name.
 _SCALE_FREE = (
     *("rmsprop", "adagrad", "adadelta", "adafactor", "lion", "lamb", "lars", "rprop"),
@@ -15,14 +13,6 @@ def divides(kind: str | None) -> bool:
     """Return True if the optimizer divides by the root of a second moment plus epsilon."""
     name = (kind or "").lower()
     return "adam" in name or name == "rmsprop"
-
-
-def is_decoupled(kind: str | None, settings: Mapping[str, float]) -> bool:
-    """Return True if weight decay shrinks the weights directly, not through the gradient."""
-    name = (kind or "").lower()
-    return any(one in name for one in ("adamw", "lion", "muon", "nadamw")) or bool(
-        settings.get("decoupled_weight_decay")
-    )
 
 
 def is_scale_free(kind: str | None) -> bool:

@@ -6,8 +6,7 @@ import math
 from collections import deque
 
 from gradscope.records.loop_figures import LoopWeights
-from gradscope.rules._history import ParameterHistory, SampleHistory
-from gradscope.rules._optimizers import is_decoupled, is_scale_free
+from gradscope.rules._history import SampleHistory
 from gradscope.rules._reading import middle
 
 #: Number of the last samples with a kept share of weight decay.
@@ -19,7 +18,7 @@ class Weights:
 
     def __init__(self) -> None:
         self._samples = 0
-        self._ratios = self._first = self._last = 0.0
+        self._ratios = self._rms = self._first = self._last = 0.0
         self._decays: deque[float] = deque(maxlen=_KEPT)
         self._settings: dict[str, float] = {}
         self._since = self._now = 0
@@ -33,15 +32,15 @@ class Weights:
         norm = math.hypot(*norms)
         if ratio is None or not math.isfinite(norm) or not norm:
             return
-        self._settings = settings = history.now.settings
+        self._settings = history.now.settings
         if not self._samples:
             self._first, self._since = norm, history.now.step
         self._samples += 1
         self._last, self._now = norm, history.now.step
         self._ratios += ratio
-        kind = history.now.report.run.optimizer
-        shares = [_decay(one, settings, kind) for one in weights]
-        self._decays.append(middle(one for one in shares if one is not None) or 0.0)
+        self._rms += middle(w.now.update_rms for w in weights if w.now.update_rms) or 0.0
+        shares = [w.now.decay_share for w in weights if w.now.decay_share is not None]
+        self._decays.append(middle(shares) or 0.0)
 
     def record(self, model: int, optimizer: str) -> LoopWeights | None:
         """Return the record; None before the first sample that moved a weight."""
@@ -55,19 +54,9 @@ class Weights:
             first=self._first,
             last=self._last,
             ratio=self._ratios / self._samples,
+            rms=self._rms / self._samples,
             decay=min(late),
             rate=self._settings.get("lr", 0.0),
             weight_decay=self._settings.get("weight_decay", 0.0),
             steps=self._now - self._since,
         )
-
-
-def _decay(weight: ParameterHistory, settings: dict[str, float], kind: str | None) -> float | None:
-    """The share of weight decay in a step: of the update's length, or, where the optimizer scales
-    gradient and decay together, of the gradient's."""
-    now, rate = weight.now, settings.get("lr", 0.0)
-    decay = settings.get("weight_decay", 0.0) * (now.value.norm or 0.0)
-    if is_scale_free(kind) and not is_decoupled(kind, settings):
-        gradient = now.gradient.norm if now.gradient is not None else None
-        return decay / gradient if gradient else None
-    return rate * decay / now.update_norm if now.update_norm else None

@@ -17,10 +17,10 @@ RULE = Rule(
     severity="warning",
     summary="weight decay shrinks the weights faster than the gradient can hold them",
     what=(
-        "Compares, in the sampled steps, the part of the update that weight decay makes with the "
-        "full update; where the optimizer scales both together, as Adam, with the gradient. It "
-        "fires where decay is most of it for the median weight, the norm of all weights has "
-        "halved since the start, and most of the loss is left."
+        "Compares, in the sampled steps, weight decay with the term that the optimizer adds it to: "
+        "the rest of the update if it is decoupled, as in AdamW, else the gradient. It fires where "
+        "decay is the larger one for the median weight, the norm of all weights has halved since "
+        "the start, and most of the loss is left."
     ),
     why=(
         "The weights go to zero, and with them the output and the gradients of all layers: the "
@@ -32,7 +32,7 @@ RULE = Rule(
         "Karpathy 2019, A recipe for training neural networks: regularize only what overfits",
     ),
     thresholds=(
-        Threshold("share", 0.5, "weight decay in the update, above which it fires", CHOSEN),
+        Threshold("share", 0.5, "the share of weight decay, above which it fires", CHOSEN),
         Threshold("norm", 0.5, "the weights' norm over the first, below which it fires", CHOSEN),
         Threshold("left", 0.5, "the loss over that of the first steps, above which it fires",
                   CHOSEN),

@@ -69,6 +69,70 @@ def classified(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Callable[[
     return lambda: F.cross_entropy(model(x), y)
 
 
+# ------------------------------------------------------------------ GS615 to GS617: updates
+
+
+@trouble("GS615", begins=(201, 201))
+def an_optimizer_made_anew(mended: bool) -> Watched:
+    """After an evaluation the script makes Adam once more: its moments are gone."""
+    model = TinyGpt()
+    run = Watched({"model": model})
+    adam = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for i in range(STEPS):
+        if i == 200 and not mended:
+            adam = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        run.step(adam, lambda: next_word(model, tokens(16, 24)))
+    return run
+
+
+@trouble("GS615", begins=(241, 241))
+def moments_that_a_checkpoint_left_out(mended: bool) -> Watched:
+    """The weights are set back to a checkpoint, and the state is cleared for it."""
+    model = mlp(16, 64, 64, 5)
+    run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-3)
+    for i in range(STEPS):
+        if i == 240 and not mended:
+            adam.state.clear()
+        run.step(adam, classified(model, *blobs(32, 1.5)))
+    return run
+
+
+@trouble("GS616", begins=(110, 120))
+def a_factor_above_one_after_the_warm_up(mended: bool) -> Watched:
+    """The loss doubles at step 199."""
+    model = TinyGpt()
+    run = Watched({"model": model})
+    adam = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for i in range(240):
+        adam.param_groups[0]["lr"] = 1e-3 * (0.996 if mended else 1.04) ** max(0, i - 60)
+        run.step(adam, lambda: next_word(model, tokens(16, 24)))
+    return run
+
+
+@trouble("GS616", begins=(105, 106))
+def an_exponential_that_grows(mended: bool) -> Watched:
+    """ExponentialLR with a gamma above 1, stepped by batches."""
+    model = mlp(16, 64, 64, 5)
+    run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-4)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(adam, gamma=0.99 if mended else 1.05)
+    for _ in range(160):
+        run.step(adam, classified(model, *blobs(32, 1.5)))
+        schedule.step()
+    return run
+
+
+@trouble("GS617", begins=(151, 200))
+def a_second_moment_of_one_wild_batch(mended: bool) -> Watched:
+    """One batch has a gradient a thousand times as large, and is not clipped."""
+    model = mlp(16, 64, 64, 5)
+    run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-4)
+    for i in range(STEPS):
+        x, y = blobs(32, 1.5)
+        wild = 1e3 if i == 150 and not mended else 1.0
+        run.step(adam, lambda x=x, y=y, wild=wild: F.cross_entropy(model(x), y) * wild)
+    return run
+
+
 # ------------------------------------------------------------------ GS601, GS602: spikes
 
 

@@ -321,6 +321,48 @@ BROKEN = {
             F.cross_entropy(net(x[chosen]), y[chosen]).backward()
             optimizer.step()
         """, "optimizer"),
+    "Muon with AdamW's learning rate": LoopProgram(
+        "GS618", ("an update of `muon` (Muon)",), """
+        wide = nn.Sequential(
+            nn.Linear(4, 1024), nn.ReLU(), nn.Linear(1024, 16), nn.ReLU(), nn.Linear(16, 2)
+        )
+        y = (x[:, 0] > 0).long()
+        adjust = None  # broken
+        adjust = "match_rms_adamw"  # mended
+        muon = torch.optim.Muon([wide[2].weight], lr=1e-3, adjust_lr_fn=adjust)  # here
+        others = [p for p in wide.parameters() if p is not wide[2].weight]
+        adamw = torch.optim.AdamW(others, lr=1e-3)
+        for step in range(96):
+            chosen = torch.randperm(64)[:16]
+            muon.zero_grad()
+            adamw.zero_grad()
+            F.cross_entropy(wide(x[chosen]), y[chosen]).backward()
+            muon.step()
+            adamw.step()
+        """, "muon"),
+    "a resumed training without its optimizer": LoopProgram(
+        "GS619", ("starts without a state",), """
+        import io
+
+        def train(model, optimizer, steps):
+            for step in range(steps):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+
+        first = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        train(net, first, 4)
+        file = io.BytesIO()
+        torch.save({"model": net.state_dict(), "optimizer": first.state_dict(), "step": 4}, file)
+        del first
+        file.seek(0)
+        saved = torch.load(file)  # here
+        net.load_state_dict(saved["model"])
+        adamw = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        adamw.load_state_dict(saved["optimizer"])  # mended
+        train(net, adamw, 12)
+        """),
     "a learning rate of 1e-7": LoopProgram(
         "GS612", ("the learning rate 1e-07 is too low",), """
         rate = 1e-7  # broken

@@ -66,6 +66,13 @@ FROM_THE_START: dict[str, Callable[[int, bool], TrainingStep]] = {
     "GS602": lambda i, last: step(i, gradient_norm=99.0 if last else 1.0),
     "GS603": lambda i, last: step(i, losses=(2.0,)),
     "GS608": lambda i, last: step(i, learning_rates=(0.0,)),
+    "GS615": lambda i, last: step(
+        i, update_rms=9.0 if last else 1.0, clipped_norm=1.0, learning_rates=(0.1,)
+    ),
+    "GS616": lambda i, last: step(i, learning_rates=(0.1 * 1.04 ** max(0, i - 17),)),
+    "GS617": lambda i, last: step(
+        i, update_rms=1.0 if i <= 32 else 0.01, clipped_norm=1.0, learning_rates=(0.1,)
+    ),
     "GS609": lambda i, last: step(i, loss_scale=0.5),
 }
 

@@ -90,7 +90,8 @@ class Watched:
                 losses=(loss if math.isfinite(loss) else None,),
                 nonfinite=None if finite else "nan", gradient_norm=norm, clipped_norm=clipped,
                 learning_rates=rates, loss_scale=loss_scale, sampled=sampled,
-                update_rms=None if squares is None else math.sqrt(squares[0] / squares[1]),
+                update_rms=math.sqrt(squares[0] / squares[1])
+                if squares is not None and math.isfinite(squares[0]) else None,
             )
         )  # fmt: skip
         for sample, model in zip(samples, self.models.values(), strict=True) if sampled else ():

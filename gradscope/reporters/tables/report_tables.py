@@ -294,8 +294,8 @@ def check_choices(
     Raises:
         OptionError: an unknown table, column or direction, or a ``top`` below 1.
     """
-    for name in view.tables:
-        refuse_unknown("table", name, tables)
+    for table in view.tables:
+        refuse_unknown("table", table, tables)
     if len(view.tables) > 1 and (view.columns or view.sort):
         raise OptionError("`--columns` and `--sort` need one table", help="give `--table` one name")
     if view.top is not None and view.top < 1:

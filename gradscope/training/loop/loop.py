@@ -20,6 +20,7 @@ from gradscope.training.discovery import variable_name
 from gradscope.training.loop.adapters import Adapters
 from gradscope.training.loop.batch_facts import BatchFacts
 from gradscope.training.loop.batches import Batches
+from gradscope.training.loop.checkpoints import Checkpoints
 from gradscope.training.loop.clipping import Clipping
 from gradscope.training.loop.construction import Construction
 from gradscope.training.loop.copies import Copies
@@ -76,6 +77,7 @@ class Loop:
         self.optimizer_uses = uses = OptimizerUses(models, optimizers)
         self.model_uses = model_uses = ModelUses(models, optimizers, construction)
         self._loads = Loads(uses)
+        self._checkpoints = Checkpoints(uses)
         self._parameters = ParameterRecords(models, uses, model_uses, construction)
         # By line: in how many steps parameters were made within a model's call, and the last.
         self._made_inside: dict[str, tuple[int, int]] = {}
@@ -204,10 +206,19 @@ class Loop:
     def loaded(self, module: nn.Module, result: object) -> None:
         """``load_state_dict`` of a module has returned the keys that did not fit."""
         self._loads.matched(module, result)
+        self._checkpoints.loaded(module)
         for model in self._models:
             if module is model.module_ref() or module is model.outer():
                 others = [one.module for one in self._models if one is not model]
                 self._loads.loaded(model.id, model.module, others)
+
+    def read(self, data: object) -> None:
+        """``torch.load`` has returned this."""
+        self._checkpoints.read(data)
+
+    def optimizer_loaded(self, optimizer: Optimizer) -> None:
+        """``load_state_dict`` of an optimizer has returned."""
+        self._checkpoints.optimizer_loaded()
 
     def drew(self, distribution: object, drawn: object) -> None:
         """``sample`` of a distribution has returned."""
@@ -395,6 +406,7 @@ class Loop:
             adapters=tuple(self._adapters.records(self._models, self.made_at)),
             functions=self.functions.records(),
             empty_loads=tuple(self._loads.empty),
+            left_states=tuple(self._checkpoints.left()),
             copies=tuple(self.copies.records(compare=ended)),
             equal_units=tuple(self._equal_weights.records(self._models)),
             course=self._losses.course,

@@ -60,6 +60,12 @@ class LoopObserver(RegistrationObserver, Protocol):
     def loaded(self, module: nn.Module, result: object) -> None:
         """``load_state_dict`` of a module has returned the keys that did not fit."""
 
+    def read(self, data: object) -> None:
+        """``torch.load`` has returned this."""
+
+    def optimizer_loaded(self, optimizer: Optimizer) -> None:
+        """``load_state_dict`` of an optimizer has returned."""
+
     def drew(self, distribution: object, drawn: object) -> None:
         """``sample`` of a distribution of ``torch.distributions`` has returned."""
 
@@ -110,6 +116,13 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
             lambda f: _with_result(f, observer.batch_drawn),
         )
     replace(patches, nn.Module, "load_state_dict", lambda f: _with_result(f, observer.loaded))
+    replace(
+        patches,
+        Optimizer,
+        "load_state_dict",
+        lambda f: _with_result(f, lambda optimizer, _: observer.optimizer_loaded(optimizer)),
+    )
+    replace(patches, torch, "load", lambda f: _reading(f, observer))
     for distribution in distributions():
         if "sample" in vars(distribution):
             replace(patches, distribution, "sample", lambda f: _with_result(f, observer.drew))
@@ -193,6 +206,16 @@ def _with_result(
         return result
 
     return method
+
+
+def _reading(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        data = original(*args, **kwargs)
+        observer.read(data)
+        return data
+
+    return load
 
 
 def _filling(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:

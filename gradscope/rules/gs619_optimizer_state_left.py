@@ -1,0 +1,56 @@
+"""GS619: a training that goes on without the state of its optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at
+from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._words import plural
+
+RULE = Rule(
+    code="GS619",
+    name="optimizer-state-left",
+    severity="warning",
+    summary="a checkpoint's weights were loaded, and the state of its optimizer was not",
+    what=(
+        "Reads what `torch.load` returns. It fires where a model took all of its weights from a "
+        "checkpoint, the checkpoint also holds the state of an optimizer with the same groups, "
+        "settings and learning rate as the script's, and the script loads no optimizer's state."
+    ),
+    why=(
+        "The training goes on without its moments: the first step of Adam is as long as the "
+        "learning rate in every direction, several times a usual one, and SGD has no momentum. The "
+        "loss jumps, and what the last steps had learned is lost."
+    ),
+    fix=(
+        'Call `optimizer.load_state_dict(checkpoint["optimizer"])` after the optimizer is made, '
+        "and load the scheduler's state too."
+    ),
+    sources=(
+        "PyTorch tutorials, Saving and loading a general checkpoint for resuming training: save "
+        "and load the optimizer's state_dict as well",
+        "Ma and Yarats 2021, On the adequacy of untuned warmup (arXiv 1910.04209): the first "
+        "updates of Adam",
+    ),
+    runs=Runs(loop=True),
+    explains=("GS601", "GS602", "GS615"),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each optimizer."""
+    for one in loop.left_states:
+        yield at(
+            RULE.finding(
+                one.optimizer,
+                f"`{one.optimizer}` starts without a state, though the checkpoint whose weights "
+                f"were loaded holds one of {plural(one.parameters, 'parameter')} with the same "
+                "settings.",
+                value=float(one.parameters),
+                location=one.location,
+            ),
+            loop,
+        )
