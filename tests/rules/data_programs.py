@@ -402,6 +402,25 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "fine-tuning a checkpoint at another rate": """
+        import io
+
+        first = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        inputs, labels = batch(0)
+        F.cross_entropy(net(inputs), labels).backward()
+        first.step()
+        file = io.BytesIO()
+        torch.save({"model": net.state_dict(), "optimizer": first.state_dict()}, file)
+        del first
+        file.seek(0)
+        net.load_state_dict(torch.load(file)["model"])
+        adamw = torch.optim.AdamW(net.parameters(), lr=2e-4)
+        for step in range(12):
+            inputs, labels = batch(step)
+            adamw.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            adamw.step()
+    """,
     "soft labels of a GAN, and targets at the ends of the range": """
         net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
