@@ -192,7 +192,7 @@ def _untraceable(
     """
     if edge in views or (observed.view is not None and observed.view.edge in views):
         return NOTE
-    # The nodes of an inner backward belong to no call: part of the gradient would be missing.
+    # Nodes of an inner backward belong to no call, so part of the gradient would be missing.
     return INNER if inner and found.reaches(edge) else None
 
 

@@ -44,16 +44,16 @@ def follow_checkpoint(
     joined: Callable[[list[GradientEdge], dict[int, tuple[Node, int]]], None],
     around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Callable[[], None]:
-    """Tell of the graph that a reentrant checkpoint builds when it runs its function again.
+    """Report the graph that a reentrant checkpoint builds when it runs its function again.
 
     Args:
-        node: the checkpoint's own; any other is left alone.
-        joined: gets the edges of what the function returned, and where each of its arguments,
-            which are detached leaves, leads on to, by the leaf's ``id``.
-        around: entered around the function.
+        node: Node of the checkpoint; other nodes stay as they are.
+        joined: Gets the edges of the function's results, and by the leaf's ``id`` the edge that
+            each argument, a detached leaf, continues at.
+        around: Context that the function runs in.
 
     Returns:
-        What ends it.
+        A function that ends the reports.
     """
     original = getattr(node, "run_function", None)
     if type(node).__name__ != CHECKPOINT or original is None:

@@ -58,7 +58,7 @@ def measure(tensor: torch.Tensor) -> Measured:
         numbers = one_pass.numbers(tensor)
         if numbers is not None:
             return finish(tuple(tensor.shape), dtype, count, numbers)
-    tensor = tensor.detach()  # of what follows autograd sees nothing
+    tensor = tensor.detach()  # autograd ignores the rest of this function
     if tensor.is_nested:
         head = TensorStats((tensor.size(0), -1), dtype, sum(t.numel() for t in tensor.unbind()))
         parts = [part.reshape(-1) for part in tensor.unbind()]

@@ -131,8 +131,8 @@ class Arms:
         )
 
     def gain(self, name: str) -> float:
-        """Return the gain of *as it is* from data that the arm removes, as a share of the
-        possible.
+        """Return how much *as it is* gains from the data that the arm removes: a share of the
+        largest gain possible.
         """
         curve = self.curves[name]
         above, _ = curve.above(self.plain)

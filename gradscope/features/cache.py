@@ -172,7 +172,7 @@ def _key(viewer: Viewer, pattern: str | None, pooling: str) -> str:
     for picture in _test_pictures():
         try:
             _add(made, viewer.transform(picture))
-        except Exception as error:  # of the user's own transform; real pictures may suit it
+        except Exception as error:  # the user's transform may refuse test pictures only
             made.update(repr(error).encode())
     return made.hexdigest()
 

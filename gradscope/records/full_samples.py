@@ -147,11 +147,11 @@ class PerSample:
     """The batch's gradient, split by sample.
 
     Attributes:
-        samples: in the order of the batch.
-        norm: of the batch's gradient.
-        rest: the norm of the part that no sample sent: a penalty on the weights, say.
-        noise: of all parameters, then of each module.
-        mixing: modules that make the output of each sample depend on the others, as BatchNorm does.
+        samples: Gradient of each sample, in the order of the batch.
+        norm: Norm of the batch's gradient.
+        rest: Norm of the part that no sample sent: a penalty on the weights, say.
+        noise: Gradient noise of all parameters, then of each module.
+        mixing: Modules that make the output of each sample depend on the others, as BatchNorm does.
     """
 
     samples: tuple[SampleGradient, ...]

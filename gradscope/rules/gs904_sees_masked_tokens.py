@@ -28,5 +28,5 @@ def wants(report: Report, limits: Limits) -> Iterable[str]:
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """The call that lets it through."""
+    """Find the first call that passes masked tokens on."""
     return leaking(report, RULE, "mask")

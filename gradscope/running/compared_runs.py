@@ -32,8 +32,9 @@ class Reference:
     """Two runs compared with a third, all by A's names.
 
     Attributes:
-        a: A as it is, and ``own`` with every call given what the reference's call was given.
-        b: B as it is.
+        a: The reference compared with A as it is.
+        own: The reference compared with A, where A's calls get the reference's inputs.
+        b: The reference compared with B as it is.
     """
 
     a: Comparison
@@ -83,15 +84,15 @@ class Divergence:
     """Result of comparing two runs.
 
     Attributes:
-        calls: A's and B's.
-        aligned: A's by B's.
-        tape: of A.
-        free_running: B as it is.
-        teacher_forced: B given all that A's calls had.
-        noise: A given the same, each number moved by ``step`` of itself.
-        doubt: A as it is, each number moved by its own last bit: the certain part.
-        samples: that both batches have, where these are not the same.
-        reference: how far either is from a run that is nearly exact.
+        calls: The calls of A and of B, by key.
+        aligned: The key in A of each key in B.
+        tape: Tape of A's run.
+        free_running: Comparison of A with B as it is.
+        teacher_forced: Comparison of A with B, where B's calls get A's inputs.
+        noise: Comparison of A with itself, each input number moved by the share ``step``.
+        doubt: Comparison of A with itself, each number moved by its last bit.
+        samples: Those that both batches have, if the batches differ.
+        reference: Distance of A and of B from a run in higher precision.
     """
 
     calls: tuple[dict[CallKey, PlainCall], dict[CallKey, PlainCall]]
@@ -118,12 +119,12 @@ def diverge(
     """Run both, several times; the state of each is restored.
 
     Args:
-        a: what is recorded.
-        b: what is compared with it.
-        parameters: A's by B's.
-        renamings: the user's names.
-        samples: that both batches have, where these are not the same.
-        wide: A in a wider dtype. By how much A's calls are off from its is noise, too.
+        a: The recorded run.
+        b: The run compared with it.
+        parameters: A's parameters by the names in B.
+        renamings: The user's own pairs of names.
+        samples: Those that both batches have, if the batches differ.
+        wide: A in a wider dtype. The distance of A's calls from its calls counts as noise, too.
     """
     with progress.within("A"):
         plain_a = plain_step(a)

@@ -1,4 +1,4 @@
-"""Traces single steps of the script: why do parameters get no gradient, or one of zeros?"""
+"""Traces single steps of the script to find why parameters get no gradient, or zeros."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_no_words_at_all_show_the_help(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_is_listed_with_what_its_own_help_says_first(command: str) -> None:
-    run = importlib.import_module(f"gradscope.commands.{command}").run
+    run = importlib.import_module(f"gradscope.commands.{command.replace('-', '_')}").run
     assert plugins.docstring("gradscope.commands", command, "run") == inspect.getdoc(run)
 
 

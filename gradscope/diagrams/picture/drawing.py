@@ -270,6 +270,6 @@ def arrows(assignment: Assignment, flow: Flow) -> dict[tuple[int, int], int]:
 
 
 def _repeated(assignment: Assignment, tail: int, head: int) -> bool:
-    """Does the arrow lead from repeat to repeat, or does the first repeat show it already?"""
+    """Return whether the arrow joins two repeats, or is in the first repeat already."""
     ours, theirs = dict(assignment.repeats.get(tail, ())), dict(assignment.repeats.get(head, ()))
     return any(key in theirs and (place != theirs[key] or place > 0) for key, place in ours.items())

@@ -181,7 +181,7 @@ class FailedOperation:
         return f"`{text}`" if text else f"a tensor {list(operand.shape)}"
 
 
-#: No operation with tensors was seen to fail.
+#: Stands for no failed operation with tensors.
 NOTHING = FailedOperation()
 
 

@@ -24,7 +24,7 @@ from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, number, plural, shape
 from gradscope.typeset.text import plain
 
-#: What is no news but trouble; all else has no tone.
+#: Tone of each kind of event that is trouble; the others have none.
 _TONES = {
     "failed": "bad",
     "non-finite": "bad",

@@ -125,7 +125,7 @@ class PartRow:
 
     @property
     def about(self) -> str:
-        """The call: what a page finds the row by."""
+        """Label of the call, by which a page finds the row."""
         return label(self.call.name, self.call.call)
 
 
