@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+import sys
 from importlib import metadata
 
 import typer
@@ -37,6 +39,7 @@ def run(debug: Debug = False) -> None:
         lines.append(f"{package:<13} {_version(package)}")
     problem = _torchvision_problem()
     lines += [f"devices       {_devices()}", f"statistics    {one_pass.in_use()}"]
+    lines.append(f"torch.compile {_cxx()}")
     lines.append(f"weights       {_weights_folder()}")
     lines.append(f"may import    {os.environ.get('GRADSCOPE_ALLOW') or 'the built-in list only'}")
     lines += ["", problem or "torch and torchvision fit together"]
@@ -62,6 +65,13 @@ def _devices() -> str:
     if torch.backends.mps.is_available():
         found.append("mps")
     return ", ".join(found)
+
+
+def _cxx() -> str:
+    """The C++ compiler that ``torch.compile`` needs on a CPU."""
+    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    found = shutil.which(name)
+    return found or f"no C++ compiler `{name}`: on a CPU the default backend fails (install it)"
 
 
 def _weights_folder() -> str:

@@ -26,8 +26,8 @@ from gradscope.capture.traced_probes import (
 )
 from gradscope.running.probed_step import ProbeKey, Tape
 
-#: What inductor's generated code binds, and nothing that somebody wrote.
-_GENERATED = "async_compile"
+#: The function of inductor's generated code that runs a graph, and a name in its module.
+_CALL, _KERNELS = "call", "extern_kernels"
 
 
 @dataclass(slots=True)
@@ -91,24 +91,26 @@ class CompiledComparison:
     def kernel(self, key: ProbeKey, *, gradient: bool) -> str | None:
         """The line of generated code that computed a tensor: ``file:line``; None if unknown."""
         line = self.lines.get((key, gradient))
-        return None if line is None else _kernel(*line)
+        return None if line is None else kernel_line(*line)
 
 
 def _generated_line() -> tuple[str, int] | None:
     """The line of generated code that is running."""
     frame = sys._getframe(2)
-    while frame is not None and _GENERATED not in frame.f_globals:
+    while frame is not None and (frame.f_code.co_name != _CALL or _KERNELS not in frame.f_globals):
         frame = frame.f_back  # type: ignore[assignment]
     return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
-def _kernel(file: str, number: int) -> str | None:
+def kernel_line(file: str, number: int) -> str | None:
     """The last call before a line that was handed the buffer which the line hands to a probe."""
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()[:number]
     except (OSError, UnicodeDecodeError):
         return None
-    given = re.search(r"observe\.default\((\w+)", lines[-1]) if lines else None
+    given = (
+        re.search(r"observe\.default\((?:reinterpret_tensor\()?(\w+)", lines[-1]) if lines else None
+    )
     if given is None:
         return None
     kernel = re.compile(rf"(?:cpp_|triton_|extern_kernels\.|torch\.ops\.).*\b{given[1]}\b")
