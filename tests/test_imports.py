@@ -192,7 +192,8 @@ def test_completion_imports_no_other_command(words, offered, asked, folder):
 def test_a_command_imported_for_its_help_is_noticed(folder):
     planted = "import importlib\nfrom gradscope import plugins\n"
     planted += "def docstring(room, name, function):\n"
-    planted += "    return getattr(importlib.import_module(f'{room}.{name}'), function).__doc__\n"
+    planted += "    module = importlib.import_module(f'{room}.{name}'.replace('-', '_'))\n"
+    planted += "    return getattr(module, function).__doc__\n"
     planted += "plugins.docstring = docstring"
     every = {name.replace("-", "_") for name in plugins.commands("gradscope.commands")}
     assert commands(modules(["--help"], folder, first=planted)[2]) == every

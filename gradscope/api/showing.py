@@ -27,9 +27,10 @@ from gradscope.records.leaks import LeaksReport
 from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.records.saliency import SaliencyReport
 from gradscope.records.showing import Shown
+from gradscope.records.spike import SpikeReport
 from gradscope.records.training import TrainingRun
 from gradscope.records.transformer import PROBES
-from gradscope.reporters import coord_check, experiment
+from gradscope.reporters import coord_check, experiment, spike
 from gradscope.reporters.run import charts
 from gradscope.reporters.run.naming import qualified
 from gradscope.reporters.run.summary import title
@@ -69,7 +70,11 @@ class Plot:
         write_file(self.drawn(path.suffix.lower()), path, force=force)
 
 
-def plot(record: Report | RunHistory | ExperimentReport | CoordCheckReport) -> Plot:
+#: Records with charts.
+_Drawn = Report | RunHistory | ExperimentReport | CoordCheckReport | SpikeReport
+
+
+def plot(record: _Drawn) -> Plot:
     """Return the charts of a record: of a report over depth, of a run over its steps.
 
     Raises:
@@ -81,7 +86,7 @@ def plot(record: Report | RunHistory | ExperimentReport | CoordCheckReport) -> P
     return found
 
 
-def plotted(record: Report | RunHistory | ExperimentReport | CoordCheckReport) -> Plot:
+def plotted(record: _Drawn) -> Plot:
     """Return the same; without charts if there is no data."""
     if isinstance(record, Report):
         return Plot(record.run.model, panels(record))
@@ -89,6 +94,8 @@ def plotted(record: Report | RunHistory | ExperimentReport | CoordCheckReport) -
         return Plot(record.script, experiment.panels(record))
     if isinstance(record, CoordCheckReport):
         return Plot(record.run.model, coord_check.panels(record))
+    if isinstance(record, SpikeReport):
+        return Plot(f"{record.run}: step {record.step}", spike.panels(record))
     of_models = qualified(record)
     return Plot(title(record.run), (*charts.panels(of_models), *charts.maps(of_models)))
 

@@ -26,6 +26,7 @@ from gradscope.records.coord_check import CoordCheckReport
 from gradscope.records.experiment import ExperimentReport
 from gradscope.records.history import RunHistory
 from gradscope.records.report import CheckReport, Report
+from gradscope.records.spike import SpikeReport
 from gradscope.reporters.shortening import shortened
 from gradscope.reporters.tables import report_tables
 from gradscope.reporters.views import DiffView, TextView, View
@@ -278,7 +279,9 @@ class PlotOptions:
             raise OptionError(f"`--plot` draws reports and runs, not {what}")
 
     def write(
-        self, record: Report | RunHistory | ExperimentReport | CoordCheckReport, file: FileOptions
+        self,
+        record: Report | RunHistory | ExperimentReport | CoordCheckReport | SpikeReport,
+        file: FileOptions,
     ) -> None:
         """Draw the record's charts, where a picture is asked for and there is something to draw."""
         if self.plot is None:

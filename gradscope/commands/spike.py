@@ -17,7 +17,7 @@ from gradscope.commands._options import (
     option,
     takes_groups,
 )
-from gradscope.commands._views import choose_destination
+from gradscope.commands._views import PlotOptions, choose_destination
 from gradscope.commands._write import check_output, say
 from gradscope.runfile.folder import chosen_run, file_of
 
@@ -26,6 +26,7 @@ EXAMPLES = (
     ("gradscope spike", "The largest spike of the newest run."),
     ("gradscope spike run.db --step 412 --without 7", "That step without sample 7."),
     ("gradscope spike run.db --export bad.safetensors", "The tensors of the worst sample."),
+    ("gradscope spike --plot spike.png", "The steps before, and the samples, as a picture."),
     ("gradscope spike -f json", "All samples, and the steps before."),
 )
 
@@ -60,6 +61,7 @@ def run(
         format_option("terminal, html, json or markdown. Wins over -o's suffix.", ROOM),
     ] = None,
     file: FileOptions,
+    plots: PlotOptions,
     display: DisplayOptions,
 ) -> None:
     """Name the cause of a spike: a sample, the learning rate, the optimizer or the weights.
@@ -67,6 +69,7 @@ def run(
     `gradscope run` keeps up to three steps whose loss or gradient spikes, each in a capsule beside
     the run. At that step it split the gradient by sample. This command imports no model.
     """
+    plots.check(file)
     chosen = chosen_run(run, "spike")
     destination = choose_destination(format, file, display, ROOM, chosen.heading)
     if export is not None:
@@ -77,3 +80,4 @@ def run(
         worst = export_sample(path, report.step, export, force=file.force)
         say(f"wrote sample {worst.index} of step {report.step} to {export}")
     destination.show(report)
+    plots.write(report, file)

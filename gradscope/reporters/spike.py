@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from gradscope.charts.panels import Curve, Panel, Point, Stretch, point
+from gradscope.pages import Part
 from gradscope.records.spike import SpikeReport, SpikeSample
 from gradscope.reporters.document import Block, Document, Said
 from gradscope.reporters.formats import formats
@@ -128,10 +130,51 @@ def _text(value: int | None) -> str:
     return "" if value is None else str(value)
 
 
+#: The panels over the steps before: a title, and the signals in it.
+_PANELS = (
+    ("loss", ("loss",)),
+    ("gradient norm", ("gradient_norm", "clipped_norm")),
+    ("learning rate", ("learning_rate",)),
+    ("norm of the update", ("update_norm",)),
+    ("norm of the weights", ("weight_norm",)),
+    ("loss scale", ("loss_scale",)),
+)
+
+
+def panels(report: SpikeReport) -> tuple[Panel, ...]:
+    """The signals over the steps up to the spike, and the gradient norm of each sample."""
+    here = (Stretch(report.step, report.step, plain(report.reason)),)
+    found = []
+    for title, names in _PANELS:
+        curves = []
+        for name in names:
+            values = [(one.step, getattr(one, name)) for one in report.signals]
+            known = tuple(point(step, [y], f"step {step}") for step, y in values if y is not None)
+            curves += [Curve(name.replace("_", " "), known)] if known else []
+        if curves:
+            found.append(Panel(title, "step", title, tuple(curves), stretches=here))
+    worst = report.samples[0].call if report.samples else 0
+    samples = sorted((one for one in report.samples if one.call == worst), key=lambda s: s.index)
+    bars = tuple(
+        Point(
+            one.index, one.gradient_norm, one.gradient_norm, one.gradient_norm, name=str(one.index)
+        )
+        for one in samples
+        if one.gradient_norm is not None
+    )
+    if bars:
+        title, curves = "gradient norm of each sample", (Curve("sample", bars),)
+        found.append(Panel(title, "sample", "gradient norm", curves, bars=True))
+    return tuple(panel for panel in found if panel.has_points)
+
+
 def document(report: SpikeReport, view: TextView, format: str) -> Document:
     """Return the document: the verdict first, then its evidence."""
     blocks: list[Block] = [Said(tuple(verdict(report)), "verdict", listed=True)]
     blocks += [*tables(report), Said(tuple(end(report)), "optimizer")]
+    charts = panels(report)
+    if charts:
+        blocks.append(Part("the steps before, and the samples", panels=charts))
     heading = f"spike: {' · '.join(title(report))}"
     return Document("spike", [title(report)], (), blocks, heading=heading)
 

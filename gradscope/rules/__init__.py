@@ -23,7 +23,7 @@ from gradscope.rules._settings import FAIL_ON, RuleSettings
 from gradscope.rules._severity import SEVERITIES, reaches, severity
 from gradscope.rules._spike_causes import spike_cause
 from gradscope.rules._weights import Weights
-from gradscope.rules._window import Window
+from gradscope.rules._window import StepWindows, Window
 
 __all__ = [
     "COMPARISONS",
@@ -42,6 +42,7 @@ __all__ = [
     "Sampled",
     "Seen",
     "StepHistory",
+    "StepWindows",
     "Threshold",
     "Weights",
     "Window",

@@ -14,12 +14,10 @@ from gradscope.records.modules import ParameterStats
 from gradscope.records.training import StepSample, TrainingStep
 from gradscope.rules._course import Blocks
 from gradscope.rules._norm_history import NormHistory
-from gradscope.rules._window import KEPT, Window
+from gradscope.rules._window import KEPT, StepWindows, Window
 
 #: Of a parameter over samples.
 _SAMPLES = 32
-#: For so many different numbers of backwards the losses of steps are kept separately.
-_WINDOWS = 8
 
 
 @dataclass(slots=True)
@@ -31,7 +29,7 @@ class StepHistory:
         count: how many steps there were, ``now`` included.
         alone: whether no other optimizer has stepped in the run so far.
         loss: of the losses of steps that sum as many backwards as ``now``.
-        gradient: of the norms of the gradient before clipping.
+        windows: of the steps before, the losses and the norms of the gradient.
         blocks: the losses since the run began.
         peak: the highest learning rate of any group so far.
         scales: by how many halvings the loss scale fell before each of the last steps.
@@ -46,7 +44,7 @@ class StepHistory:
     count: int = 1
     alone: bool = True
     loss: Window = field(init=False)
-    gradient: Window = field(default_factory=Window)
+    windows: StepWindows = field(default_factory=StepWindows)
     blocks: Blocks = field(default_factory=Blocks)
     peak: float = 0.0
     scales: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
@@ -55,11 +53,15 @@ class StepHistory:
     pace: Window = field(default_factory=Window)
     taken: Window = field(default_factory=Window)
     rates: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
-    _losses: dict[int, Window] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.loss = self._sums_of(self.now)
+        self.loss = self.windows.losses(len(self.now.summed_losses))
         self._look(self.now, None)
+
+    @property
+    def gradient(self) -> Window:
+        """Of the norms of the gradient before clipping."""
+        return self.windows.gradient
 
     def add(self, step: TrainingStep, *, alone: bool = True) -> None:
         """Add the next step; the current one becomes history."""
@@ -67,20 +69,12 @@ class StepHistory:
         self.count += 1
         self.alone = alone
         loss = before.loss
-        self.loss.add(loss)
-        self.loss = self._sums_of(step)
-        self.gradient.add(before.gradient_norm)
+        self.windows.add(loss, len(before.summed_losses), before.gradient_norm)
+        self.loss = self.windows.losses(len(step.summed_losses))
         self.taken.add(before.clipped_norm)
         self.pace.add(pace_of(before))
         self.blocks.add(before.step, loss)
         self._look(step, before)
-
-    def _sums_of(self, step: TrainingStep) -> Window:
-        """The window of losses that are sums of as many backwards: others are not comparable."""
-        number = len(step.summed_losses)
-        if number not in self._losses and len(self._losses) == _WINDOWS:
-            del self._losses[min(self._losses, key=lambda n: self._losses[n].count)]
-        return self._losses.setdefault(number, Window())
 
     def _look(self, step: TrainingStep, before: TrainingStep | None) -> None:
         """Update the facts that count at the step itself."""

@@ -11,6 +11,8 @@ _SIGMA = 1.4826
 KEPT, _FRESH = 128, 16
 #: Number of values of which one may be an outlier.
 _OUTLIERS = 50
+#: For so many different numbers of backwards the losses of steps are kept separately.
+_WINDOWS = 8
 
 
 class Window:
@@ -59,6 +61,30 @@ class Window:
             return (math.log(value) - math.log(self.usual)) / max(self.factor, floor)
         spread = max(self.spread, floor * abs(self.usual))
         return (value - self.usual) / spread if spread > 0 else 0.0
+
+
+class StepWindows:
+    """Losses and gradient norms of an optimizer's steps, as GS601 and GS602 compare with them.
+
+    ``gradient`` has the norms before clipping.
+    """
+
+    __slots__ = ("_losses", "gradient")
+
+    def __init__(self) -> None:
+        self.gradient = Window()
+        self._losses: dict[int, Window] = {}
+
+    def losses(self, backwards: int) -> Window:
+        """The losses of steps that sum so many backwards: others are not comparable."""
+        if backwards not in self._losses and len(self._losses) == _WINDOWS:
+            del self._losses[min(self._losses, key=lambda n: self._losses[n].count)]
+        return self._losses.setdefault(backwards, Window())
+
+    def add(self, loss: float | None, backwards: int, norm: float | None) -> None:
+        """Take a step in."""
+        self.losses(backwards).add(loss)
+        self.gradient.add(norm)
 
 
 def _middle(ordered: list[float]) -> float:

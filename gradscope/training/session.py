@@ -36,7 +36,7 @@ from gradscope.records.training import (
 )
 from gradscope.records.transformer import PROBES
 from gradscope.reporters.verdict import Verdict, summary
-from gradscope.rules import ReadRun, RuleSettings, Seen, judgement, reaches, spike_cause
+from gradscope.rules import ReadRun, RuleSettings, Seen, judgement, reaches
 from gradscope.runfile.capsules import capsule_path, metadata
 from gradscope.runfile.folder import FOLDER
 from gradscope.runfile.writer import RunWriter
@@ -56,10 +56,6 @@ if TYPE_CHECKING:
     from gradscope.training.nan_detector.detector import NanDetector
     from gradscope.training.observer import Observer
     from gradscope.training.spikes.spikes import Spikes
-
-
-#: Number of steps after a spike without a sample as cause in which another may be its aftermath.
-_AFTERMATH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +144,6 @@ class Session:
     _writer: RunWriter | None = None
     _process: int = field(default_factory=os.getpid)
     _finished: bool = False
-    #: The steps of spikes that no sample made.
-    _blameless: list[int] = field(default_factory=list)
     #: All, and those that wait for the script to open a run in them.
     _trackers: list[TrackerThread] = field(default_factory=list)
     _unjoined: list[TrackerThread] = field(default_factory=list)
@@ -347,18 +341,14 @@ class Session:
             drop=self.drop_capsule,
         )
 
-    def add_capsule(self, capsule: Capsule, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write the capsule of a step beside the run."""
+    def add_capsule(
+        self, capsule: Capsule, cause: str, tensors: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Write the capsule of a step, with its cause, beside the run."""
         if self.forked or self._writer is None:
             return
         import safetensors.torch
 
-        since = capsule.step - _AFTERMATH
-        earlier = [step for step in self._blameless if since <= step < capsule.step]
-        capsule = replace(capsule, follows=min(earlier, default=None))
-        cause, _ = spike_cause(capsule)
-        if cause not in ("samples", "labels"):
-            self._blameless.append(capsule.step)
         # The script may have gone to another folder.
         path = capsule_path(Path(self.run.directory) / self.path, capsule.step)
         try:

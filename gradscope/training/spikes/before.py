@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from gradscope.capture.norms import gradient_norms
 from gradscope.records.spike import OptimizerState, SpikeSignals
-from gradscope.rules import Limits, Window
+from gradscope.rules import Limits, StepWindows, Window
 from gradscope.rules.gs601_loss_spike import stands_out as loss_stands_out
 from gradscope.rules.gs602_gradient_spike import stands_out as gradient_stands_out
 from gradscope.training.current_step import CurrentStep
@@ -19,8 +19,6 @@ from gradscope.training.optimizers import settings
 
 #: Number of steps that rules over time compare with.
 _STEPS = 128
-#: For so many different numbers of backwards the losses of steps are kept apart, as GS601 does.
-_WINDOWS = 8
 #: One step: its number, loss, gradient norms, learning rate, weight norm and loss scale.
 _Row = list[Any]
 
@@ -30,20 +28,22 @@ class StepsBefore:
 
     Attributes:
         count: how many there were.
-        gradient: the norms of the gradient.
+        windows: their losses and the norms of their gradients.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self.gradient = Window()
-        self._losses: dict[int, Window] = {}
+        self.windows = StepWindows()
         self._rows: deque[_Row] = deque(maxlen=_STEPS)
+
+    @property
+    def gradient(self) -> Window:
+        """The norms of the gradient."""
+        return self.windows.gradient
 
     def losses(self, backwards: int) -> Window:
         """The losses of the steps with so many backwards."""
-        if backwards not in self._losses and len(self._losses) == _WINDOWS:
-            del self._losses[min(self._losses, key=lambda n: self._losses[n].count)]
-        return self._losses.setdefault(backwards, Window())
+        return self.windows.losses(backwards)
 
     def loss_spike(self, backwards: int, loss: float | None, limits: Limits | None) -> float:
         """Return how far a loss stands out by GS601, in deviations; 0 if it does not."""
@@ -70,8 +70,7 @@ class StepsBefore:
         weights = math.hypot(*values.values()) if values else None
         norms = current.gradient_norm, current.clipped_norm
         self._rows.append([step, loss, *norms, rate, weights, current.scale])
-        self.losses(len(current.losses)).add(loss)
-        self.gradient.add(current.gradient_norm)
+        self.windows.add(loss, len(current.losses), current.gradient_norm)
 
     def signals(self, optimizer: Optimizer) -> tuple[SpikeSignals, ...]:
         """Return the signals of the steps before, and of the latest one, with its weights."""

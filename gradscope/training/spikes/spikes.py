@@ -16,7 +16,7 @@ from gradscope.capture.hooks import raised_by_a_handler
 from gradscope.errors import message_of
 from gradscope.nesting import find
 from gradscope.records.spike import Capsule, SpikeSample
-from gradscope.rules import Limits, RuleSettings, Window
+from gradscope.rules import Limits, RuleSettings, Window, spike_cause
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.extra_passes import refusal
 from gradscope.training.models import Models
@@ -48,6 +48,8 @@ _DTYPES = frozenset(
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
     }
 )
+#: Number of steps after a spike without a sample as cause in which another may be its aftermath.
+_AFTERMATH = 64
 #: A larger batch is not taken apart.
 SAMPLES = 256
 #: A sample is at most as expensive as a step: all of a batch take no longer than half of the run.
@@ -93,7 +95,7 @@ class Spikes:
         detector: has the calls of the step.
         models: that are trained.
         schedule: knows what a plain step takes.
-        keep: takes a capsule and its tensors.
+        keep: takes a capsule, its cause and its tensors.
         drop: takes the step of a capsule that a larger one replaces.
     """
 
@@ -105,7 +107,7 @@ class Spikes:
         detector: NanDetector,
         models: Models,
         schedule: Schedule,
-        keep: Callable[[Capsule, Mapping[str, torch.Tensor]], None],
+        keep: Callable[[Capsule, str, Mapping[str, torch.Tensor]], None],
         drop: Callable[[int], None],
     ) -> None:
         self.forbidden = ""
@@ -120,6 +122,7 @@ class Spikes:
         self._backwards = Window()
         self._losses: list[RowLosses | None] = []
         self._kept: list[tuple[float, int]] = []
+        self._blameless: list[int] = []  # the steps of spikes that no sample made
         self._nonfinite = False
         self._began = time.perf_counter()
 
@@ -170,7 +173,9 @@ class Spikes:
         )
         with self._detector.replaying() as calls:
             mine = [one for one in calls if any(p in known.held for p in one.module.parameters())]
-            self._keep(*self._filled(capsule, mine, spike, current.scale or 1.0))
+            capsule, tensors = self._filled(capsule, mine, spike, current.scale or 1.0)
+            capsule, cause = self._judged(capsule)
+            self._keep(capsule, cause, tensors)
 
     def step_ended(self) -> None:
         """Release the losses of the step."""
@@ -216,6 +221,16 @@ class Spikes:
             self._drop(smallest[1])
         self._kept.append((spike.size, step))
         return True
+
+    def _judged(self, capsule: Capsule) -> tuple[Capsule, str]:
+        """The capsule with the spike that it may be the aftermath of, and its cause."""
+        since = capsule.step - _AFTERMATH
+        earlier = [step for step in self._blameless if since <= step < capsule.step]
+        capsule = replace(capsule, follows=min(earlier, default=None))
+        cause, _ = spike_cause(capsule)
+        if cause not in ("samples", "labels"):
+            self._blameless.append(capsule.step)
+        return capsule, cause
 
     # ---------------------------------------------------------------- what is kept
 
