@@ -13,9 +13,11 @@ from commands.run_files import written
 from safetensors.torch import load_file, save_file
 
 from gradscope import cli
+from gradscope.api.spiking import spike
 from gradscope.records.answers import Judgement
 from gradscope.records.spike import Capsule, OptimizerState, SpikeSample, SpikeSignals
 from gradscope.records.training import TrainingRun
+from gradscope.reporters.spike import panels
 from gradscope.reporters.verdict import Verdict
 from gradscope.runfile.capsules import RECORD, capsule_path, metadata
 
@@ -109,6 +111,18 @@ def test_the_worst_sample_is_exported(gradscope, run: Path, tmp_path: Path) -> N
     assert code == 0
     assert "wrote sample 1 of step 12" in err
     assert torch.equal(load_file(file)["call0.args.0"], INPUTS[1:2])
+
+
+def test_it_is_drawn(gradscope, run: Path) -> None:
+    report = spike(run)
+    titles = ["loss", "gradient norm", "learning rate", "gradient norm of each sample"]
+    assert [panel.title for panel in panels(report)] == titles
+    steps, samples = panels(report)[0], panels(report)[-1]
+    assert [(p.x, p.y) for p in steps.points] == [(n, 2.1) for n in range(1, 13)]
+    assert [(p.x, p.y) for p in samples.points] == [(0, 0.5), (1, 9.5), (2, 0.5), (3, 0.5)]
+    code, _, _ = gradscope("spike", str(run), "--plot", "spike.svg")
+    assert code == 0
+    assert "gradient norm of each sample" in Path("spike.svg").read_text(encoding="utf-8")
 
 
 def test_why_leads_to_it(gradscope, run: Path) -> None:
