@@ -27,7 +27,7 @@ def spike(run: Path, step: int | None = None, *, without: Sequence[int] = ()) ->
         ConfigError: there is no run or no capsule, or the capsule is damaged.
         OptionError: there is none of that step, or no such sample.
     """
-    path, capsule, steps = _chosen(run, step)
+    path, capsule, steps = chosen_capsule(run, step)
     cause, message = spike_cause(capsule)
     return SpikeReport(
         capsule.step,
@@ -57,7 +57,7 @@ def export_sample(run: Path, step: int | None, file: Path, *, force: bool = Fals
     """
     if file.suffix != ".safetensors":
         raise OptionError(f"`--export {file}`: tensors are written as .safetensors only")
-    path, capsule, _ = _chosen(run, step)
+    path, capsule, _ = chosen_capsule(run, step)
     if not capsule.samples or not capsule.tensors:
         raise ConfigError(f"`{path}` has no tensors of samples")
     import safetensors.torch  # only this needs torch
@@ -75,7 +75,12 @@ def export_sample(run: Path, step: int | None, file: Path, *, force: bool = Fals
     return worst
 
 
-def _chosen(run: Path, step: int | None) -> tuple[Path, Capsule, list[int]]:
+def chosen_capsule(run: Path, step: int | None) -> tuple[Path, Capsule, list[int]]:
+    """The capsule of a step, None for the largest spike: its file, itself, the steps of all.
+
+    Raises:
+        ConfigError, OptionError: as ``spike``.
+    """
     files_of(run)  # whether there is a run
     found = capsules_of(run)
     if not found:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gradscope.api.spike_config import write_spike_config
 from gradscope.api.spiking import export_sample, spike
 from gradscope.commands import _completing as completing
 from gradscope.commands._options import (
@@ -55,6 +56,10 @@ def run(
         Path | None,
         option("FILE", "Write the tensors of the worst sample, as .safetensors."),
     ] = None,
+    as_config: Annotated[
+        Path | None,
+        option("FILE", "Write a config that repeats the step, for `inspect` and `why`."),
+    ] = None,
     rank: Rank = None,
     format: Annotated[
         str | None,
@@ -74,10 +79,17 @@ def run(
     destination = choose_destination(format, file, display, ROOM, chosen.heading)
     if export is not None:
         check_output(export, force=file.force)
+    if as_config is not None:
+        check_output(as_config, force=file.force)
     path = file_of(chosen.path, rank)
     report = spike(path, step, without=without or ())
     if export is not None:
         worst = export_sample(path, report.step, export, force=file.force)
         say(f"wrote sample {worst.index} of step {report.step} to {export}")
+    if as_config is not None:
+        capsule, notes = write_spike_config(path, report.step, as_config, force=file.force)
+        say(f"wrote step {capsule.step} as {as_config}: put the model in place of `???`")
+        for note in notes:
+            say(note)
     destination.show(report)
     plots.write(report, file)

@@ -163,8 +163,9 @@ def panels(report: SpikeReport) -> tuple[Panel, ...]:
         if one.gradient_norm is not None
     )
     if bars:
-        title, curves = "gradient norm of each sample", (Curve("sample", bars),)
-        found.append(Panel(title, "sample", "gradient norm", curves, bars=True))
+        each = (Curve("sample", bars),)
+        title = "gradient norm of each sample"
+        found.append(Panel(title, "sample", "gradient norm", each, bars=True))
     return tuple(panel for panel in found if panel.has_points)
 
 

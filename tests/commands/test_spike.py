@@ -125,6 +125,43 @@ def test_it_is_drawn(gradscope, run: Path) -> None:
     assert "gradient norm of each sample" in Path("spike.svg").read_text(encoding="utf-8")
 
 
+def test_a_config_repeats_the_step(gradscope, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 3)
+    gradient = torch.randn(4, 3)
+    model(INPUTS).backward(gradient)
+    run = written(tmp_path / "one.db")
+    tensors = {"call0.args.0": INPUTS, "call0.gradients.0": gradient}
+    weights = {f"weights.{name}": p.detach() for name, p in model.named_parameters()}
+    save_file({**tensors, **weights}, capsule_path(run, 12), metadata(CAPSULE))
+    code, _, err = gradscope("spike", str(run), "--as-config", "again.yaml")
+    assert code == 0
+    assert "wrote step 12 as again.yaml: put the model in place of `???`" in err
+    code, out, err = gradscope("inspect", "again.yaml", "-f", "json")
+    assert (code, out) == (2, "")
+    assert "again.yaml:2:8 (model)" in err
+    linear = "model={_target_: torch.nn.Linear, in_features: 2, out_features: 3}"
+    code, out, _ = gradscope("inspect", "again.yaml", linear, "-f", "json")
+    found = {one["name"]: one["gradient"]["norm"] for one in json.loads(out)["parameters"]}
+    assert found == {n: pytest.approx(p.grad.norm().item()) for n, p in model.named_parameters()}
+    code, _, err = gradscope("spike", str(run), "--as-config", "again.yaml")
+    assert code == 2
+    assert "exists" in err
+
+
+def test_a_config_says_what_it_lacks(gradscope, run: Path) -> None:
+    code, _, err = gradscope("spike", str(run), "--as-config", "again.yaml")
+    assert code == 0
+    assert "the capsule has no weights: `gradscope run --capsule-weights` keeps them" in err
+    assert "0 gradients arrived at the model's outputs: name the `loss`" in err
+    nested = {"call0.args.0.x": INPUTS}
+    save_file(nested, capsule_path(run, 12), metadata(CAPSULE))
+    code, _, err = gradscope("spike", str(run), "--as-config", "other.yaml")
+    assert code == 2
+    assert "each a tensor, not both" in err
+    assert not Path("other.yaml").exists()
+
+
 def test_why_leads_to_it(gradscope, run: Path) -> None:
     code, _, err = gradscope("why", str(run))
     assert code == 0
