@@ -43,7 +43,7 @@ def test_select_and_ignore(select, ignore, expected):
 
 
 def test_everything_looks_unless_told_otherwise():
-    assert len(codes(RuleSettings())) == 111
+    assert len(codes(RuleSettings())) == 116
 
 
 def test_options_over_the_config():
