@@ -1,4 +1,4 @@
-"""What an agent or an editor may ask over MCP: each answer is JSON, worst first, and bounded.
+"""Tools of agents and editors over MCP: each answer is JSON, worst first, and bounded.
 
 Only files below one folder are read. Nothing is written, and nothing runs but ``inspect``, in a
 process of its own, if that is allowed.

@@ -34,7 +34,7 @@ class NormHistory:
         self._past: dict[int, deque[ParameterNorms]] = {}
 
     def joined(self) -> bool:
-        """Whether a parameter has a gradient now that had none when norms were read before."""
+        """Return whether a parameter has a gradient that the last reading of norms lacked."""
         for names, record in self._now:
             past = self._past.get(record.names)
             if not past:

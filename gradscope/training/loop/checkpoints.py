@@ -23,7 +23,7 @@ _Shapes = frozenset[tuple[str, tuple[int, ...]]]
 
 @dataclass(slots=True)
 class _Checkpoint:
-    """What a file held: never its tensors."""
+    """Contents of a checkpoint file, without its tensors."""
 
     weights: list[_Shapes]
     #: Of each optimizer's state, its groups and the number of parameters that have a state.
@@ -92,7 +92,7 @@ def _mappings(data: Mapping[Any, Any], depth: int) -> Iterator[Mapping[Any, Any]
 
 
 def _is_state(data: Mapping[Any, Any]) -> bool:
-    """Whether ``Optimizer.state_dict`` made it."""
+    """Return whether ``Optimizer.state_dict`` made the value."""
     groups = data.get("param_groups")
     return (
         isinstance(data.get("state"), Mapping)
@@ -118,9 +118,9 @@ def _plain(group: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _fits(groups: Sequence[Mapping[str, Any]], optimizer: Optimizer) -> bool:
-    """Whether a saved state is of such an optimizer: its groups, and its settings as it was made.
+    """Return whether a saved state fits an optimizer: its groups and its initial settings.
 
-    A script that only wants the weights, to train them for something else, chooses other ones.
+    A script that loads only the weights, to train them for another task, has other settings.
     """
     if len(groups) != len(optimizer.param_groups):
         return False
