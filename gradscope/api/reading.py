@@ -18,7 +18,6 @@ from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.norms import NormSeries
 from gradscope.records.report import CheckReport, Report
 from gradscope.records.training import StepSample, TrainingFinding
-from gradscope.records.transformer import PROBES
 from gradscope.reporters.header import listed
 from gradscope.reporters.run.naming import called
 from gradscope.rules import ReadRun, RuleSettings, Seen, diagnose_ranks, judgement
@@ -67,8 +66,14 @@ def read_history(
     if before is not None and before.sampled == sampled and alone:
         known_parameters = {(one.model, one.name): one for one in before.parameters}
         parameters = tuple(_with_norms(known_parameters, norms))
-        parts = {kind: getattr(before, kind) for kind in PROBES}
-        now = replace(now, parameters=parameters, calls=before.calls, **parts)
+        now = replace(
+            now,
+            parameters=parameters,
+            calls=before.calls,
+            attention=before.attention,
+            experts=before.experts,
+            residual=before.residual,
+        )
     else:
         parameter_series = run.parameter_series()
         of_calls = run.call_series() if calls else {}
@@ -78,7 +83,9 @@ def read_history(
             now,
             parameters=tuple(_with_norms(of_parameters, norms)),
             calls=tuple(_calls(of_calls, layers)),
-            **{kind: tuple(run.transformer_series(kind).values()) for kind in PROBES},
+            attention=tuple(run.transformer_series("attention").values()),
+            experts=tuple(run.transformer_series("experts").values()),
+            residual=tuple(run.transformer_series("residual").values()),
         )
     return replace(now, judgement=judgement(_seen(now, _settings(run), ranks=len(run.files) > 1)))
 

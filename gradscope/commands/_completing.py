@@ -167,7 +167,10 @@ def _listed(words: Iterable[str], incomplete: str) -> list[str]:
 def _columns(ctx: typer.Context) -> list[str]:
     from gradscope.reporters.tables import call_columns, parameter_columns, transformer
 
-    of_table = {"parameters": parameter_columns.COLUMNS, **transformer.COLUMNS}
+    of_table: dict[str, Iterable[str]] = {
+        "parameters": parameter_columns.COLUMNS,
+        **transformer.COLUMNS,
+    }
     return list(of_table.get(ctx.params.get("table") or "", call_columns.COLUMNS))
 
 

@@ -131,7 +131,7 @@ def exact(tensor: Tensor) -> torch.dtype:
 def _with_heads(tensor: Tensor, heads: int | None) -> Tensor:
     """Return the tensor with an axis for the heads, the third from the end."""
     if tensor.dim() == 3 and heads is not None and heads > 1 and tensor.shape[0] % heads == 0:
-        return tensor.unflatten(0, (-1, heads))
+        return tensor.view(-1, heads, *tensor.shape[1:])
     while tensor.dim() < 3:
         tensor = tensor.unsqueeze(0)
     return tensor if tensor.dim() > 3 else tensor.unsqueeze(1)

@@ -120,4 +120,5 @@ def _entropy(scores: Tensor) -> Tensor:
     normalised = some / some.sum(-1, keepdim=True)
     logits = torch._softmax(some, -1, False)
     rows = torch.where((some < 0).any(), logits, normalised)
-    return torch.special.entr(rows).sum(-1).nanmean()
+    mean: Tensor = torch.special.entr(rows).sum(-1).nanmean()
+    return mean

@@ -25,7 +25,7 @@ from gradscope.capture.transformer.patches import observe_functions
 from gradscope.capture.transformer.products import is_product
 from gradscope.errors import message_of
 from gradscope.nesting import find
-from gradscope.records.transformer import AttentionCall, ExpertCall, ResidualCall
+from gradscope.records.transformer import MEASURES, AttentionCall, ExpertCall, ResidualCall
 
 #: The experts are held by the module that routes, or by one of so many around it.
 _LEVELS = 3
@@ -240,10 +240,7 @@ class TransformerParts:
         numbers = iter(_read(figures))
         attention = [_attention(*one, next(numbers)) for one in taken.attention]
         experts = [_experts(*one, next(numbers)) for one in taken.routings]
-        residuals = [
-            ResidualCall(call.named.name, call.number, dtype, *map(_known, next(numbers)))
-            for call, _, _, dtype, _ in blocks
-        ]
+        residuals = [_residual(call, dtype, next(numbers)) for call, _, _, dtype, _ in blocks]
         return TransformerCalls(tuple(attention), tuple(experts), tuple(residuals))
 
 
@@ -341,9 +338,15 @@ def _attention(
     call: Call, op: str, part: int, measured: Measured, numbers: list[float]
 ) -> AttentionCall:
     heads = measured.figures.shape[1]
-    rows = [tuple(map(_known, numbers[i : i + heads])) for i in range(0, len(numbers), heads)]
+    rows = (tuple(map(_known, numbers[i : i + heads])) for i in range(0, len(numbers), heads))
+    measures: dict[str, Any] = dict(zip(MEASURES["attention"], rows, strict=True))
     sizes = (measured.queries, measured.keys, measured.rows)
-    return AttentionCall(call.named.name, call.number, op, *sizes, *rows, part=part)
+    return AttentionCall(call.named.name, call.number, op, *sizes, part=part, **measures)
+
+
+def _residual(call: Call, dtype: str, numbers: list[float]) -> ResidualCall:
+    measures: dict[str, Any] = dict(zip(MEASURES["residual"], map(_known, numbers), strict=True))
+    return ResidualCall(call.named.name, call.number, dtype, **measures)
 
 
 def _experts(call: Call, part: int, found: Routing, numbers: list[float]) -> ExpertCall:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gradscope.patterns import Named, matching
 from gradscope.records.history import LayerSeries, RunHistory
@@ -39,7 +39,9 @@ def qualified(history: RunHistory) -> RunHistory:
         history,
         parameters=tuple(map(full, history.parameters)),
         calls=tuple(map(full, history.calls)),
-        **{kind: tuple(map(full, getattr(history, kind))) for kind in PROBES},
+        attention=tuple(map(full, history.attention)),
+        experts=tuple(map(full, history.experts)),
+        residual=tuple(map(full, history.residual)),
         findings=tuple(_finding(one, names) for one in findings),
     )
 
@@ -87,14 +89,15 @@ def selected(
     kept = _kept(named, patterns, exclude)
     wanted = {id(one) for one, name in zip(everything, named, strict=True) if id(name) in kept}
     names = {(one.model, one.name) for one in everything if id(one) in wanted}
+    parts: dict[str, Any] = {
+        kind: tuple(one for one in getattr(history, kind) if (one.model, one.name) in names)
+        for kind in PROBES
+    }
     return replace(
         history,
         parameters=tuple(one for one in history.parameters if id(one) in wanted),
         calls=tuple(one for one in history.calls if id(one) in wanted),
-        **{
-            kind: tuple(one for one in getattr(history, kind) if (one.model, one.name) in names)
-            for kind in PROBES
-        },
+        **parts,
         findings=tuple(
             found for found in history.findings if (found.model, found.finding.name) in names
         ),
@@ -131,7 +134,10 @@ def selected_reports(
         parameters = tuple(p for j, p in enumerate(report.parameters) if (i, True, j) in wanted)
         if calls or parameters:
             names = {call.name for call in calls}
-            parts = {k: tuple(c for c in getattr(report, k) if c.name in names) for k in PROBES}
+            parts: dict[str, Any] = {
+                kind: tuple(one for one in getattr(report, kind) if one.name in names)
+                for kind in PROBES
+            }
             found.append((model, replace(report, calls=calls, parameters=parameters, **parts)))
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gradscope.records.report import Report
 from gradscope.records.transformer import (
@@ -154,20 +155,23 @@ def _columns(kind: str) -> Iterator[Column[PartRow]]:
 
 
 def _facts(kind: str) -> Iterator[Column[PartRow]]:
-    names = {
-        "attention": ("queries", "keys", "rows"),
-        "experts": ("top_k", "tokens"),
-        "residual": (),
-    }
-    for name in names[kind]:
-        yield figure(name, lambda row, name=name: getattr(row.call, name), count)
+    def fact(name: str) -> Callable[[PartRow], Any]:
+        return lambda row: getattr(row.call, name)
+
+    def length(name: str) -> Callable[[PartRow], int]:
+        return lambda row: len(getattr(row.call, name))
+
     if kind == "attention":
-        yield figure("heads", lambda row: len(row.call.evenness), count)
-        yield words("op", lambda row: row.call.op)
+        yield figure("heads", length("evenness"), count)
+        for name in ("queries", "keys", "rows"):
+            yield figure(name, fact(name), count)
+        yield words("op", fact("op"))
     elif kind == "experts":
-        yield figure("experts", lambda row: len(row.call.share), count)
+        yield figure("experts", length("share"), count)
+        yield figure("top_k", fact("top_k"), count)
+        yield figure("tokens", fact("tokens"), count)
     else:
-        yield words("dtype", lambda row: row.call.dtype)
+        yield words("dtype", fact("dtype"))
 
 
 def _percent(x: float) -> str:
