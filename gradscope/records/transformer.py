@@ -28,6 +28,7 @@ class AttentionCall:
             more; so are the next two.
         evenness: mean of the entropy over ln(visible keys): 0 is one key, 1 is uniform.
         sink: mean weight of the first key.
+        ahead: mean weight of the keys after the query's own number; None if the lengths differ.
         masked_rows, nan_rows: share of rows in which all keys are masked; with a NaN weight.
         part: number of the attention within the call.
     """
@@ -43,6 +44,7 @@ class AttentionCall:
     entropy_min: tuple[Figure, ...]
     evenness: tuple[Figure, ...]
     sink: tuple[Figure, ...]
+    ahead: tuple[Figure, ...]
     masked_rows: tuple[Figure, ...]
     nan_rows: tuple[Figure, ...]
     part: int = field(default=0, metadata=SPARSE)
@@ -103,7 +105,8 @@ class ResidualCall:
 #: The measures of each table, which are fields of its record.
 MEASURES: dict[str, tuple[str, ...]] = {
     "attention": (
-        *("logit_max", "entropy", "entropy_min", "evenness", "sink", "masked_rows", "nan_rows"),
+        *("logit_max", "entropy", "entropy_min", "evenness", "sink", "ahead"),
+        *("masked_rows", "nan_rows"),
     ),
     "experts": ("share", "effective", "entropy", "dropped"),
     "residual": ("rms", "kurtosis", "max_to_median", "largest", "added", "cosine"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from gradscope.records.modules import ParameterStats
 from gradscope.records.training import StepSample, TrainingStep
+from gradscope.records.transformer import PROBES, TransformerCall
 from gradscope.rules._course import Blocks
 from gradscope.rules._norm_history import NormHistory
 from gradscope.rules._window import KEPT, StepWindows, Window
@@ -144,12 +145,26 @@ class ParameterHistory:
         self.rests = rests
 
 
+@dataclass(slots=True)
+class PartHistory:
+    """One attention, routing or residual block: ``now``, and its ``first`` record.
+
+    ``count`` is how many samples had it, ``now`` included.
+    """
+
+    kind: str
+    now: TransformerCall
+    first: TransformerCall
+    count: int = 1
+
+
 class SampleHistory:
     """The samples of one model in the steps of one optimizer.
 
     ``now`` is the current sample, ``weights`` are those of two or more axes in it that
     may train and that the optimizer holds, with their history. ``steps`` has the steps of the
-    samples before.
+    samples before. ``parts`` are the attentions, routings and residual blocks of the current
+    sample. ``loss`` is that of the first sample that had one.
     """
 
     def __init__(self) -> None:
@@ -157,7 +172,10 @@ class SampleHistory:
         self.count = 0
         self.steps: deque[int] = deque(maxlen=_SAMPLES)
         self.weights: dict[str, ParameterHistory] = {}
+        self.parts: list[PartHistory] = []
+        self.loss: float | None = None
         self._known: dict[str, ParameterHistory] = {}
+        self._parts: dict[tuple[str, str, int, int], PartHistory] = {}
 
     def add(self, sample: StepSample) -> None:
         """Add the next sample; the current one becomes history."""
@@ -167,6 +185,9 @@ class SampleHistory:
             self.steps.append(self.now.step)
         self.now = sample
         self.count += 1
+        if self.loss is None:
+            self.loss = sample.report.loss
+        self.parts = [self._part(kind, c) for kind in PROBES for c in getattr(sample.report, kind)]
         self.weights = {}
         for stats in sample.report.parameters:
             if stats.in_optimizer is False or not stats.requires_grad:
@@ -178,3 +199,13 @@ class SampleHistory:
                 known = self._known[stats.name] = ParameterHistory(stats)
             known.now = stats
             self.weights[stats.name] = known
+
+    def _part(self, kind: str, call: TransformerCall) -> PartHistory:
+        key = (kind, call.name, call.call, call.part)
+        known = self._parts.get(key)
+        if known is None:
+            known = self._parts[key] = PartHistory(kind, call, call)
+        else:
+            known.now = call
+            known.count += 1
+        return known

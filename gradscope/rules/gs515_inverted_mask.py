@@ -13,30 +13,61 @@ RULE = Rule(
     code="GS515",
     name="inverted-mask",
     severity="error",
-    summary="a key_padding_mask is True at the tokens, and False at the padding",
+    summary="an attention mask is inverted: it hides what it has to show",
     what=(
         "Counts the zeros in the token indices that an embedding takes, and the entries of the "
         "`key_padding_mask` of attention layers. It fires where the mask has as many True as there "
         "are tokens other than 0, and not as many as there are zeros. Masks of all True or all "
-        "False do not count."
+        "False do not count. It also reads the weights of each self-attention: it fires where all "
+        "keys of every row are masked, or where every head looks only at keys after the query."
     ),
     why=(
         "True means ignore: attention looks at the padding alone, which is the same in all "
-        "samples. Rows without padding have nothing to look at, and become NaN."
+        "samples. Rows without padding have nothing to look at, and become NaN. An inverted causal "
+        "mask shows the future, and hides the past."
     ),
-    fix="Give `key_padding_mask=(tokens == pad)`: in `nn.MultiheadAttention`, True is masked.",
+    fix=(
+        "Give `key_padding_mask=(tokens == pad)`: in `nn.MultiheadAttention`, True is masked. In "
+        "`scaled_dot_product_attention` it is the reverse: True takes part."
+    ),
     sources=(
         "PyTorch, torch.nn.MultiheadAttention: key_padding_mask, True is ignored",
+        "PyTorch, scaled_dot_product_attention: attn_mask, True takes part in attention",
         "PyTorch forum: TransformerEncoder src_key_padding_mask, True or False for padding",
     ),
     runs=Runs(per="model", parameters="all", calls=True),
     explains=("GS301", "GS513", "GS603", "GS613"),
 )
+#: Weight on later keys that is all of it, to rounding.
+_ALL = 1 - 1e-6
 _MASKS = ("key_padding_mask", "src_key_padding_mask")
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """One finding, at the first layer with such a mask."""
+    found = next(_padding(report), None) or next(_weights(report), None)
+    if found is not None:
+        yield found
+
+
+def _weights(report: Report) -> Iterator[Finding]:
+    """By what attention looks at."""
+    for call in report.attention:
+        if call.queries != call.keys or call.keys < 3:
+            continue
+        if all(x == 1 for x in call.masked_rows):
+            message = "all its keys are masked, in every row that was read: the mask is inverted."
+            yield RULE.finding(call.name, message, call=call.call, value=1.0)
+        elif all(x is not None and x > _ALL for x in call.ahead):
+            message = (
+                "every head looks at keys after the query alone: the causal mask is inverted, and "
+                "the model sees the future."
+            )
+            yield RULE.finding(call.name, message, call=call.call, value=1.0)
+
+
+def _padding(report: Report) -> Iterator[Finding]:
+    """By a padding mask and the padding."""
     kinds = {one.name: one.kinds for one in report.modules}
     pads = {one.name: one.settings.get("padding_idx") for one in report.modules}
     tokens = next(

@@ -53,7 +53,7 @@ VALUES = [
     (("inspect", "--columns", "+ma"), ["+max"]),
     (("inspect", "--table", "parameters", "--columns", "upd"), ["update", "update_rms"]),
     (("inspect", "--sort", "norm", ":"), ["asc", "desc"]),
-    (("rules", "GS30"), ["GS301", "GS302", "GS303", "GS304"]),
+    (("rules", "GS30"), ["GS301", "GS302", "GS303", "GS304", "GS305"]),
     (("check", "--select", "GS101,explo"), ["GS101,exploding-gradient"]),
     (("saliency", "--method", "guided"), ["guided-backprop", "guided-grad-cam"]),
     (("graph", "--by", ""), ["gradient", "saved"]),

@@ -128,7 +128,7 @@ FULL = Report(
     ),
     unregistered=(Unregistered("", "layers", ((3, 4),)),),
     elsewhere=("fc.bias",),
-    attention=(AttentionCall("attn", 0, "softmax", 4, 4, 8, *((0.5, None),) * 7, part=1),),
+    attention=(AttentionCall("attn", 0, "softmax", 4, 4, 8, *((0.5, None),) * 8, part=1),),
     experts=(ExpertCall("moe", 0, 2, 8, (0.25, 0.75), 1.75, 0.6),),
     residual=(ResidualCall("h.0", 0, "float32", 1.0, 3.0, 4.0, 4.0, None, None),),
     links=(Link("ReluBackward0", "LogSoftmaxBackward0", "", 0, None, None, shared=True),),

@@ -16,6 +16,7 @@ from torch import nn
 
 from gradscope.records.training import TrainingFinding
 from rules.healthy_trainings import Cnn, TinyGpt, blobs, mlp, next_word, pictures, tokens
+from rules.small_transformers import Decoder
 from rules.watched import Watched
 
 STEPS, LONG = 320, 1100
@@ -583,3 +584,56 @@ def a_small_rate_in_bfloat16(mended: bool) -> Watched:
         x, y = blobs(32, 1.5)
         run.step(sgd, classified(model, x if mended else x.bfloat16(), y))
     return run
+
+
+# ------------------------------------------------------------------ GS205 to GS209: transformers
+
+
+def decoded(model: Decoder, rate: Callable[[int], float], balance: float = 0.0) -> Watched:
+    run, adam = Watched({"model": model}), torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for i in range(STEPS):
+        adam.param_groups[0]["lr"] = rate(i)
+        ids = tokens(8, 16)
+
+        def loss(ids: torch.Tensor = ids) -> torch.Tensor:
+            found = next_word(model, ids)
+            return found + balance * model.balance if balance else found
+
+        run.step(adam, loss)
+    return run
+
+
+def steady(i: int) -> float:
+    return 3e-3
+
+
+@trouble("GS205", "blocks.*.attention", begins=(5, 60))
+def queries_without_a_norm_at_a_high_rate(mended: bool) -> Watched:
+    return decoded(Decoder(norm=mended), lambda i: 3e-3 if mended else 0.1)
+
+
+@trouble("GS206", "blocks.*.attention", begins=(3, 60))
+def a_rate_that_saturates_the_softmax(mended: bool) -> Watched:
+    return decoded(Decoder(), lambda i: 3e-3 if mended else 0.3)
+
+
+@trouble("GS207", "blocks.*.attention", begins=(10, 160))
+def scores_that_are_scaled_twice(mended: bool) -> Watched:
+    return decoded(Decoder(scale=1.0 if mended else 1e-3), steady)
+
+
+@trouble("GS208", "blocks.*.mlp", begins=(1, 120))
+def a_router_without_a_balancing_loss(mended: bool) -> Watched:
+    """The features have a common part, as those of a trained network."""
+    model = Decoder(mixture=True)
+    for block in model.blocks:
+        nn.init.constant_(block.norm2.bias, 2.0)
+    return decoded(model, steady, 0.05 if mended else 0.0)
+
+
+@trouble("GS209", "blocks.2", begins=(20, 120))
+def a_gate_that_does_not_train(mended: bool) -> Watched:
+    model = Decoder(blocks=4)
+    nn.init.zeros_(model.blocks[2].gate)
+    model.blocks[2].gate.requires_grad_(mended)
+    return decoded(model, steady)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from rules.small_transformers import Decoder
 from rules.watched import Watched
 
 STEPS = 320
@@ -433,6 +434,28 @@ def experts_that_the_data_choose() -> Watched:
             return F.cross_entropy(out, y) + 4 * (scores.mean(0) ** 2).sum()
 
         run.step(adam, loss)
+    return run
+
+
+@training
+def mixture_of_experts_with_a_balancing_loss() -> Watched:
+    model = Decoder(mixture=True)
+    run, adam = Watched({"model": model}), torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(STEPS):
+        ids = tokens(8, 16)
+        run.step(adam, lambda ids=ids: next_word(model, ids) + 0.01 * model.balance)
+    return run
+
+
+@training
+def gates_that_begin_at_zero() -> Watched:
+    model = Decoder(blocks=4)
+    for block in model.blocks:
+        nn.init.zeros_(block.gate)
+    run, adam = Watched({"model": model}), torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(STEPS):
+        ids = tokens(8, 16)
+        run.step(adam, lambda ids=ids: next_word(model, ids))
     return run
 
 

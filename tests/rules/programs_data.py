@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from rules.rule_programs import Program, program
+from rules.small_transformers import Block, Decoder
 
 G = torch.Generator().manual_seed(5)
 X = torch.randn(32, 8, generator=G)
@@ -112,3 +113,50 @@ class Encoder(nn.Module):
 @program("GS515", "encoder*", severity="error")
 def an_encoder_that_reads_the_padding(mended):
     return Program(Encoder(mended), TOKENS, F.cross_entropy, Y[:8])
+
+
+IDS = torch.randint(0, 24, (4, 12), generator=torch.Generator().manual_seed(0))
+
+
+def _words(scores, ids):
+    return F.cross_entropy(scores.flatten(0, 1), ids.flatten())
+
+
+@program("GS515", "blocks.0.attention", severity="error")
+def a_causal_mask_that_shows_the_future(mended):
+    model = Decoder(mask=(lambda causal: causal) if mended else (lambda causal: ~causal))
+    return Program(model, IDS, _words, IDS.roll(-1, 1))
+
+
+@program("GS515", "blocks.0.attention", severity="error")
+def a_mask_that_hides_every_token(mended):
+    """True means masked for this mask, and no token is."""
+    model = Decoder(mask=lambda causal: torch.full_like(causal, mended))
+    return Program(model, IDS, _words, IDS)
+
+
+def _stream(mended):
+    """One feature of the first block is as large as language models have them."""
+    blocks = nn.Sequential(*(Block(32, False) for _ in range(2)))
+    with torch.no_grad():
+        blocks[0].mlp[2].bias[3] = 0.5 if mended else 4000.0
+    return nn.Sequential(nn.Linear(16, 32), blocks, nn.Linear(32, 3)).bfloat16()
+
+
+def _mean_class(scores, y):
+    return F.cross_entropy(scores.float().mean(1), y)
+
+
+@program("GS305", "1.0", severity="info")
+def a_massive_feature_in_bfloat16(mended):
+    x = torch.randn(8, 6, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
+    return Program(_stream(mended), x, _mean_class, Y[:8])
+
+
+@program("GS305", "1.0", severity="info")
+def a_massive_feature_only_in_half_precision_counts(mended):
+    x = torch.randn(8, 6, 16, generator=torch.Generator().manual_seed(0))
+    model = _stream(False)
+    return Program(
+        model.float() if mended else model, x if mended else x.bfloat16(), _mean_class, Y[:8]
+    )

@@ -8,7 +8,9 @@ from dataclasses import fields, replace
 import pytest
 
 from gradscope.records.answers import NotJudged
+from gradscope.records.report import Report
 from gradscope.records.training import StepSample, TrainedModel, TrainingStep
+from gradscope.records.transformer import AttentionCall, ResidualCall
 from gradscope.rules import RuleSettings, Seen, judgement
 from gradscope.rules._book import Entry, entries
 from gradscope.training.findings import RunFindings
@@ -111,9 +113,27 @@ def in_bfloat16(*norms: float) -> tuple:
     return tuple(replace(p, value=replace(p.value, dtype="bfloat16")) for p in made)
 
 
+def heads(logit: float, evenness: float, loss: float = 1.0) -> Report:
+    attention = AttentionCall(
+        *("a", 0, "softmax", 4, 4, 8, (logit,), (evenness,), (evenness,), (evenness,)),
+        *((0.2,), (0.0,), (0.0,), (0.0,)),
+    )
+    return replace(report(), attention=(attention,), loss=loss)
+
+
+def adding(*shares: float) -> Report:
+    numbers = enumerate(shares)
+    blocks = (ResidualCall(f"b.{i}", 0, "float32", 1, 3, 4, 4, x, 1) for i, x in numbers)
+    return replace(report(), residual=tuple(blocks))
+
+
 #: By rule: the samples of such a run.
 SAMPLES: dict[str, Callable[[int, bool], object]] = {
     "GS101": lambda i, last: stack(1e-9, 1e-9, 1.0, 1.0),
+    "GS205": lambda i, last: heads(2.0 if i == 1 else 900.0, 0.5),
+    "GS206": lambda i, last: heads(2.0, 0.9 if i == 1 else 1e-4),
+    "GS207": lambda i, last: heads(2.0, 1.0, loss=3.0 if i == 1 else 1.0),
+    "GS209": lambda i, last: adding(0.3, 0.0, 0.3),
     "GS304": lambda i, last: report(parameters=in_bfloat16(1.0, 1.0)),
     "GS602": lambda i, last: report(
         parameters=of_size(1e3 if last else 1.0, 1.0, 1.0, of="gradient")

@@ -42,7 +42,8 @@ FILES = plugins.names("gradscope.rules")
 RUN = RunInfo("net", "cpu", "float32", "train", 0, 1, "cross_entropy")
 CODES = [
     *("GS101", "GS102", "GS103", "GS104", "GS201", "GS202", "GS203", "GS204"),
-    *("GS301", "GS302", "GS303", "GS304"),
+    *("GS205", "GS206", "GS207", "GS208", "GS209"),
+    *("GS301", "GS302", "GS303", "GS304", "GS305"),
     *("GS401", "GS402", "GS403", "GS404", "GS405", "GS406", "GS407"),
     *("GS501", "GS502", "GS503", "GS504", "GS505", "GS506", "GS507", "GS508", "GS509"),
     *("GS510", "GS511", "GS512", "GS513", "GS514", "GS515"),

@@ -23,6 +23,7 @@ from gradscope.records.loop import LoopOptimizer, LoopParameter, LoopRecord
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
 from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
+from gradscope.records.transformer import PROBES
 from gradscope.rules import Blocks, RuleSettings
 from gradscope.training.findings import RunFindings
 from gradscope.training.loop.clipping import Clipping
@@ -109,7 +110,10 @@ class Watched:
     ) -> tuple[float, list[StepSample]]:
         models = list(self.models.values())
         chosen = [select_layers(model, ["**"]) for model in models]
-        recorders = [Recorder(m, c, accumulate=True) for m, c in zip(models, chosen, strict=True)]
+        recorders = [
+            Recorder(m, c, accumulate=True, probes=PROBES)
+            for m, c in zip(models, chosen, strict=True)
+        ]
         buffers = [Buffers(model) for model in models]
         with ExitStack() as stack:
             for recorder in recorders:
@@ -124,6 +128,7 @@ class Watched:
         value = float(loss.detach())
         samples = []
         for i, (recorder, model) in enumerate(zip(recorders, models, strict=True)):
+            parts = recorder.take_parts()
             report = Report(
                 "ok",
                 RunInfo(
@@ -135,6 +140,9 @@ class Watched:
                 parameters=parameter_stats(model, shown=chosen[i], held=set(held)),
                 modules=buffers[i].entered(facts[i]),
                 links=recorder.links,
+                attention=parts.attention,
+                experts=parts.experts,
+                residual=parts.residual,
             )
             samples.append(StepSample(self.count, i, report))
         return value, samples

@@ -86,7 +86,8 @@ def of_queries(
                 logits = logits + own.to(kind)
         parts.append(logits)
     # A row without a visible key is zero here, not NaN.
-    return Measured(_by_head(torch.stack(parts), safe=True), queries, keys, _rows(samples, places))
+    figures = _by_head(torch.stack(parts), places_on if queries == keys else None, safe=True)
+    return Measured(figures, queries, keys, _rows(samples, places))
 
 
 def of_scores(scores: Tensor, dim: int, heads: int | None) -> Measured:
@@ -111,7 +112,8 @@ def of_scores(scores: Tensor, dim: int, heads: int | None) -> Measured:
     places_on = torch.tensor(places, device=scores.device)
     kind = exact(scores)
     parts = [scores[at].index_select(-2, places_on).to(kind) for at in samples]
-    return Measured(_by_head(torch.stack(parts), safe=False), queries, keys, _rows(samples, places))
+    figures = _by_head(torch.stack(parts), places_on if queries == keys else None, safe=False)
+    return Measured(figures, queries, keys, _rows(samples, places))
 
 
 def heads_of(module: nn.Module) -> int | None:
@@ -160,11 +162,12 @@ def _rows(samples: Sequence[object], places: Sequence[object]) -> int:
     return len(samples) * len(places)
 
 
-def _by_head(logits: Tensor, *, safe: bool) -> Tensor:
+def _by_head(logits: Tensor, places: Tensor | None, *, safe: bool) -> Tensor:
     """Figures [measures, heads] of logits [samples, heads, rows, keys]; NaN means that there is
     none.
 
     Args:
+        places: the numbers of the rows, where keys have the same ones.
         safe: a row without a visible key gets zeros, and no NaN.
     """
     masked = logits <= _MASKED
@@ -183,6 +186,10 @@ def _by_head(logits: Tensor, *, safe: bool) -> Tensor:
     def mean(rows: Tensor) -> Tensor:
         return rows.masked_fill(~counted, 0.0).sum((0, 2)) / every  # none: 0 / 0 is NaN
 
+    ahead = torch.full_like(largest, math.nan)
+    if places is not None:
+        later = torch.arange(logits.shape[-1], device=logits.device) > places[:, None]
+        ahead = mean(weights.masked_fill(~later, 0.0).sum(-1))
     shares = [(visible == 0), lost]
     figures = [
         largest.masked_fill(largest == -math.inf, math.nan),
@@ -190,6 +197,7 @@ def _by_head(logits: Tensor, *, safe: bool) -> Tensor:
         least.masked_fill(least == math.inf, math.nan),
         mean(entropy / visible.clamp_min(2).to(logits.dtype).log()),
         mean(weights[..., 0]),
+        ahead,
         *(rows.to(logits.dtype).mean((0, 2)) for rows in shares),
     ]
     return torch.stack(figures)

@@ -60,6 +60,7 @@ REDUCED: dict[str, dict[str, tuple[str, Reduce, str]]] = {
         "entropy_min": ("entropy_min", min, "the lowest of any row"),
         "evenness": ("evenness", mean, "entropy ÷ ln(visible keys): 0 is one key, 1 uniform"),
         "sink": ("sink", max, "weight on the first key, of the head with the most"),
+        "ahead": ("ahead", max, "weight on the keys after the query, of the head with the most"),
         "masked_rows": ("masked_rows", max, "rows whose keys are all masked"),
         "nan_rows": ("nan_rows", max, "rows with a NaN weight"),
     },
@@ -80,7 +81,7 @@ REDUCED: dict[str, dict[str, tuple[str, Reduce, str]]] = {
         "cosine": ("cosine", max, "of output and input"),
     },
 }
-SHARES = ("sink", "masked_rows", "nan_rows", "least", "most", "dropped", "added")
+SHARES = ("sink", "ahead", "masked_rows", "nan_rows", "least", "most", "dropped", "added")
 _RARE = ("masked_rows", "nan_rows", "dropped")
 #: What one row of these tables is, and what each of its figures is of.
 NOUNS = {"attention": "attention", "experts": "routing", "residual": "block"}
