@@ -159,7 +159,7 @@ class Subject:
 
     @cached_property
     def hides(self) -> list[Given]:
-        """The sources whose positions the mask is about."""
+        """Return the sources whose positions the mask hides."""
         if self.mask is None:
             return []
         length = self.hidden.shape[1]

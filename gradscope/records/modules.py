@@ -62,7 +62,7 @@ class ParameterStats:
     #: value of Δw, and ‖Δw‖² over its square.
     spectral_norm: float | None = field(default=None, metadata=SPARSE)
     stable_rank: float | None = field(default=None, metadata=SPARSE)
-    #: Plain attributes that were meant to be ``requires_grad`` and say otherwise than it does.
+    #: Misspelt attributes that were meant to be ``requires_grad`` and differ from its value.
     misspelt: tuple[str, ...] = field(default=(), metadata=SPARSE)
 
     @property

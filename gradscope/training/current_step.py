@@ -49,7 +49,7 @@ class LossScales:
             self.any = True
 
     def of(self, roots: Sequence[torch.Tensor]) -> float | None:
-        """The factor of the one that a backward begins with; None where it was not scaled."""
+        """Return the factor of the loss that a backward begins with; None if it was not scaled."""
         for known, scale in self._known:
             loss = known()
             if any(root is loss for root in roots):

@@ -161,7 +161,7 @@ def _signed(dim: int, of: int) -> int:
 
 
 def underflow(replay: NodeReplay) -> ZeroCause:
-    """A product of numbers that are not zero, and is."""
+    """Return the cause of zeros that are products of nonzero numbers: underflow."""
     figures = (("largest", replay.largest), ("dtype", replay.dtype))
     return ZeroCause("underflow", replay.node, "small", figures)
 

@@ -82,7 +82,7 @@ def _masks_main(subject: Subject) -> bool:
 
 
 def trial_of(subject: Subject, masked: Sequence[Masked], found: Change) -> Trial | None:
-    """Few rows, all with the places masked that were in a row where the leak shows."""
+    """Return a trial of a few rows, each masked as a row that shows the leak."""
     mask = subject.mask
     shows = [one for one in masked if bool(found.rows[one.row])]
     if mask is None or not shows or not subject.rows.tiled:
