@@ -7,7 +7,7 @@ state of PyTorch's optimizers tells it (``optimizer_formulas.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -85,7 +85,7 @@ class _Row:
     moved: Measured
     product: Tensor | None = None  # of −Δw and the gradient
     length: Tensor | None = None  # of the gradient
-    rest: Measured | None = None  # the part of −Δw that is not weight decay
+    rest: Tensor | None = None  # the norm of the part of −Δw that is not weight decay
     spectral: Tensor | None = None
 
 
@@ -112,17 +112,19 @@ def updates(
         if was is not None:
             rows.append(_row(named.name, parameter, was, last, copied=copied))
     of_state = {} if last is None else moments(last.optimizer, [row.parameter for row in rows])
-    pairs = [m for row in rows for m in (row.weight, row.moved, row.rest) if m is not None]
-    done = resolve(pairs)
-    products, lengths, spectral = (
-        _read([getattr(row, name) for row in rows]) for name in ("product", "length", "spectral")
+    done = resolve(m for row in rows for m in (row.weight, row.moved))
+    products, lengths, rests, spectral = (
+        _read([getattr(row, name) for row in rows])
+        for name in ("product", "length", "rest", "spectral")
     )
     return {
         row.name: _with_moments(
-            _figures(row, done, length, product, largest, last),
+            _figures(row, done, length, product, rest, largest, last),
             of_state.get(row.parameter),
         )
-        for row, length, product, largest in zip(rows, lengths, products, spectral, strict=True)
+        for row, length, product, rest, largest in zip(
+            rows, lengths, products, rests, spectral, strict=True
+        )
     }
 
 
@@ -142,7 +144,7 @@ def _row(
     decay = last.decay(parameter)
     if decay is not None and decay.decoupled and decay.decay:
         taken = decay.rate * decay.decay
-        row.rest = measure((moved * (1 - taken)).sub_(weight, alpha=taken))
+        row.rest = _rest(moved, weight, taken)
     if _is_of_matrices(last.optimizer) and moved.dim() > 1 and 0 < moved.numel() <= _LARGEST_MATRIX:
         matrix = moved.reshape(moved.shape[0], -1)
         row.spectral = torch.linalg.matrix_norm(wide(matrix), ord=2)
@@ -154,6 +156,7 @@ def _figures(
     done: Mapping[int, TensorStats],
     gradient: float | None,
     product: float | None,
+    rest: float | None,
     largest: float | None,
     last: LastStep | None,
 ) -> Update:
@@ -170,7 +173,6 @@ def _figures(
     if product is not None and gradient is not None and norm and math.isfinite(product):
         cosine = max(-1.0, min(1.0, -product / (norm * gradient)))
     decay = None if last is None else last.decay(row.parameter)
-    rest = None if row.rest is None else done[id(row.rest)].norm
     return Update(
         norm=norm,
         weight=weight.norm,
@@ -217,13 +219,31 @@ def _is_of_matrices(optimizer: Optimizer) -> bool:
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """The inner product in float64, of tensors of one shape."""
+    return _over_blocks(torch.dot, a, b)
+
+
+def _rest(moved: Tensor, weight: Tensor, taken: float) -> Tensor:
+    """The norm of −Δw without the share of the weight that decay has taken, in float64."""
+
+    def squares(moved: Tensor, weight: Tensor) -> Tensor:
+        rest = torch.add(moved * (1 - taken), weight, alpha=-taken)
+        return torch.dot(rest, rest)
+
+    return _over_blocks(squares, moved, weight).sqrt()
+
+
+def _over_blocks(sum_of: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
+    """A sum over the elements of two tensors of one shape, added up over blocks in float64.
+
+    On the processor the blocks stay in its cache, and need no memory of the tensors' size.
+    """
+    a, b = flat(a), flat(b)
     if not a.is_cpu:
-        return (flat(a).double() * flat(b).double()).sum()
-    total = 0.0
-    for one, other in zip(*(torch.split(flat(t), BLOCK) for t in (a, b)), strict=True):
-        total += (one * other).sum().item()
+        return sum_of(a.double(), b.double())
+    pairs = zip(torch.split(a, BLOCK), torch.split(b, BLOCK), strict=True)
+    total = math.fsum(sum_of(one, other).item() for one, other in pairs)
     if abs(total) < _TINY:
-        total = (flat(a).double() * flat(b).double()).sum().item()
+        total = sum_of(a.double(), b.double()).item()
     return torch.tensor(total, dtype=torch.float64)
 
 
