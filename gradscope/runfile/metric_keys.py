@@ -56,7 +56,6 @@ class KeySelection:
         self._most = most
         self._patterns = [] if tuple(layers) == ("**",) else [Pattern(text) for text in layers]
         self._keys: dict[str, None] = {}
-        self._ranked = False
 
     def __contains__(self, key: str) -> bool:
         return self._most is None or key in self._keys
@@ -73,7 +72,7 @@ class KeySelection:
         *,
         complete: bool,
     ) -> None:
-        """Choose layers: those with findings, and once those that differ most from the others.
+        """Choose layers: those with findings, then those that differ most from the others.
 
         Args:
             layers: with their newest numbers.
@@ -84,9 +83,6 @@ class KeySelection:
             return
         found = {layer: worst for layer in layers if (worst := _severity(layer, findings))}
         self._take(sorted(found, key=lambda layer: found[layer]), layers, self._most)
-        if self._ranked and not complete:
-            return
-        self._ranked = True
         distances = _distances(layers)
         order = sorted(layers, key=lambda one: (not self._is_chosen(one), -distances[one]))
         until = self._most if complete else self._most - int(self._most * _RESERVED)

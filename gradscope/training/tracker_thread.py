@@ -189,8 +189,10 @@ class TrackerThread:
         if self._tracker is None and self._failure is None:
             what = f"nothing was sent to {name}: {self.destination.module.WITHOUT}"
         else:
-            rows = f"{plural(self._left, 'step')} not sent" if self._left else "not all was sent"
-            what = f"{rows} to {name}: {self._failure or f'it took longer than {PATIENCE:g} s'}"
+            known = self._ended.is_set() and self._left  # of the last round
+            rows = f"{plural(self._left, 'step')} not sent" if known else "not all was sent"
+            late = f"it took longer than {PATIENCE:g} s"
+            what = f"{rows} to {name}: {self._failure or late}"
         # The working directory may be another by now.
         return f"{what}. Later: gradscope export {self._path} --to {name} {_PLACES[name]}"
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import processes
 import pytest
+from wandb_endpoint import listening
 
 from gradscope.runfile.exports.mlflow import name_of
 from gradscope.runfile.metric_keys import KeySelection
@@ -149,6 +150,38 @@ def test_wandb_keeps_the_scripts_own_rows(frame, log, tmp_path):
     assert {one.title for one in alerts} == {one.title[:63] for one in findings}
     assert any("train.py:" in one.text or "cause" in one.text for one in alerts)
     assert [one.type for one in artifacts] == ["gradscope"]
+
+
+def test_wandbs_server_counts_the_scripts_own_steps_and_our_keys(tmp_path):
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    frame, log = WANDB["with its own steps, and finish()"]
+    script = frame.format(TRAINING.replace("LOG", log)).replace(
+        "project='p'", "project='p', entity='e'"
+    )
+    with listening() as endpoint:
+        env = {
+            "WANDB_BASE_URL": endpoint.address,
+            "WANDB_API_KEY": 40 * "a",
+            "WANDB_SILENT": "true",
+        }
+        run(script, tmp_path / "a", "--to", "wandb", env=env)
+    steps = [row["_step"] for row in endpoint.rows if "loss" in row]
+    assert steps == [10 * i for i in range(20)]
+    expected, findings = of_file(tmp_path / "a")
+    ours = [row for row in endpoint.rows if "gradscope/step" in row]
+    sent = {
+        (key, row["gradscope/step"]): value
+        for row in ours
+        for key, value in row.items()
+        if key.startswith("gradscope/") and key != "gradscope/step"
+    }
+    assert sent
+    assert sent.items() <= expected.items()
+    assert {key for key, _ in sent} == {key for key, _ in expected}
+    assert ours[-1]["gradscope/step"] == 20
+    # One more, if the cause was found later.
+    assert endpoint.asked.count("notifyScriptableRunAlert") >= len(findings)
+    assert endpoint.asked.count("createArtifact") == 1
 
 
 @contextlib.contextmanager

@@ -117,6 +117,7 @@ def test_a_server_that_does_not_answer_costs_one_event(how, tmp_path):
     assert f"Later: gradscope export {path} --to otlp HOST" in said
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_dead_server_costs_one_event(tmp_path):
     path = tmp_path / "run.db"
     with collecting() as collector:
