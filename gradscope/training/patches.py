@@ -207,7 +207,8 @@ def _compiled(original: Callable[..., Any], observer: TrainingObserver) -> Calla
     def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
         observer.compiled(model)
         result = original(model, *args, **kwargs)
-        observer.was_compiled()
+        if not isinstance(getattr(model, "__self__", None), nn.Module):  # else not yet in place
+            observer.was_compiled()
         return result
 
     return compile

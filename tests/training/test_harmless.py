@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from gradscope.api.reading import read_history
 from gradscope.runfile.reader import RunFile
 from training.corpus import ALL, Ran, Script, during, observed, plain
 
 SCRIPTS = [script.param for script in ALL]
 #: What a script can see of gradscope all the same.
 NOTICES = {"looks_at_itself-hooks": "the hooks on the models it trains are in their lists of hooks"}
+COMPILED = [one.param for one in ALL if one.name in ("compiled", "compiled-in-place")]
 BY_DEFAULT = [script.param for script in ALL if script.by_default]
 
 
@@ -39,6 +41,17 @@ def test_nor_where_leaks_are_looked_for(script: Script, runs: Path, request: pyt
 def test_nor_where_few_steps_are_sampled(script: Script, runs: Path):
     """In their own interpreters, as a user starts them."""
     _compare(plain(script, runs, fresh=True), observed(script, runs, fresh=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", COMPILED)
+def test_nor_where_its_model_is_compiled_with_probes(script: Script, runs: Path):
+    """Without fusion not even the rounding differs; the script prints its graphs and breaks."""
+    under = observed(script, runs, "--every", "2", "--compiled")
+    _compare(plain(script, runs), under)
+    with RunFile.open(under.out) as recorded:
+        history = read_history(recorded, calls=True)
+    assert {"embed", "blocks.0.c_fc", "head"} <= {call.name for call in history.calls}
 
 
 def _compare(without: Ran, under: Ran) -> None:
