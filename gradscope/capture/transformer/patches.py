@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from types import ModuleType
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import MethodType, ModuleType
 from typing import Any
 
 import torch
+import torch.jit._builtins
 from torch.nn import functional
 
 from gradscope.capture.replaced import replace
@@ -43,22 +44,81 @@ def observe_functions(patches: ExitStack, observe: Observe) -> None:
     """Call ``observe`` after each of these functions, until ``patches`` is closed."""
     originals = [getattr(owner, name) for owner, name in _FUNCTIONS]
     aliases = list(_aliases({id(one) for one in originals}))
+    places = [*_FUNCTIONS, *aliases]
     own: dict[int, Callable[..., Any]] = {}
     for (owner, name), original in zip(_FUNCTIONS, originals, strict=True):
-        replace(patches, owner, name, functools.partial(_observed, name, observe))
+        replace(patches, owner, name, functools.partial(_Observed, name, observe, places))
         own[id(original)] = getattr(owner, name)
     for module, alias in aliases:  # the same function, or a second observer would not know it
         replace(patches, module, alias, lambda original: own[id(original)])
+    # A script that the model compiles now: its compiler knows PyTorch's functions by identity.
+    replace(patches, torch.jit._builtins, "_find_builtin", _found_by_original)
 
 
-def _observed(name: str, observe: Observe, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        observe(name, args, kwargs, result)
+class _Observed:
+    """A function in the place of one of PyTorch's, and equal to it.
+
+    A ``__torch_function__`` compares functions with ``is``: while one runs, PyTorch's own are in
+    their places, and nothing is observed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        observe: Observe,
+        places: Sequence[tuple[Any, str]],
+        original: Callable[..., Any],
+    ) -> None:
+        functools.update_wrapper(self, original)
+        self._name, self._observe, self._places = name, observe, places
+        self._original = original  # observed too, if two models are
+        self.function: Callable[..., Any] = getattr(original, "function", original)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.overrides.has_torch_function((*args, *kwargs.values())):
+            with _absent(self._places):
+                return self.function(*args, **kwargs)
+        result = self._original(*args, **kwargs)
+        self._observe(self._name, args, kwargs, result)
         return result
 
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __eq__(self, other: object) -> bool:
+        return self.function == getattr(other, "function", other)
+
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self.function,)
+
+
+@contextmanager
+def _absent(places: Sequence[tuple[Any, str]]) -> Iterator[None]:
+    """PyTorch's own functions are in these places inside the block."""
+    taken = [(owner, name, getattr(owner, name, None)) for owner, name in places]
+    for owner, name, found in taken:
+        if isinstance(found, _Observed):
+            setattr(owner, name, found.function)
+    try:
+        yield
+    finally:
+        for owner, name, found in taken:
+            if isinstance(found, _Observed):
+                setattr(owner, name, found)
+
+
+def _itself(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
+
+
+def _found_by_original(find: Callable[..., Any]) -> Callable[..., Any]:
+    def found(function: Any) -> Any:
+        return find(function.function if isinstance(function, _Observed) else function)
+
+    return found
 
 
 def _modules() -> list[tuple[str, Any]]:
