@@ -20,7 +20,6 @@ from gradscope.records.ranks import UNUSED
 from gradscope.records.training import TrainingEvent
 from gradscope.records.transformer import PROBES
 from gradscope.training.cause_tracer import CauseTracer
-from gradscope.training.compiled_calls import CompiledCalls
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.discovery import live_optimizers, optimizers_of, steps_made
 from gradscope.training.guard import Guard
@@ -105,7 +104,11 @@ class Observer:
         self._loop = loop = Loop(self.models, optimizers)
         current = CurrentStep(placements=placements)
         detector = NanDetector(self._trained) if nan_detector else None
-        inside = CompiledCalls(layers, guard, checked=nan_detector) if compiled else None
+        inside = None
+        if compiled:  # or else the compiler would be imported, which takes seconds
+            from gradscope.training.compiled_calls import CompiledCalls
+
+            inside = CompiledCalls(layers, guard, checked=nan_detector)
         self._parts = parts = Parts(
             schedule=schedule,
             metrics=MetricsSchedule(schedule, current, checked=nan_detector),

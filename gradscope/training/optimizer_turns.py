@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from torch import nn
 from torch.autograd.graph import Node
@@ -10,12 +11,14 @@ from torch.optim import Optimizer
 
 from gradscope.capture.graph import free_nodes
 from gradscope.records.training import TrainedModel, TrainingRecord, TrainingStep
-from gradscope.training.compiled_calls import CompiledCalls
 from gradscope.training.guard import Guard
 from gradscope.training.memory import Heap
 from gradscope.training.models import Model
 from gradscope.training.optimizers import ObservedOptimizer
 from gradscope.training.sampled_step import SampledStep
+
+if TYPE_CHECKING:
+    from gradscope.training.compiled_calls import CompiledCalls
 
 #: For so many steps at most one sample goes on, where several optimizers take turns.
 _LONGEST_ROUND = 8

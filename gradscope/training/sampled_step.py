@@ -7,7 +7,7 @@ import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -34,12 +34,14 @@ from gradscope.records.report import Report
 from gradscope.records.run import RunInfo, Totals
 from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.records.training import Fingerprints, StepSample, TrainingRecord, TrainingStep
-from gradscope.training.compiled_calls import CompiledCalls
 from gradscope.training.guard import Guard
 from gradscope.training.memory import weight_copies
 from gradscope.training.models import Model
 from gradscope.training.optimizers import ObservedOptimizer
 from gradscope.training.replicas import data_place, held_alike, input_digest, several_processes
+
+if TYPE_CHECKING:
+    from gradscope.training.compiled_calls import CompiledCalls
 
 
 @dataclass(slots=True)

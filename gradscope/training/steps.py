@@ -20,7 +20,6 @@ from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingEvent
 from gradscope.training.cause_tracer import CauseTracer
-from gradscope.training.compiled_calls import CompiledCalls
 from gradscope.training.current_step import CurrentStep, LossScales, loss_of
 from gradscope.training.extra_passes import refusal
 from gradscope.training.gradients import are_finite, small
@@ -42,6 +41,7 @@ from gradscope.training.spikes.spikes import Spikes
 from gradscope.training.traced_steps import TracedSteps
 
 if TYPE_CHECKING:
+    from gradscope.training.compiled_calls import CompiledCalls
     from gradscope.training.leak_check import LeakCheck
 
 #: The first step after which the loop is judged: a fact of fewer steps proves little.
