@@ -34,14 +34,12 @@ class Seen:
     """
 
     future: bool
-    past: bool | None
+    past: bool
     location: str | None
 
 
-def replayed(
-    call: RecordedCall, place: int, axis: int, classes: int, *, memory: bool
-) -> Seen | None:
-    """Run a call again, in eval mode: twice, or four times; None where that tells nothing.
+def replayed(call: RecordedCall, place: int, axis: int, classes: int) -> Seen | None:
+    """Run a call four times, in eval mode; None where that tells nothing.
 
     Other tokens in the second half of each sequence must leave the outputs of the first half, if
     the model is causal. Those of the second half depend on the first in a model with a memory.
@@ -51,28 +49,23 @@ def replayed(
         place: theirs among the tensors of its arguments.
         axis: that of time.
         classes: how many scores there are for each token.
-        memory: also find out if outputs depend on earlier tokens.
     """
     base = _scores(call, place, axis, classes, None)
     if base is None:
         return None
     half = base.shape[1] // 2
     later = _scores(call, place, axis, classes, slice(half, None))
-    if later is None:
-        return None
-    noise = _ROUNDING * float(base.square().mean().sqrt())
-    future, past = _change(base[:, :half], later[:, :half]), None
+    earlier = _scores(call, place, axis, classes, slice(None, half))
     first = _FirstAttention()
-    if memory or future > noise:
-        with first:
-            again = _scores(call, place, axis, classes, None)
-        if again is None:
-            return None
-        noise += 4 * _change(base, again)
-    if memory:
-        earlier = _scores(call, place, axis, classes, slice(None, half))
-        past = None if earlier is None else _change(base[:, half:], earlier[:, half:]) > noise
-    return None if call.drew else Seen(future > noise, past, first.location)
+    with first:
+        again = _scores(call, place, axis, classes, None)
+    if later is None or earlier is None or again is None or call.drew:
+        return None
+    size = float(base.square().mean().sqrt())
+    noise = _ROUNDING * size + 4 * _change(base, again)
+    future = _change(base[:, :half], later[:, :half])
+    past = _change(base[:, half:], earlier[:, half:])
+    return Seen(future > noise, past > noise, first.location)
 
 
 def _change(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -95,7 +88,7 @@ def _scores(
         rows, steps = tokens.shape
         for _, one in find(output, torch.Tensor):
             if one.is_floating_point() and one.numel() == rows * steps * classes:
-                return _by_position(one.detach().float(), rows, steps, axis)
+                return _by_position(one.detach().double(), rows, steps, axis)
     return None
 
 

@@ -149,11 +149,8 @@ class TokenTargets:
             if not mine or refused(model) or not mine[-1].repeatable or mine[-1].overwritten:
                 continue
             try:
-                # Memory matters where targets are copies, and tells a decoder's tokens from others.
-                memory = known.copied > 0 or len(known.wanted) > 1
                 for place, axis, classes in known.wanted:
-                    seen = replayed(mine[-1], place, axis, classes, memory=memory)
-                    known.seen = seen or known.seen
+                    known.seen = replayed(mine[-1], place, axis, classes) or known.seen
                     if known.seen is not None and known.seen.past:
                         break
             except Exception as error:  # of the model: with these tokens it is not known
