@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from gradscope.capture.optimizer_formulas import Decay
 from gradscope.capture.optimizer_moments import Moments, moments
 from gradscope.capture.optimizer_steps import BLOCK, LastStep, flat, wide
 from gradscope.capture.shards import local
-from gradscope.capture.stats import Measured, measure, resolve
+from gradscope.capture.stats import Measured, measure, on_host, resolve
 from gradscope.records.modules import ParameterStats
 from gradscope.records.tensors import TensorStats
 
@@ -113,19 +114,13 @@ def updates(
             rows.append(_row(named.name, parameter, was, last, copied=copied))
     of_state = {} if last is None else moments(last.optimizer, [row.parameter for row in rows])
     done = resolve(m for row in rows for m in (row.weight, row.moved))
-    products, lengths, rests, spectral = (
-        _read([getattr(row, name) for row in rows])
-        for name in ("product", "length", "rest", "spectral")
-    )
-    return {
-        row.name: _with_moments(
-            _figures(row, done, length, product, rest, largest, last),
-            of_state.get(row.parameter),
-        )
-        for row, length, product, rest, largest in zip(
-            rows, lengths, products, rests, spectral, strict=True
-        )
-    }
+    numbers = iter(_read([n for r in rows for n in (r.length, r.product, r.rest, r.spectral)]))
+    found: dict[str, Update] = {}
+    for row in rows:
+        length, product, rest, largest = islice(numbers, 4)
+        update = _figures(row, done, length, product, rest, largest, last)
+        found[row.name] = _with_moments(update, of_state.get(row.parameter))
+    return found
 
 
 def _row(
@@ -238,13 +233,11 @@ def _over_blocks(sum_of: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tenso
     On the processor the blocks stay in its cache, and need no memory of the tensors' size.
     """
     a, b = flat(a), flat(b)
-    if not a.is_cpu:
+    if not on_host(a):
         return sum_of(a.double(), b.double())
     pairs = zip(torch.split(a, BLOCK), torch.split(b, BLOCK), strict=True)
-    total = math.fsum(sum_of(one, other).item() for one, other in pairs)
-    if abs(total) < _TINY:
-        total = sum_of(a.double(), b.double()).item()
-    return torch.tensor(total, dtype=torch.float64)
+    total = torch.stack([sum_of(one, other) for one, other in pairs]).double().sum()
+    return sum_of(a.double(), b.double()) if bool(total.abs() < _TINY) else total
 
 
 def _read(numbers: Sequence[Tensor | None]) -> list[float | None]:

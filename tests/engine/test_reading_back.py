@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.capture import small_tensors, stats
+from gradscope.capture import small_tensors, stats, updates
 from gradscope.records.tensors import TensorStats
 
 READS = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "numpy", "cpu")
@@ -52,6 +52,7 @@ def reads(monkeypatch):
         monkeypatch.setattr(torch.Tensor, name, counted(name, getattr(torch.Tensor, name)))
     monkeypatch.setattr(stats, "on_host", lambda tensor: False)
     monkeypatch.setattr(small_tensors, "on_host", lambda tensor: False)
+    monkeypatch.setattr(updates, "on_host", lambda tensor: False)
     return called
 
 
@@ -60,8 +61,8 @@ def reads(monkeypatch):
     [
         ({}, 1),
         ({"layers": ("stem.*",)}, 1),
-        # Of each step its history and its parameters, and how far its optimizer moved them.
-        ({"steps": 3, "optimizer": partial(torch.optim.SGD, lr=0.1)}, 9),
+        # Of each step its history and its parameters, how far its optimizer moved them, and where.
+        ({"steps": 3, "optimizer": partial(torch.optim.SGD, lr=0.1)}, 12),
     ],
 )
 def test_numbers_are_read_back_together(reads, more, expected):
@@ -74,6 +75,7 @@ def test_what_is_read_back_is_what_the_processor_gives(monkeypatch):
     here = inspect(mode="train")
     monkeypatch.setattr(stats, "on_host", lambda tensor: False)
     monkeypatch.setattr(small_tensors, "on_host", lambda tensor: False)
+    monkeypatch.setattr(updates, "on_host", lambda tensor: False)
     there = inspect(mode="train")
     assert there.loss == here.loss
     assert [f.written for f in there.modules] == [f.written for f in here.modules]
