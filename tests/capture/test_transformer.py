@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
@@ -387,3 +388,36 @@ def test_a_subclass_of_tensor_knows_the_functions():
     known, all_known = [], []
     gradscope.inspect(Net(), torch.randn(2, 3, 4), loss="sum")
     assert all_known == [[True, True, True]]
+
+
+@pytest.mark.parametrize("subclass", [False, True])
+def test_a_module_that_forward_imports_finds_pytorchs_own(subclass, tmp_path, monkeypatch):
+    class Imports(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            if function is torch.Tensor.softmax:
+                import late_softmax  # noqa: F401
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            if subclass:
+                self.linear(x).as_subclass(Imports).softmax(-1)
+            import late_softmax
+
+            x = self.linear(x)
+            return late_softmax.softmax(x, -1) + F.scaled_dot_product_attention(x, x, x)
+
+    (tmp_path / "late_softmax.py").write_text("from torch import softmax, topk\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = list(sys.meta_path)
+    report = gradscope.inspect(Net(), torch.randn(2, 3, 4), loss="sum")
+    late = sys.modules.pop("late_softmax")
+    assert late.softmax is torch.softmax and late.topk is torch.topk
+    assert type(late.softmax) is type(torch.sum)
+    assert not {"softmax", "topk", "argmax", "max"} & set(vars(torch.Tensor))
+    assert report.attention == () and sys.meta_path == path

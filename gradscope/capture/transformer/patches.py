@@ -44,15 +44,40 @@ def observe_functions(patches: ExitStack, observe: Observe) -> None:
     """Call ``observe`` after each of these functions, until ``patches`` is closed."""
     originals = [getattr(owner, name) for owner, name in _FUNCTIONS]
     aliases = list(_aliases({id(one) for one in originals}))
+    functions = ExitStack()
     places = [*_FUNCTIONS, *aliases]
+    functions.callback(places.clear)
     own: dict[int, Callable[..., Any]] = {}
     for (owner, name), original in zip(_FUNCTIONS, originals, strict=True):
-        replace(patches, owner, name, functools.partial(_Observed, name, observe, places))
+        replace(functions, owner, name, functools.partial(_Observed, name, observe, places))
         own[id(original)] = getattr(owner, name)
     for module, alias in aliases:  # the same function, or a second observer would not know it
-        replace(patches, module, alias, lambda original: own[id(original)])
+        replace(functions, module, alias, lambda original: own[id(original)])
     # A script that the model compiles now: its compiler knows PyTorch's functions by identity.
-    replace(patches, torch.jit._builtins, "_find_builtin", _found_by_original)
+    replace(functions, torch.jit._builtins, "_find_builtin", _found_by_original)
+    imports = _Imports(functions.close)
+    finders: list[Any] = sys.meta_path
+    finders.insert(0, imports)
+
+    def end() -> None:
+        if imports in finders:
+            finders.remove(imports)
+        functions.close()
+
+    patches.callback(end)
+
+
+class _Imports:
+    """Ends the observation before a module is imported, which would keep what it finds.
+
+    PyTorch's compiler does: it has tables of PyTorch's functions.
+    """
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        self._end()
 
 
 class _Observed:
@@ -98,15 +123,18 @@ class _Observed:
 @contextmanager
 def _absent(places: Sequence[tuple[Any, str]]) -> Iterator[None]:
     """PyTorch's own functions are in these places inside the block."""
-    taken = [(owner, name, getattr(owner, name, None)) for owner, name in places]
+    present = ((owner, name, getattr(owner, name, None)) for owner, name in places)
+    taken = [(*place, one) for *place, one in present if isinstance(one, _Observed)]
     for owner, name, found in taken:
-        if isinstance(found, _Observed):
+        if owner is torch.Tensor:  # it inherits them
+            delattr(owner, name)
+        else:
             setattr(owner, name, found.function)
     try:
         yield
     finally:
-        for owner, name, found in taken:
-            if isinstance(found, _Observed):
+        if places:  # or else the observation has ended inside
+            for owner, name, found in taken:
                 setattr(owner, name, found)
 
 
