@@ -18,6 +18,7 @@ from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.norms import NormSeries
 from gradscope.records.report import CheckReport, Report
 from gradscope.records.training import StepSample, TrainingFinding
+from gradscope.records.transformer import PROBES
 from gradscope.reporters.header import listed
 from gradscope.reporters.run.naming import called
 from gradscope.rules import ReadRun, RuleSettings, Seen, diagnose_ranks, judgement
@@ -147,8 +148,13 @@ def _seen(history: RunHistory, settings: RuleSettings, *, ranks: bool) -> Seen:
     for model in history.models:
         seen.add_model(model)
     sampled = {(step, one.model) for one in history.parameters for step in one.steps}
+    having = {
+        kind: {(step, one.model) for one in getattr(history, kind) for step in one.steps}
+        for kind in PROBES
+    }
     for number, of in sampled:
-        seen.add_sample(number, of, optimizers.get(number, ""))
+        structures = (kind for kind in PROBES if (number, of) in having[kind])
+        seen.add_sample(number, of, optimizers.get(number, ""), structures)
     return seen
 
 

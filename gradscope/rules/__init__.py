@@ -16,7 +16,7 @@ from gradscope.rules._course import Blocks
 from gradscope.rules._depth import Depth
 from gradscope.rules._diagnosis import diagnose, diagnose_ranks, wanted
 from gradscope.rules._history import SampleHistory, StepHistory
-from gradscope.rules._judged import Seen, judgement
+from gradscope.rules._judged import Seen, judgement, structures
 from gradscope.rules._rule import PRESETS, Limits, Rule, Runs, Threshold
 from gradscope.rules._sampled import Sampled
 from gradscope.rules._settings import FAIL_ON, RuleSettings
@@ -59,5 +59,6 @@ __all__ = [
     "rule_book",
     "severity",
     "spike_cause",
+    "structures",
     "wanted",
 ]

@@ -6,12 +6,14 @@ A rule without a finding means something only if it had enough samples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from gradscope.records.answers import Judgement, NotJudged
+from gradscope.records.report import Report
 from gradscope.records.training import TrainedModel, TrainingStep
+from gradscope.records.transformer import PROBES
 from gradscope.rules._book import Entry
 from gradscope.rules._rule import Limits
 from gradscope.rules._settings import RuleSettings
@@ -44,7 +46,8 @@ class Seen:
     #: By optimizer, how many backwards the loss is the sum of, and which metrics there are.
     _steps: Counter[tuple[str, int, tuple[bool, ...]]] = field(default_factory=Counter)
     _made: dict[str, int] = field(default_factory=dict)
-    _samples: Counter[tuple[int, str]] = field(default_factory=Counter)
+    #: By model and optimizer: all samples (""), and those that have attention, experts, ….
+    _samples: dict[str, Counter[tuple[int, str]]] = field(default_factory=dict)
     _first: bool = False
     _without_calls: bool = False
 
@@ -56,18 +59,19 @@ class Seen:
         self._read = attrgetter(*self._metrics)
 
     def add_step(self, step: TrainingStep) -> None:
-        """Add a recorded step. Called in every one: no frame of Python's for each metric. It is
-        called in every one: no frame of Python's for each metric.
-        """
+        """Add a recorded step. Called in every one: no frame of Python's for each metric."""
         optimizer = step.optimizer
         if step.optimizer_step > self._made.get(optimizer, 0):
             self._made[optimizer] = step.optimizer_step
         there = tuple([value is not None and value != () for value in self._read(step)])
         self._steps[optimizer, len(step.summed_losses), there] += 1
 
-    def add_sample(self, step: int, model: int, optimizer: str) -> None:
-        """Add a sample of a model in this step of that optimizer."""
-        self._samples[model, optimizer] += 1
+    def add_sample(
+        self, step: int, model: int, optimizer: str, structures: Iterable[str] = ()
+    ) -> None:
+        """Add a sample of a model in this step of that optimizer, with the structures it has."""
+        for one in ("", *structures):
+            self._samples.setdefault(one, Counter())[model, optimizer] += 1
         self._first = self._first or step == 1
 
     def add_model(self, model: TrainedModel) -> None:
@@ -80,11 +84,6 @@ class Seen:
         return min(self._made.values(), default=0)
 
     @property
-    def samples(self) -> int:
-        """Fewest samples of a model, in the steps of one optimizer."""
-        return min(self._samples.values(), default=0)
-
-    @property
     def first(self) -> bool:
         """True if step 1 was sampled."""
         return self._first
@@ -93,6 +92,10 @@ class Seen:
     def has_calls(self) -> bool:
         """True if the calls of all models are recorded."""
         return not self._without_calls
+
+    def samples(self, structure: str = "") -> int:
+        """Fewest samples of a model in the steps of one optimizer, of those with the structure."""
+        return min(self._samples.get(structure, {}).values(), default=0)
 
     def steps(self, metrics: tuple[str, ...]) -> int | None:
         """The steps with these metrics, of the optimizer that has the fewest; None: none has any.
@@ -106,6 +109,11 @@ class Seen:
                 found.setdefault(optimizer, Counter())[backwards] += count
         together = max if "loss" in metrics else sum
         return min((together(counts.values()) for counts in found.values()), default=None)
+
+
+def structures(report: Report) -> tuple[str, ...]:
+    """The structures that a sample has, as ``Runs.structure`` names them."""
+    return tuple(kind for kind in PROBES if getattr(report, kind))
 
 
 def judgement(seen: Seen) -> Judgement:
@@ -135,7 +143,7 @@ def judgement(seen: Seen) -> Judgement:
 def _needs(entry: Entry, limits: Limits, seen: Seen) -> Iterator[NotJudged]:
     """Yield a rule's needs with the amount so far; nothing if the rule does not apply."""
     runs, code = entry.rule.runs, entry.rule.code
-    if runs is None:
+    if runs is None or (runs.structure and seen.has_calls and not seen.samples(runs.structure)):
         return
     if runs.calls:
         yield NotJudged(code, "calls", 1, int(seen.has_calls), "")
@@ -147,7 +155,8 @@ def _needs(entry: Entry, limits: Limits, seen: Seen) -> Iterator[NotJudged]:
     if runs.first:
         yield NotJudged(code, "first-step", 1, int(seen.first), "")
     elif runs.over_samples:
-        yield NotJudged(code, "samples", runs.samples_needed(limits), seen.samples, "")
+        samples = seen.samples(runs.structure)
+        yield NotJudged(code, "samples", runs.samples_needed(limits), samples, "")
 
 
 def _helped(lacking: Sequence[NotJudged], made: int) -> Iterator[NotJudged]:

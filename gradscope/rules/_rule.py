@@ -83,6 +83,8 @@ class Runs:
         metrics: of such a rule, the attributes of ``TrainingStep`` that it reads: a step without a
             value in one of them does not count.
         calls: whether it reads what calls took and gave. Of compiled modules there are none.
+        structure: of a rule about a structure that not every model has, which of the report's
+            fields records it: "attention", "experts" or "residual". It judges no other model.
         always: whether one step without it refutes it for good: what is so by
             construction holds from the first step on.
         first: whether only the first step of the run counts, before anything was learned.
@@ -106,6 +108,7 @@ class Runs:
     steps_before: int | str = 0
     metrics: tuple[str, ...] = ()
     calls: bool = False
+    structure: str = ""
     always: bool = False
     first: bool = False
     per: str = "place"

@@ -44,7 +44,7 @@ RULE = Rule(
         "their largest logits stay below 11. Without a norm at 30 times the rate 2 of 2 are found, "
         "5 to 20 steps after they began."
     ),
-    runs=Runs(samples=2, samples_before=1, per="model", calls=True),
+    runs=Runs(samples=2, samples_before=1, per="model", calls=True, structure="attention"),
     explains=("GS206", "GS601", "GS602", "GS301"),
 )
 

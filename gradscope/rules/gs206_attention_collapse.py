@@ -42,7 +42,7 @@ RULE = Rule(
         "and 1 of 1 broken ones is found. The lowest evenness of a healthy one's most even head is "
         "0.36."
     ),
-    runs=Runs(samples=3, samples_before=1, per="model", calls=True),
+    runs=Runs(samples=3, samples_before=1, per="model", calls=True, structure="attention"),
     explains=("GS103", "GS101", "GS603", "GS605"),
 )
 

@@ -44,7 +44,7 @@ RULE = Rule(
         "and 1 of 1 broken ones is found. At GPT-2's initialisation, of width 32, the evenness is "
         "2e-5 below 1, and 5e-3 after 320 steps; at 1e-4, 1 of 14 could fire in its first steps."
     ),
-    runs=Runs(samples=8, samples_before="samples", per="model", calls=True),
+    runs=Runs(samples=8, samples_before="samples", per="model", calls=True, structure="attention"),
 )
 
 

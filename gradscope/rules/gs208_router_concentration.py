@@ -43,7 +43,7 @@ RULE = Rule(
         "and 1 of 1 broken ones is found. Of 8 experts, top-2 routers without a balancing loss "
         "stayed at 6.4 or more, top-1 at 5; a concentrated one at 2.3 to 2.9."
     ),
-    runs=Runs(samples=6, calls=True),
+    runs=Runs(samples=6, calls=True, structure="experts"),
 )
 
 

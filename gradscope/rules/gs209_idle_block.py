@@ -44,7 +44,7 @@ RULE = Rule(
         "also with gates that begin at zero, and 1 of 1 broken ones is found. Healthy blocks add "
         "2 % or more."
     ),
-    runs=Runs(samples=8, samples_before="samples", calls=True),
+    runs=Runs(samples=8, samples_before="samples", calls=True, structure="residual"),
 )
 
 

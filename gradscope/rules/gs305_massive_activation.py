@@ -37,7 +37,7 @@ RULE = Rule(
         Threshold("size", 100, "largest magnitude, above which it fires", _SOURCE),
         Threshold("ratio", 1000, "largest over median magnitude, above which it fires", _SOURCE),
     ),
-    runs=Runs(per="model", parameters="all", calls=True),
+    runs=Runs(per="model", parameters="all", calls=True, structure="residual"),
 )
 _HALF = ("float16", "bfloat16", "float8")
 

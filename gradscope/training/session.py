@@ -36,7 +36,7 @@ from gradscope.records.training import (
 )
 from gradscope.records.transformer import PROBES
 from gradscope.reporters.verdict import Verdict, summary
-from gradscope.rules import ReadRun, RuleSettings, Seen, judgement, reaches
+from gradscope.rules import ReadRun, RuleSettings, Seen, judgement, reaches, structures
 from gradscope.runfile.capsules import capsule_path, metadata
 from gradscope.runfile.folder import FOLDER
 from gradscope.runfile.writer import RunWriter
@@ -285,7 +285,7 @@ class Session:
             elif isinstance(one, TrainingEvent) and one.kind == "skipped-step":
                 found += self._findings.skipped(_skipped(one))
             elif isinstance(one, StepSample):
-                self._seen.add_sample(one.step, one.model, one.optimizer)
+                self._seen.add_sample(one.step, one.model, one.optimizer, structures(one.report))
                 found += self._findings.sample(one)
                 self.samples.setdefault(one.model, array("q")).append(one.step)
                 self.latest.pop(one.model, None)  # the one that comes is the last

@@ -169,7 +169,7 @@ def test_a_deep_look_that_fails_leaves_the_rest(monkeypatch: pytest.MonkeyPatch)
     report = gradscope.check(Detached(), inputs())
     assert report.status == "findings"
     assert "GS401" in codes(report)
-    said = "why gradients are missing or zero: the full sample failed: no such luck"
+    said = "the cause of missing or zero gradients: the full sample failed: no such luck"
     assert said in report.run.notices
 
 

@@ -11,7 +11,7 @@ from gradscope.records.answers import NotJudged
 from gradscope.records.report import Report
 from gradscope.records.training import StepSample, TrainedModel, TrainingStep
 from gradscope.records.transformer import AttentionCall, ResidualCall
-from gradscope.rules import RuleSettings, Seen, judgement
+from gradscope.rules import RuleSettings, Seen, judgement, structures
 from gradscope.rules._book import Entry, entries
 from gradscope.training.findings import RunFindings
 from rules.made import parameter, report, stack, stats
@@ -161,7 +161,7 @@ def test_a_rule_over_samples_speaks_as_soon_as_it_can_be_judged(code: str) -> No
             found.sample(
                 StepSample(number, 0, held, optimizer="o", settings={"eps": 1.0, "lr": 1e-9})
             )
-            seen.add_sample(number, 0, "o")
+            seen.add_sample(number, 0, "o", structures(held))
         assert bool(found.all()) is speaks, code
         assert judgement(seen).judged == ((code,) if speaks else ())
 
@@ -242,6 +242,22 @@ def test_of_compiled_modules_there_are_no_calls(compiled: str | None, judged: in
     seen.add_model(TrainedModel(0, "m", "Net", 1, 1, 1, compiled=compiled))
     assert len(judgement(seen).judged) == judged
     assert {one.unit for one in lacking(seen).values()} <= {"calls"}
+
+
+def test_a_rule_about_a_structure_judges_the_models_that_have_it() -> None:
+    seen = fill(observed_of("GS207", "GS208", "GS209"), (step(n) for n in range(1, 90)), samples=40)
+    found = judgement(seen)
+    assert found.judged == found.not_judged == ()
+    for number in range(1, 5):
+        seen.add_sample(number, 1, "o", structures(heads(1.0, 0.5)))
+    assert judgement(seen).judged == ()
+    assert [(c, one.needs, one.seen) for c, one in lacking(seen).items()] == [("GS207", 20, 4)]
+
+
+def test_without_calls_nobody_knows_what_structure_a_model_has() -> None:
+    seen = fill(observed_of("GS207"), [step(1)], samples=1)
+    seen.add_model(TrainedModel(0, "m", "Net", 1, 1, 1, compiled="parts"))
+    assert lacking(seen)["GS207"].unit == "calls"
 
 
 @pytest.mark.parametrize("ranks", [False, True])

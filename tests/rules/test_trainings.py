@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from gradscope.records.training import TrainingFinding, TrainingStep
-from gradscope.rules import SEVERITIES, RuleSettings, Seen, judgement
+from gradscope.rules import SEVERITIES, RuleSettings, Seen, judgement, structures
 from gradscope.rules._book import entries
 from gradscope.training.findings import RunFindings
 from rules.broken_trainings import TROUBLES
@@ -58,7 +58,8 @@ def _nothing_is_found_before_it_can_be_judged(run: Watched, every: int) -> None:
             seen.add_step(record)
             new = found.step(record)
         elif record.step <= run.first or record.step % every == 0:
-            seen.add_sample(record.step, record.model, record.optimizer)
+            kinds = structures(record.report)
+            seen.add_sample(record.step, record.model, record.optimizer, kinds)
             new = found.sample(record)
         else:
             continue
