@@ -45,7 +45,7 @@ RULE = Rule(
         "5 to 20 steps after they began."
     ),
     runs=Runs(samples=2, samples_before=1, per="model", calls=True, structure="attention"),
-    explains=("GS206", "GS601", "GS602", "GS301"),
+    explains=("GS206", "GS601", "GS602"),
 )
 
 

@@ -63,7 +63,7 @@ RULE = Rule(
         Threshold("history", 32, "steps before, below which it does not judge"),
     ),
     runs=Runs(samples=0, steps_before="history", metrics=("loss",)),
-    explains=("GS615", "GS617"),
+    explains=("GS617",),
 )
 #: The least deviation that is believed: a loss that repeats itself exactly has none.
 _FLOOR = 1e-3

@@ -74,7 +74,7 @@ RULE = Rule(
         steps_before="history",
         metrics=("gradient_norm",),
     ),
-    explains=("GS615", "GS617"),
+    explains=("GS617",),
 )
 #: The least deviation that is believed: a gradient that repeats itself exactly has none.
 _FLOOR = 1e-3
