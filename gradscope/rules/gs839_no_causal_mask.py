@@ -25,7 +25,7 @@ RULE = Rule(
         "model fails in generation, where later tokens do not exist yet."
     ),
     fix=(
-        "Mask later positions: `scaled_dot_product_attention(…, is_causal=True)`, or "
+        "Mask later positions: `is_causal=True` of `scaled_dot_product_attention`, or "
         "`mask=nn.Transformer.generate_square_subsequent_mask(length)`. `gradscope run "
         "--leaks` names the layer."
     ),

@@ -134,6 +134,18 @@ def a_second_moment_of_one_wild_batch(mended: bool) -> Watched:
     return run
 
 
+@trouble("GS617", begins=(201, 250))
+def a_second_moment_of_one_summed_batch(mended: bool) -> Watched:
+    """One batch is summed and not averaged, without a norm of its inputs."""
+    model = mlp(16, 64, 5)
+    run, adam = Watched({"model": model}), torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for i in range(STEPS):
+        x, y = blobs(32, 1.5)
+        wild = 3e3 if i == 200 and not mended else 1.0
+        run.step(adam, lambda x=x, y=y, wild=wild: F.cross_entropy(model(x), y) * wild)
+    return run
+
+
 # ------------------------------------------------------------------ GS601, GS602: spikes
 
 
@@ -612,14 +624,36 @@ def queries_without_a_norm_at_a_high_rate(mended: bool) -> Watched:
     return decoded(Decoder(norm=mended), lambda i: 3e-3 if mended else 0.1)
 
 
+@trouble("GS205", "blocks.*.attention", begins=(5, 120))
+def three_blocks_at_a_high_rate(mended: bool) -> Watched:
+    return decoded(Decoder(blocks=3, norm=mended), lambda i: 3e-3 if mended else 0.1)
+
+
 @trouble("GS206", "blocks.*.attention", begins=(3, 60))
 def a_rate_that_saturates_the_softmax(mended: bool) -> Watched:
     return decoded(Decoder(), lambda i: 3e-3 if mended else 0.3)
 
 
+@trouble("GS206", "blocks.*.attention", begins=(3, 120))
+def one_block_whose_softmax_saturates(mended: bool) -> Watched:
+    return decoded(Decoder(blocks=1), lambda i: 3e-3 if mended else 0.3)
+
+
 @trouble("GS207", "blocks.*.attention", begins=(10, 160))
 def scores_that_are_scaled_twice(mended: bool) -> Watched:
     return decoded(Decoder(scale=1.0 if mended else 1e-3), steady)
+
+
+@trouble("GS207", "blocks.*.attention", begins=(10, 160))
+def queries_that_are_zero(mended: bool) -> Watched:
+    """A checkpoint without them, whose zeros were frozen with it."""
+    model = Decoder(blocks=1)
+    if not mended:
+        for name in ("weight", "bias"):
+            parameter = getattr(model.blocks[0].attention.qkv, name)
+            parameter.data[:32] = 0
+            parameter.register_hook(lambda g: torch.cat([torch.zeros_like(g[:32]), g[32:]]))
+    return decoded(model, steady)
 
 
 @trouble("GS208", "blocks.*.mlp", begins=(1, 120))
@@ -636,4 +670,12 @@ def a_gate_that_does_not_train(mended: bool) -> Watched:
     model = Decoder(blocks=4)
     nn.init.zeros_(model.blocks[2].gate)
     model.blocks[2].gate.requires_grad_(mended)
+    return decoded(model, steady)
+
+
+@trouble("GS209", "blocks.1", begins=(20, 120))
+def a_gate_in_the_middle_that_does_not_train(mended: bool) -> Watched:
+    model = Decoder(blocks=3)
+    nn.init.constant_(model.blocks[1].gate, 1e-9)
+    model.blocks[1].gate.requires_grad_(mended)
     return decoded(model, steady)

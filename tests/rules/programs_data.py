@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from rules.rule_programs import Program, program
-from rules.small_transformers import Block, Decoder
+from rules.small_transformers import Block, Decoder, Mixture
 
 G = torch.Generator().manual_seed(5)
 X = torch.randn(32, 8, generator=G)
@@ -160,3 +160,32 @@ def a_massive_feature_only_in_half_precision_counts(mended):
     return Program(
         model.float() if mended else model, x if mended else x.bfloat16(), _mean_class, Y[:8]
     )
+
+
+class _Routed(nn.Module):
+    """A mixture whose router prefers some experts by its bias."""
+
+    def __init__(self, bias):
+        super().__init__()
+        self.mixture = Mixture(8)
+        self.mixture.gate.weight.data.mul_(0.1)
+        self.mixture.gate.bias = nn.Parameter(torch.tensor(bias))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(x + self.mixture(x))
+
+
+_MANY = torch.randn(256, 8, generator=torch.Generator().manual_seed(2))
+
+
+@program("GS208", "mixture", severity="warning")
+def two_experts_that_get_every_token(mended):
+    bias = [0.0] * 8 if mended else [5.0, 5.0, *[0.0] * 6]
+    return Program(_Routed(bias), _MANY, F.cross_entropy, torch.arange(256) % 3)
+
+
+@program("GS208", "mixture", severity="warning")
+def three_experts_that_every_token_prefers(mended):
+    model = _Routed([0.0] * 8 if mended else [9.0, 6.0, 6.0, *[0.0] * 5])
+    return Program(model, _MANY, F.cross_entropy, torch.arange(256) % 3)
