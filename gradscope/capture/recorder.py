@@ -121,13 +121,11 @@ class Recorder:
         self._taken: dict[int, tuple[int, ...]] = {}
         #: The dtype of ``torch.autocast`` around a call; None where it was off in all of them.
         self.autocast: str | None = None
-        #: While another part of gradscope runs the model.
-        self.paused = False
         self._parts = TransformerParts(
             model,
             probes,
             calls=self._calls,
-            innermost=self._running,
+            stack=self._stack,
             guard=guard or (lambda function: function),
         )
 
@@ -158,6 +156,15 @@ class Recorder:
                 call.arguments.clear()
                 for observed in (*call.inputs, *call.outputs):
                     observed.edge = observed.view = None
+
+    @property
+    def paused(self) -> bool:
+        """True while another part of gradscope runs the model."""
+        return self._parts.paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        self._parts.paused = paused
 
     def free_nodes(self) -> None:
         """Free the graph, once the loss itself is gone."""
@@ -270,10 +277,6 @@ class Recorder:
         named = self._modules[module]
         self._evaluations.enter(frame, Call(-1, module, named, 0, -1, 0, False, module.training))
         return True
-
-    def _running(self, frame: FrameType) -> Call | None:
-        """The call that a frame of the script runs in."""
-        return None if self.paused else self._stack.innermost(frame)
 
     def _enter(self, module: nn.Module) -> Call:
         frame = sys._getframe(

@@ -17,7 +17,8 @@ RULE = Rule(
     what=(
         "Reads the order of backward and `zero_grad` between two steps of the only optimizer. "
         "It fires where one line calls backward at least three times in a step, and gradients "
-        "are cleared between every two of them."
+        "are cleared between every two of them. Backwards of a closure do not count: the "
+        "optimizer calls it, and uses each of them."
     ),
     why=(
         "Only the last backward counts: the others are computed and thrown away. Most often "
@@ -64,7 +65,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 def _discarded(one: Round) -> tuple[int, str | None]:
     """Return how many backwards of a round there are with clearing between every two, and where
-    it is cleared; 0 if two of them add up, or are of different lines."""
+    it is cleared; 0 if two of them add up, are of different lines, or are of a closure."""
+    if "closure" in one.step.facts:
+        return 0, None
     count, lines, cleared, fresh = 0, set[str | None](), None, False
     for event in one.events:
         if event.kind == "backward":

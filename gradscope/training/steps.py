@@ -264,13 +264,15 @@ class Steps:
 
     def _closure_returned(self, optimizer: Optimizer, known: ObservedOptimizer) -> None:
         self._parts.current.closure_returned()
-        self._gradients_ready(optimizer, known)
+        self._gradients_ready(optimizer, known, closure=True)
 
-    def _gradients_ready(self, optimizer: Optimizer, known: ObservedOptimizer) -> None:
+    def _gradients_ready(
+        self, optimizer: Optimizer, known: ObservedOptimizer, *, closure: bool = False
+    ) -> None:
         """Read the gradients, before the optimizer moves the weights."""
         parts, current = self._parts, self._parts.current
         sampler, metrics = parts.sampling.sampler, parts.metrics
-        parts.loop.step_begins(optimizer, known)
+        parts.loop.step_begins(optimizer, known, closure=closure)
         spikes, step = parts.spikes, self.number + 1
         if not (
             sampler is not None

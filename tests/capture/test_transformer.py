@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
+import weakref
 
 import pytest
 import torch
@@ -11,7 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gradscope
+from gradscope.capture.hooks import select_layers
+from gradscope.capture.recorder import Recorder
 from gradscope.capture.transformer import rows
+from gradscope.records.transformer import PROBES
 
 #: What the first forward computed: `inspect` gives a model back as it was, and may run it again.
 FIRST: list[Tensor] = []
@@ -421,3 +426,21 @@ def test_a_module_that_forward_imports_finds_pytorchs_own(subclass, tmp_path, mo
     assert type(late.softmax) is type(torch.sum)
     assert not {"softmax", "topk", "argmax", "max"} & set(vars(torch.Tensor))
     assert report.attention == () and sys.meta_path == path
+
+
+def test_a_recorder_ends_with_its_last_reference():
+    """A search for models would find what waits for the collector."""
+    net = nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1))
+    recorder = Recorder(net, select_layers(net, ["**"]), probes=PROBES)
+    with recorder.installed():
+        net(torch.randn(2, 4)).sum().backward()
+    recorder.take_calls(), recorder.take_parts()
+    kept = weakref.ref(recorder), weakref.ref(net)
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        del recorder, net
+        assert [one() for one in kept] == [None, None]
+    finally:
+        if was:
+            gc.enable()

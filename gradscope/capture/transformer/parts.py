@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from gradscope.capture.calls import Call, call_tensors, in_backward
+from gradscope.capture.calls import Call, CallStack, call_tensors, in_backward
 from gradscope.capture.graph import Edge, edge_of
 from gradscope.capture.hooks import raised_by_a_handler
 from gradscope.capture.measurements import version
@@ -67,11 +66,16 @@ class _Taken:
 class TransformerParts:
     """Attention, experts and the residual stream of a model.
 
+    It does not hold the recorder that holds it: a model ends with the last reference to it.
+
+    Attributes:
+        paused: whether no call is recorded.
+
     Args:
         model: whose blocks are found.
         probes: those of ``records.transformer.PROBES`` to record.
         calls: the recorder's, by their index.
-        innermost: the call that a frame runs in; None outside, and while nothing is to be recorded.
+        stack: the recorder's calls that are running.
         guard: makes a function of the patches that never raises.
     """
 
@@ -81,11 +85,12 @@ class TransformerParts:
         probes: Collection[str],
         *,
         calls: Sequence[Call],
-        innermost: Callable[[FrameType], Call | None],
+        stack: CallStack,
         guard: Callable[[Callable[..., Any]], Callable[..., Any]],
     ) -> None:
         self._probes = frozenset(probes)
-        self._calls, self._innermost, self._guard = calls, innermost, guard
+        self.paused = False
+        self._calls, self._stack, self._guard = calls, stack, guard
         self._blocks = residual.repeated_blocks(model) if "residual" in self._probes else {}
         self._running: dict[int, _Block] = {}
         self._routers: dict[nn.Module, Routing] = {}  # by the expert that will be called
@@ -207,7 +212,7 @@ class TransformerParts:
             or torch._C._get_tracing_state()
         ):
             return None
-        return self._innermost(sys._getframe(1))
+        return None if self.paused else self._stack.innermost(sys._getframe(1))
 
     def _holder(self, call: Call, count: int) -> tuple[Call, tuple[nn.Module, ...]] | None:
         """The nearest call around whose module holds so many experts."""

@@ -30,6 +30,11 @@ _LIBRARIES = tuple(
     )
 )
 
+#: gradscope's files whose functions stand in the place of PyTorch's, between these and the script.
+_BETWEEN = frozenset(
+    str(Path(PACKAGE, *folders, "patches.py"))
+    for folders in (("capture", "transformer"), ("training", "loop"))
+)
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 
 #: A frame as ``traceback`` formats it.
@@ -153,6 +158,8 @@ def user_line(stack: Sequence[str]) -> tuple[str, int, str | None] | None:
         if match is None:
             continue
         file = match[1]
+        if file in _BETWEEN:
+            continue
         if is_ours(file):
             break  # from here on frames are gradscope's callers
         if is_hidden(file):

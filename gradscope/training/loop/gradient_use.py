@@ -25,6 +25,8 @@ class GradientUse:
     - "unreached": there was one, and it has left them as they were
     - "mixed": another optimizer made a step on a loss that gave gradients to these, too, and a
       loss of another line was added to them
+    - "closure": the optimizer calls a function that computes them, perhaps several times, and uses
+      each result
 
     Attributes:
         backwards: since the last step.
@@ -84,9 +86,9 @@ class GradientUse:
         """Note a call with gradients: later backwards are no part of the same forward."""
         self._called = True
 
-    def step_begins(self, held: Iterable[nn.Parameter]) -> frozenset[str]:
+    def step_begins(self, held: Iterable[nn.Parameter], *, closure: bool) -> frozenset[str]:
         """Return the facts of the step that begins, from the present gradients."""
-        facts = set()
+        facts: set[str] = {"closure"} if closure else set()
         now, used = self._state(), self._used
         if now is None:
             probe = next((p for p in held if p.grad is not None), None)

@@ -316,14 +316,16 @@ class Loop:
             known.unscaled = False
         self._rounds.add("scaler-update")
 
-    def step_begins(self, optimizer: Optimizer, known: ObservedOptimizer) -> None:
-        """Gradients are as the optimizer gets them."""
+    def step_begins(
+        self, optimizer: Optimizer, known: ObservedOptimizer, *, closure: bool = False
+    ) -> None:
+        """Gradients are as the optimizer gets them, perhaps from a closure that it calls."""
         uses = self.optimizer_uses
         mine = uses.get(optimizer) or uses.add(optimizer, None, self._construction.now())
         if not mine.parameters.steps:
             mine.name = known.name
             uses.begins(mine, known.held)
-        mine.facts = mine.use.step_begins(known.held)
+        mine.facts = mine.use.step_begins(known.held, closure=closure)
         mine.parameters.step_begins(
             known.held, optimizer.param_groups, cleared="cleared" in mine.facts
         )

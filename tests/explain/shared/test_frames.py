@@ -13,7 +13,7 @@ import torchvision
 
 import gradscope
 from gradscope.errors import ModelError
-from gradscope.explain.shared.frames import locate, raised_at, shown, source
+from gradscope.explain.shared.frames import locate, raised_at, shown, source, user_line
 from gradscope.records.report import Report
 
 
@@ -31,6 +31,17 @@ def test_installed_code_goes_by_its_package() -> None:
     stack = [f'  File "{resnet}", line 97, in forward\n    x = 1\n']
     assert locate(stack) == "torchvision/models/resnet.py:97"
     assert locate([*stack, f'  File "{Path.cwd() / "net.py"}", line 3, in f\n']) == "net.py:3"
+
+
+@pytest.mark.parametrize("module", ["capture/transformer/patches.py", "training/loop/patches.py"])
+def test_what_observes_a_function_is_between_it_and_the_script(module: str) -> None:
+    package = Path(gradscope.__file__).parent
+    frames = [Path.cwd() / "train.py", package / "training" / "steps.py", Path.cwd() / "net.py"]
+    frames += [package / module, Path(torch.__file__).parent / "nn" / "functional.py"]
+    assert (package / module).exists()
+    stack = [f'  File "{file}", line {i}, in softmax\n' for i, file in enumerate(frames)]
+    assert user_line(stack) == (str(Path.cwd() / "net.py"), 2, "softmax")
+    assert user_line(stack[:2]) is None
 
 
 def test_the_demo_goes_by_its_package_wherever_it_is(tmp_path: Path, monkeypatch) -> None:
