@@ -77,11 +77,12 @@ class MlflowRun:
             return
         # The client's own request draws from `random` before it tries again, and would change what
         # the script draws. This one fails at once, and is tried again later.
-        from mlflow.utils.credentials import get_default_host_creds
-        from mlflow.utils.rest_utils import http_request_safe
+        from mlflow.utils import credentials, rest_utils
 
-        http_request_safe(
-            get_default_host_creds(address),
+        known: Any = credentials  # neither has types
+        rest: Any = rest_utils
+        rest.http_request_safe(
+            known.get_default_host_creds(address),
             "/api/2.0/mlflow/runs/log-batch",
             "POST",
             json={"run_id": self._run, "metrics": metrics, "tags": tags},
