@@ -20,7 +20,7 @@ from gradscope.capture.names import named_parameters
 from gradscope.capture.optimizer_formulas import Decay
 from gradscope.capture.optimizer_moments import Moments, moments
 from gradscope.capture.optimizer_steps import BLOCK, LastStep, flat, wide
-from gradscope.capture.shards import local
+from gradscope.capture.shards import is_spread, local
 from gradscope.capture.stats import Measured, measure, on_host, resolve
 from gradscope.records.modules import ParameterStats
 from gradscope.records.tensors import TensorStats
@@ -130,7 +130,8 @@ def _row(
     measured = measure(was)
     moved = was.sub_(weight)
     row = _Row(name, parameter, copied, measured, measure(moved))
-    if last is None or not moved.is_floating_point():
+    # Of a weight that is spread over processes, a part and its gradient's are no cosine.
+    if last is None or not moved.is_floating_point() or is_spread(parameter):
         return row
     gradient = last.gradient(parameter)
     if gradient is not None:
