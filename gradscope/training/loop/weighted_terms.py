@@ -8,6 +8,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.nodes import MOVES
+from gradscope.capture.shards import is_spread
 from gradscope.training.loop.loss_walk import kind, saved, shape_of
 
 #: A loss of more terms is a loop over a sequence.
@@ -54,7 +55,7 @@ def constant_factor(node: Node) -> tuple[float, Node | None]:
     kept = saved(node).get("other" if edges[1] is None else "self")
     if name == "DivBackward" and edges[1] is not None:
         return 1.0, None
-    if kept is None or kept.numel() != 1:
+    if kept is None or kept.numel() != 1 or is_spread(kept):
         return 1.0, None
     value = float(kept)
     inner = edges[0] if edges[1] is None else edges[1]
