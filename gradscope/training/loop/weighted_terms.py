@@ -57,7 +57,10 @@ def constant_factor(node: Node) -> tuple[float, Node | None]:
         return 1.0, None
     if kept is None or kept.numel() != 1 or is_spread(kept):
         return 1.0, None
-    value = float(kept)
+    try:
+        value = float(kept)
+    except RuntimeError:  # a mode of the script's takes tensors alone
+        return 1.0, None
     inner = edges[0] if edges[1] is None else edges[1]
     if name == "DivBackward":
         return (1.0 / value, inner) if value else (1.0, None)
