@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from gradscope import plugins
 from gradscope.api.reading import load, read_history, report_of_step
@@ -23,14 +22,12 @@ from gradscope.records.report import Report
 from gradscope.records.showing import Shown
 from gradscope.reporters.run.answers import answers
 from gradscope.reporters.run.naming import called, selected, selected_reports
-from gradscope.reporters.shortening import shortened
+from gradscope.reporters.shortening import TOKENS, shortened
 from gradscope.reporters.views import TextView
 from gradscope.rules import documented, explained
 from gradscope.runfile.folder import FOLDER, files_of, is_run, recorded, run_named
 from gradscope.runfile.reader import RunFile
 
-#: How many tokens an answer has unless another number is asked for.
-TOKENS: Final = 8_000
 #: How long a word may be, how many a list may have, and how large a report's file may be.
 _LONGEST, _MOST, _LARGEST = 500, 50, 256 << 20
 #: So many stars in a pattern are quick to match.

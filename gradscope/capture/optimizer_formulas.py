@@ -180,11 +180,7 @@ def _sgd(group: Group) -> Formula:
     if not momentum:
         return _made(group, lambda numbers, state, gradient: (rate, None), gradient=True)
     if not group.get("nesterov"):
-        return _made(
-            group,
-            lambda numbers, state, gradient: (None, state[0] * rate),
-            state=("momentum_buffer",),
-        )
+        return _with_momentum(group)
     if _is_foreach(group) and not group.get("weight_decay") and not group.get("maximize"):
         # It adds the momentum to `.grad` in place.
         made = _made(
@@ -310,11 +306,7 @@ def _adadelta(group: Group) -> Formula | None:
 def _rmsprop(group: Group) -> Formula:
     rate, eps = _number(group, "lr"), _number(group, "eps")
     if _number(group, "momentum") > 0:
-        return _made(
-            group,
-            lambda numbers, state, gradient: (None, state[0] * rate),
-            state=("momentum_buffer",),
-        )
+        return _with_momentum(group)
     centered = bool(group.get("centered"))
 
     def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from gradscope.commands._options import Debug, flag, option
 from gradscope.errors import GradscopeError, OptionError, message_of
-from gradscope.reporters.shortening import LEAST_TOKENS
+from gradscope.reporters.shortening import LEAST_TOKENS, TOKENS
 from gradscope.version import __version__
 
 EXAMPLES = (
@@ -30,7 +30,7 @@ def run(
     ] = False,
     max_tokens: Annotated[
         int, option("N", "At most N tokens in an answer, the worst first.", min=LEAST_TOKENS)
-    ] = 8000,
+    ] = TOKENS,
     debug: Debug = False,
 ) -> None:
     """Answer agents and editors over MCP: `runs`, `show`, `why`, `diff` and `rules`.

@@ -11,6 +11,8 @@ from typing import Any, Final
 _CHARACTERS: Final = 3
 #: Nothing shorter can be a document.
 LEAST_TOKENS: Final = 200
+#: Length of an answer to an agent, unless another number is asked for.
+TOKENS: Final = 8_000
 
 _SEVERITIES: Final = {"error": 0, "warning": 1, "info": 2}
 #: What a reader needs least, the first one first.

@@ -17,6 +17,7 @@ from gradscope.training.loop.loss_parts import loss_parts
 from gradscope.training.loop.loss_walk import (
     CLASSES,
     LAYERS,
+    MEAN,
     SOFTMAX,
     Shape,
     dim_of,
@@ -44,8 +45,6 @@ _SAME_AXES = frozenset(
     {"ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "UnsqueezeBackward"}
 )
 _LINEAR = frozenset({"AddmmBackward", "MmBackward"})
-#: PyTorch's number of ``reduction="mean"``.
-_MEAN = 1
 #: Kind and name.
 _Key = tuple[str, str]
 
@@ -152,7 +151,7 @@ class LossGraphs:
             if targets is not None:
                 self._place(targets, one)
                 targets.beside = is_linked_beside(node, [one])
-                mean = getattr(one, "_saved_reduction", _MEAN) == _MEAN
+                mean = getattr(one, "_saved_reduction", MEAN) == MEAN
                 targets.full = targets.full and one is node and mean
             if sampled and self._tokens is not None and kind(one) in CLASSES:
                 self._place_tokens(self._tokens, one)

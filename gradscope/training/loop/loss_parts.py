@@ -14,6 +14,7 @@ from gradscope.training.loop.loss_walk import (
     BINARY,
     CLASSES,
     DIFFERENCES,
+    MEAN,
     Shape,
     kind,
     saved,
@@ -21,9 +22,6 @@ from gradscope.training.loop.loss_walk import (
 from gradscope.training.loop.posteriors import posterior
 from gradscope.training.loop.quantized_codes import cut_encoder
 from gradscope.training.loop.weighted_terms import divisors
-
-#: PyTorch's number of ``reduction="mean"``.
-MEAN = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,19 @@ from collections.abc import Collection, Iterator
 
 import torch
 from torch.autograd.graph import Node
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gradscope.capture.graph import LEAF, saved_tensors
 from gradscope.capture.nodes import MOVES
+from gradscope.capture.shards import is_spread
 
 Shape = tuple[int, ...]
 
 #: Number of operations to visit: a longer loss is a loop over a sequence.
 _MOST = 256
 _DIGITS = "0123456789"
+#: PyTorch's number of ``reduction="mean"``.
+MEAN = 1
 #: Nodes of PyTorch's loss functions, without version.
 CLASSES = frozenset({"NllLossBackward", "NllLoss2DBackward"})
 BINARY = frozenset({"BinaryCrossEntropyBackward", "BinaryCrossEntropyWithLogitsBackward"})
@@ -139,11 +143,26 @@ def is_linked_beside(root: Node, cut: Collection[Node]) -> bool:
 
 
 def saved(node: Node) -> dict[str, torch.Tensor]:
-    """Returns the tensors that a node keeps for backward; none if reading has a side effect."""
+    """Return the tensors that a node keeps for backward; none if reading has a side effect.
+
+    Tensors that are spread over processes are left out: to read one, all would have to.
+    """
     try:
-        return dict(saved_tensors(node))
+        return {name: one for name, one in saved_tensors(node) if not is_spread(one)}
     except RuntimeError:
         return {}
+
+
+def number_of(tensor: torch.Tensor | None) -> float | None:
+    """Return the value of a tensor of one element; None of another.
+
+    Without the script's own dispatch modes: PyTorch gives these a Python number in the place of a
+    constant of the loss, which no operation takes.
+    """
+    if tensor is None or tensor.numel() != 1:
+        return None
+    with _disable_current_modes():
+        return float(tensor)
 
 
 def dim_of(node: Node) -> int | None:

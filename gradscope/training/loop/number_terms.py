@@ -16,18 +16,8 @@ def number_term(file: str, line: int) -> tuple[str, int] | None:
     Only terms of the sum count: a factor, a target in a square or a quotient by a number is often
     intended. A variable is followed to its last assignment in the same function.
     """
-    tree = _tree(file)
-    if tree is None:
-        return None
-    scope = _innermost(tree, line)
-    for statement in ast.walk(scope):
-        value = getattr(statement, "value", None)
-        if not isinstance(statement, ast.Assign | ast.Return | ast.Expr | ast.AnnAssign):
-            continue
-        if not isinstance(value, ast.expr) or not _is_at(statement, line):
-            continue
-        terms = list(_terms(value))
-        for term in terms if len(terms) > 1 else ():
+    for terms, scope, _ in _sums(file, line):
+        for term in terms:
             found = _number(term) or _set_before(term, scope, line)
             if found is not None:
                 return ast.unparse(found), found.lineno
@@ -41,9 +31,18 @@ def graphless_term(file: str, line: int, asked: int, *, first: bool) -> str | No
         asked: the line that calls ``torch.autograd.grad``.
         first: whether it is the first term that has no graph, or one of the others.
     """
+    for terms, scope, tree in _sums(file, line):
+        for term in terms[:1] if first else terms[1:]:
+            if _comes_from(term, scope, tree, asked, line):
+                return ast.unparse(term)
+    return None
+
+
+def _sums(file: str, line: int) -> Iterator[tuple[list[ast.expr], ast.AST, ast.Module]]:
+    """The terms of each sum on a line, with the function around it, and the file's tree."""
     tree = _tree(file)
     if tree is None:
-        return None
+        return
     scope = _innermost(tree, line)
     for statement in ast.walk(scope):
         value = getattr(statement, "value", None)
@@ -52,10 +51,8 @@ def graphless_term(file: str, line: int, asked: int, *, first: bool) -> str | No
         if not isinstance(value, ast.expr) or not _is_at(statement, line):
             continue
         terms = list(_terms(value))
-        for term in (terms[:1] if first else terms[1:]) if len(terms) > 1 else ():
-            if _comes_from(term, scope, tree, asked, line):
-                return ast.unparse(term)
-    return None
+        if len(terms) > 1:
+            yield terms, scope, tree
 
 
 #: So many assignments are followed.

@@ -6,10 +6,9 @@ import math
 
 from torch.autograd.graph import Node
 
-from gradscope.training.loop.loss_walk import BINARY, DIFFERENCES, kind, saved
+from gradscope.training.loop.loss_walk import BINARY, DIFFERENCES, MEAN, kind, saved
 from gradscope.training.loop.weighted_terms import constant_factor, count_of, weighted_terms
 
-_MEAN = 1
 #: The factor of the divergence of a Gaussian from the standard one.
 _HALF = 0.5
 #: So many operations make the divergence of one element.
@@ -27,7 +26,7 @@ def posterior(root: Node) -> tuple[Node, tuple[float, ...]] | None:
     error, divergence = 0.0, None
     for factor, term in weighted_terms(root):
         if kind(term) in DIFFERENCES | BINARY:
-            mean = getattr(term, "_saved_reduction", None) == _MEAN
+            mean = getattr(term, "_saved_reduction", None) == MEAN
             kept = saved(term).get("self")
             count = 1 if not mean else 0 if kept is None else kept.numel()
             error = max(error, abs(factor) / count if count else 0.0)

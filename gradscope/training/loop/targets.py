@@ -7,7 +7,6 @@ import math
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.capture.shards import is_spread
 from gradscope.records.loop_figures import LossTargets
 from gradscope.training.loop.constant_answer import ConstantAnswer
 from gradscope.training.loop.loss_walk import (
@@ -151,7 +150,7 @@ class Targets:
             return None
         kept = saved(node)
         target = kept.get("target")
-        if target is None or not target.numel() or is_spread(target):
+        if target is None or not target.numel():
             return None
         loss = "cross_entropy" if name in CLASSES else "binary_cross_entropy"
         layer = scores_of(node)

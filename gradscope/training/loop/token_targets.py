@@ -89,7 +89,7 @@ class TokenTargets:
         target = saved(loss).get("target") if self._calls else None
         scores = loss.next_functions[0][0]
         shape = None if scores is None else shape_of(scores)
-        if target is None or not shape or len(shape) < 2 or is_spread(target):
+        if target is None or not shape or len(shape) < 2:
             return None
         index = getattr(loss, "_saved_ignore_index", None)
         ignored = -100 if index is None else signed(index)

@@ -8,8 +8,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.nodes import MOVES
-from gradscope.capture.shards import is_spread
-from gradscope.training.loop.loss_walk import kind, saved, shape_of
+from gradscope.training.loop.loss_walk import kind, number_of, saved, shape_of
 
 #: A loss of more terms is a loop over a sequence.
 _MOST = 256
@@ -55,11 +54,8 @@ def constant_factor(node: Node) -> tuple[float, Node | None]:
     kept = saved(node).get("other" if edges[1] is None else "self")
     if name == "DivBackward" and edges[1] is not None:
         return 1.0, None
-    if kept is None or kept.numel() != 1 or is_spread(kept):
-        return 1.0, None
-    try:
-        value = float(kept)
-    except RuntimeError:  # a mode of the script's takes tensors alone
+    value = number_of(kept)
+    if value is None:
         return 1.0, None
     inner = edges[0] if edges[1] is None else edges[1]
     if name == "DivBackward":
