@@ -242,10 +242,13 @@ def _restoring(original: Callable[..., Any], observer: LoopObserver) -> Callable
 def _comparing(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:
     @functools.wraps(original)
     def kl_div(*args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(_KL_DIV, args, strict=False)) | kwargs
-        observer.diverged(given.get("input"), given.get("target"), given.get("log_target"))
+        if not torch.compiler.is_compiling():
+            given = dict(zip(_KL_DIV, args, strict=False)) | kwargs
+            observer.diverged(given.get("input"), given.get("target"), given.get("log_target"))
         return original(*args, **kwargs)
 
+    # A script that calls it is compiled with PyTorch's own.
+    vars(kl_div)["__prepare_scriptable__"] = lambda: original
     return kl_div
 
 
