@@ -161,7 +161,7 @@ class Observer:
         self.module_set = guard(loop.module_set)
         self.parameter_set = guard(loop.parameter_set)
         self.loaded = guard(loop.loaded)
-        self.read, self.optimizer_loaded = guard(loop.read), guard(loop.optimizer_loaded)
+        self.read = guard(loop.read)
         self.drew = guard(loop.drew)
         self.scored = guard(loop.scored)
         self.filled = guard(loop.filled)

@@ -327,9 +327,9 @@ def _report(
     )
 
 
-def update_rms(records: Sequence[TrainingRecord]) -> float | None:
-    """The root mean square of Δw over all parameters in a step's samples; None if one is not
-    known."""
+def update_rms(records: Sequence[TrainingRecord], optimizer: Optimizer) -> float | None:
+    """The root mean square of Δw over all parameters of a step; None if one is not known, or is in
+    no sample."""
     stepped = [
         p
         for sample in records
@@ -338,7 +338,8 @@ def update_rms(records: Sequence[TrainingRecord]) -> float | None:
         if p.in_optimizer and p.gradient is not None
     ]
     norms = [p.update_norm for p in stepped if p.update_norm is not None]
-    if not norms or len(norms) < len(stepped):
+    own = sum(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+    if not norms or len(norms) < max(own, len(stepped)):
         return None
     return math.hypot(*norms) / math.sqrt(sum(p.value.numel for p in stepped))
 

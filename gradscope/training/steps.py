@@ -350,8 +350,8 @@ class Steps:
             placed = () if parts.placements is None else parts.placements.records(parts.models)
             held = set(parts.optimizers.held()) if sampled else set()
             samples = parts.sampling.records(step, known, optimizer, held)
-            if step.update_rms is None and samples:
-                step = replace(step, update_rms=update_rms(samples))
+            if step.update_rms is None and samples and optimizer is not None:
+                step = replace(step, update_rms=update_rms(samples, optimizer))
             began = time.perf_counter()
             norms = list(self._norms.records(self.number, known, parts.current))
             named = time.perf_counter() - began

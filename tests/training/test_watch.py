@@ -753,3 +753,35 @@ def test_the_nan_detector_is_switched_off(name, tmp_path):
         model(torch.ones(1, 2)).sum().backward()
     with RunFile.open(run.path) as file:
         assert file.run.options["nan_detector"] is False
+
+
+class Signed(torch.optim.Optimizer):
+    """An optimizer of the user's own."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad.sign(), alpha=group["lr"])
+
+
+@pytest.mark.parametrize("layers", [("**",), ("0",)])
+@pytest.mark.parametrize("make", [functools.partial(torch.optim.Adam, lr=0.01), Signed])
+def test_the_update_of_a_step_is_that_of_all_parameters(make, layers, tmp_path):
+    model, moved, path = net().double(), [], tmp_path / "run.db"
+    optimizer = make(model.parameters())
+    with gradscope.watch(model, optimizer, every=1, layers=layers, out=path):
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(16, 4, dtype=torch.float64)).square().mean().backward()
+            before = nn.utils.parameters_to_vector(model.parameters()).detach()
+            optimizer.step()
+            after = nn.utils.parameters_to_vector(model.parameters()).detach()
+            moved.append((after - before).square().mean().sqrt().item())
+    with RunFile.open(path) as run:
+        found = [step.update_rms for step in run.steps()]
+    assert found == pytest.approx(moved, rel=1e-6)

@@ -216,10 +216,6 @@ class Loop:
         """``torch.load`` has returned this."""
         self._checkpoints.read(data)
 
-    def optimizer_loaded(self, optimizer: Optimizer) -> None:
-        """``load_state_dict`` of an optimizer has returned."""
-        self._checkpoints.optimizer_loaded()
-
     def drew(self, distribution: object, drawn: object) -> None:
         """``sample`` of a distribution has returned."""
         self._draws.drew(distribution, drawn, self._steps, inside=self._loss_graphs.inside)
@@ -246,6 +242,7 @@ class Loop:
 
     def restored(self, optimizer: Optimizer) -> None:
         """Note that the optimizer's state was loaded."""
+        self._checkpoints.optimizer_loaded()
         self.optimizer_uses.restored(optimizer)
 
     def scored(self, distribution: object, value: object) -> None:

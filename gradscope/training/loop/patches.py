@@ -63,9 +63,6 @@ class LoopObserver(RegistrationObserver, Protocol):
     def read(self, data: object) -> None:
         """``torch.load`` has returned this."""
 
-    def optimizer_loaded(self, optimizer: Optimizer) -> None:
-        """``load_state_dict`` of an optimizer has returned."""
-
     def drew(self, distribution: object, drawn: object) -> None:
         """``sample`` of a distribution of ``torch.distributions`` has returned."""
 
@@ -116,12 +113,6 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
             lambda f: _with_result(f, observer.batch_drawn),
         )
     replace(patches, nn.Module, "load_state_dict", lambda f: _with_result(f, observer.loaded))
-    replace(
-        patches,
-        Optimizer,
-        "load_state_dict",
-        lambda f: _with_result(f, lambda optimizer, _: observer.optimizer_loaded(optimizer)),
-    )
     replace(patches, torch, "load", lambda f: _reading(f, observer))
     for distribution in distributions():
         if "sample" in vars(distribution):

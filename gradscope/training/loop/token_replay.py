@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from gradscope.capture.optimizer_steps import wide
 from gradscope.nesting import find
 from gradscope.training.loop.script_lines import script_line
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
@@ -31,15 +32,19 @@ _ATTENTION = frozenset(
 class Seen:
     """Dependence of outputs on later and on earlier tokens, with the line of the first attention
     operation.
+
+    ``past`` is None if it was not asked for.
     """
 
     future: bool
-    past: bool
+    past: bool | None
     location: str | None
 
 
-def replayed(call: RecordedCall, place: int, axis: int, classes: int) -> Seen | None:
-    """Run a call four times, in eval mode; None where that tells nothing.
+def replayed(
+    call: RecordedCall, place: int, axis: int, classes: int, *, memory: bool
+) -> Seen | None:
+    """Run a call again, in eval mode; None where that tells nothing.
 
     Other tokens in the second half of each sequence must leave the outputs of the first half, if
     the model is causal. Those of the second half depend on the first in a model with a memory.
@@ -49,23 +54,29 @@ def replayed(call: RecordedCall, place: int, axis: int, classes: int) -> Seen | 
         place: theirs among the tensors of its arguments.
         axis: that of time.
         classes: how many scores there are for each token.
+        memory: also find out if outputs depend on earlier tokens.
     """
     base = _scores(call, place, axis, classes, None)
     if base is None:
         return None
     half = base.shape[1] // 2
     later = _scores(call, place, axis, classes, slice(half, None))
-    earlier = _scores(call, place, axis, classes, slice(None, half))
-    first = _FirstAttention()
-    with first:
-        again = _scores(call, place, axis, classes, None)
-    if later is None or earlier is None or again is None or call.drew:
+    if later is None:
         return None
-    size = float(base.square().mean().sqrt())
-    noise = _ROUNDING * size + 4 * _change(base, again)
-    future = _change(base[:, :half], later[:, :half])
-    past = _change(base[:, half:], earlier[:, half:])
-    return Seen(future > noise, past > noise, first.location)
+    noise = _ROUNDING * float(base.square().mean().sqrt())
+    future, past, first = _change(base[:, :half], later[:, :half]), None, _FirstAttention()
+    if memory or future > noise:
+        with first:
+            again = _scores(call, place, axis, classes, None)
+        if again is None:
+            return None
+        noise += 4 * _change(base, again)
+    if memory:
+        earlier = _scores(call, place, axis, classes, slice(None, half))
+        if earlier is None:
+            return None
+        past = _change(base[:, half:], earlier[:, half:]) > noise
+    return None if call.drew else Seen(future > noise, past, first.location)
 
 
 def _change(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -88,7 +99,7 @@ def _scores(
         rows, steps = tokens.shape
         for _, one in find(output, torch.Tensor):
             if one.is_floating_point() and one.numel() == rows * steps * classes:
-                return _by_position(one.detach().double(), rows, steps, axis)
+                return _by_position(wide(one.detach()), rows, steps, axis)
     return None
 
 

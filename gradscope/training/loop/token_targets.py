@@ -149,8 +149,11 @@ class TokenTargets:
             if not mine or refused(model) or not mine[-1].repeatable or mine[-1].overwritten:
                 continue
             try:
+                # A memory tells a decoder's tokens from others, and a copy that must not be one.
+                memory = known.copied > 0 or len(known.wanted) > 1
                 for place, axis, classes in known.wanted:
-                    known.seen = replayed(mine[-1], place, axis, classes) or known.seen
+                    seen = replayed(mine[-1], place, axis, classes, memory=memory)
+                    known.seen = seen or known.seen
                     if known.seen is not None and known.seen.past:
                         break
             except Exception as error:  # of the model: with these tokens it is not known
