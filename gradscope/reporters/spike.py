@@ -103,13 +103,14 @@ def _samples(samples: Sequence[SpikeSample]) -> Table:
 
 def _signals(report: SpikeReport) -> Table:
     shown = report.signals[-_STEPS:]
+    clipped = [None if one.clipped_norm == one.gradient_norm else one.clipped_norm for one in shown]
     return of_columns(
         "the steps before",
         [
             (Heading("step"), [count(one.step) for one in shown]),
             (Heading("loss"), [_number(one.loss) for one in shown]),
             (Heading("gradient norm"), [_number(one.gradient_norm) for one in shown]),
-            (Heading("clipped norm"), [_number(one.clipped_norm) for one in shown]),
+            (Heading("clipped norm"), [_number(norm) for norm in clipped]),
             (Heading("learning rate"), [_number(one.learning_rate) for one in shown]),
             (Heading("update norm", keep=50), [_number(one.update_norm) for one in shown]),
             (Heading("weight norm", keep=50), [_number(one.weight_norm) for one in shown]),

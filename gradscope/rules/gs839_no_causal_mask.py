@@ -26,8 +26,8 @@ RULE = Rule(
     ),
     fix=(
         "Mask later positions: `is_causal=True` of `scaled_dot_product_attention`, or "
-        "`mask=nn.Transformer.generate_square_subsequent_mask(length)`. `gradscope run "
-        "--leaks` names the layer."
+        "`mask=Transformer.generate_square_subsequent_mask(length)` of `torch.nn`. `gradscope "
+        "run --leaks` names the layer."
     ),
     sources=(
         "Vaswani et al. 2017, Attention is all you need, 3.2.3: masking in the decoder",
