@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 #: A worker that imports everything and trains a large network takes so much memory, in bytes.
 _OF_A_WORKER = 3 << 30
 
+_frozen_modules = 0
+
 
 def pytest_xdist_auto_num_workers() -> int:
     """As many workers as there are cores that this process may use, and memory for."""
@@ -55,9 +57,22 @@ def pytest_collection() -> Iterator[None]:
     try:
         return (yield)
     finally:
-        gc.collect()
-        gc.freeze()
+        _freeze()
         gc.enable()
+
+
+def pytest_runtest_logfinish() -> None:
+    """Freeze what a test's imports made: a library, which stays for all tests to come."""
+    if len(sys.modules) >= _frozen_modules + 100:
+        _freeze()
+
+
+def _freeze() -> None:
+    """Take the objects there are out of every later search."""
+    global _frozen_modules
+    gc.collect()
+    gc.freeze()
+    _frozen_modules = len(sys.modules)
 
 
 @pytest.fixture(autouse=True)

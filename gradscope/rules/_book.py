@@ -95,6 +95,7 @@ def lookup(code_or_name: str) -> Rule:
     raise OptionError(f"unknown rule `{code_or_name}`", help=closest(code_or_name))
 
 
+@functools.cache
 def chosen(word: str) -> frozenset[str]:
     """The codes that a word of ``select`` or ``ignore`` means: a code, its beginning, or a name.
 

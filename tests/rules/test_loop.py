@@ -23,6 +23,7 @@ _ROOMS = (loop_programs, loss_programs, data_programs, token_programs, term_prog
 BROKEN = {name: one for room in _ROOMS for name, one in room.BROKEN.items()}
 HEALTHY = {name: one for room in _ROOMS for name, one in room.HEALTHY.items()}
 CODES = [entry.rule.code for entry in entries() if entry.find_in_loop is not None]
+SETTINGS = RuleSettings.of(select=CODES)
 
 
 def raised(error: BaseException) -> None:
@@ -39,7 +40,7 @@ def findings(
     main.__file__ = str(file)
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.chdir(folder)
-    found = RunFindings(RuleSettings.of(select=CODES))
+    found = RunFindings(SETTINGS)
     given: list[tuple[TrainingFinding, ...]] = []
 
     def judge(record: LoopRecord) -> None:

@@ -119,7 +119,7 @@ def _own_functions(of: Any) -> Iterator[type]:
     """The script's classes that have a forward and a backward of their own."""
     for kind in of.__subclasses__():
         yield from _own_functions(kind)
-        methods = [_method(kind, name) for name in _METHODS]
+        methods = (_method(kind, name) for name in _METHODS)
         if all(one is not None and _is_own(one) for one in methods):
             yield kind
 

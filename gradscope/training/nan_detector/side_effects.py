@@ -3,6 +3,7 @@ and buffers, attributes and arguments that it writes to."""
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 import weakref
@@ -135,7 +136,7 @@ class _Entry:
         found: set[object] = set()
         if random.getstate() != self._python:
             found.add("python")
-        if repr(_numpy_state()) != repr(self._numpy):
+        if _numpy_state() != self._numpy:
             found.add("numpy")
         if not torch.equal(torch.default_generator.get_state(), self._torch):
             found.add("torch")
@@ -186,9 +187,10 @@ def _numpy() -> Any:
     return getattr(sys.modules.get("numpy"), "random", None)
 
 
-def _numpy_state() -> Any:
+def _numpy_state() -> bytes | None:
+    """Return NumPy's random state in a form that can be compared: it holds an array."""
     numpy_random = _numpy()
-    return None if numpy_random is None else numpy_random.get_state()
+    return None if numpy_random is None else pickle.dumps(numpy_random.get_state())
 
 
 def _numpy_random(numpy_random: Any) -> PutBack:
