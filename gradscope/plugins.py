@@ -7,6 +7,7 @@ the folder, or of a single file.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -42,10 +43,15 @@ def _entries(package: str) -> Mapping[str, Any]:
 
 def names(package: str) -> list[str]:
     """The choices that a registry offers, sorted: entries, and files as ``grad-cam``."""
+    return sorted([*_files(package), *_entries(package)])
+
+
+@functools.cache
+def _files(package: str) -> tuple[str, ...]:
+    # Read once: the rules are a hundred files, and each is loaded by its name.
     path = getattr(importlib.import_module(package), "__path__", ())
     files = [info.name for info in pkgutil.iter_modules(path) if not info.ispkg]
-    own = (name.replace("_", "-") for name in files if not name.startswith("_"))
-    return sorted([*own, *_entries(package)])
+    return tuple(name.replace("_", "-") for name in files if not name.startswith("_"))
 
 
 def folders(package: str) -> list[str]:

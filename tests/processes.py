@@ -33,6 +33,7 @@ _IMPORTED = [
     *("numpy", "PIL.Image", "pydantic", "rich.table", "torch", "torchvision", "typer"),
     *("gradscope.cli", "gradscope.commands.run", "gradscope.rules"),
     *("gradscope.training.observer", "gradscope.training.cause_tracer"),
+    "frozen",
 ]
 
 
@@ -135,8 +136,10 @@ def context() -> BaseContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTED)
-    # Sets have the same order in every process, also of the servers of two workers of pytest.
-    with mock.patch.dict(os.environ, PYTHONHASHSEED="0"):
+    # Sets have the same order in every process, also of the servers of two workers of pytest. The
+    # server finds modules by the environment alone.
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    with mock.patch.dict(os.environ, PYTHONHASHSEED="0", PYTHONPATH=path):
         forkserver.ensure_running()
     return context
 
