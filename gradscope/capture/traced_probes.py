@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -76,6 +77,8 @@ class Probe:
 _probes: weakref.WeakValueDictionary[int, Probe] = weakref.WeakValueDictionary()
 #: How many observe now. It is the flag: the operator reads it first.
 _listening: set[int] = set()
+#: Whether modules are called, and traced, as if they had no probe.
+_absent = False
 
 
 def add_probe(module: nn.Module, see: Callable[[Probe, Tensor, str, int], None]) -> Probe:
@@ -119,6 +122,20 @@ def _skip_frames(code: CodeType) -> None:
 def listen(owner: object, *, on: bool) -> None:
     """Turn the operator on or off for an owner of probes."""
     (_listening.add if on else _listening.discard)(id(owner))
+
+
+@contextmanager
+def without_probes() -> Iterator[None]:
+    """Call modules in the block as if they had no probe.
+
+    Compiled ones are traced again in the first such block. Their code with probes stays valid.
+    """
+    global _absent
+    before, _absent = _absent, True
+    try:
+        yield
+    finally:
+        _absent = before
 
 
 def _observe(x: Tensor, probe: Tensor, order: Tensor, path: str, kind: int) -> None:
@@ -171,7 +188,8 @@ _COMPILER.allow_in_graph(_tap)
 def _is_observed() -> bool:
     """Return True if a call may be part of a training, and is not traced for another purpose."""
     return (
-        torch.is_grad_enabled()
+        not _absent
+        and torch.is_grad_enabled()
         and not torch.compiler.is_exporting()
         and not _JIT.is_tracing()
         and not torch._C._are_functorch_transforms_active()

@@ -21,6 +21,7 @@ from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall
 from gradscope.training.nan_detector.first_event import first_non_finite_event
 from gradscope.training.nan_detector.unknown_origin import DEEP_ADVICE
+from gradscope.training.probe_shift import ProbeShift
 
 _COMPILER = "compile with `backend='eager'` and `backend='aot_eager'`: which one has it, too?"
 
@@ -30,6 +31,9 @@ _OPAQUE = ("CompiledFunction", "_WithGradient")
 
 class CompiledCalls:
     """Probes the modules of the models that a script compiles, before they are traced.
+
+    Attributes:
+        shift: by how much the probes move the loss of step 1.
 
     Args:
         layers: patterns of the modules to probe.
@@ -45,6 +49,7 @@ class CompiledCalls:
         checked: bool,
     ) -> None:
         self._layers, self._checked = layers, checked
+        self.shift = ProbeShift(checked=checked)
         self._see = guard(self._saw)
         self._probes: dict[nn.Module, Probe] = {}
         self._events: list[Event] = []

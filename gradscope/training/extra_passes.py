@@ -16,9 +16,11 @@ from gradscope.training.models import Model
 
 def refusal(model: Model) -> str:
     """Return why the script could notice extra passes, or spoil them; "" if neither."""
-    module = model.module
-    if model.compiled:
-        return "the model is compiled"
+    return "the model is compiled" if model.compiled else notices(model.module)
+
+
+def notices(module: nn.Module) -> str:
+    """Return the same of a model whose compiled parts may run again."""
     if foreign_modes() or _get_current_dispatch_mode() is not None:
         return "the script has a mode on that sees every operation"
     if torch._C._autograd._profiler_enabled():

@@ -45,6 +45,7 @@ class ModelCalls:
         )
         self._stacks, self._guard, self._loop = parts.stacks, guard, parts.loop
         self._tracer, self._leaks = parts.tracer, parts.leaks
+        self._shift = None if parts.compiled is None else parts.compiled.shift
         self._hooks: list[OwnHook] = []
 
     def observe(self, models: Iterable[Model]) -> None:
@@ -108,7 +109,9 @@ class ModelCalls:
         if self._nan_detector is not None:
             module = model.module_ref()
             assert module is not None
-            self._nan_detector.call_ended(module, output)
+            call = self._nan_detector.call_ended(module, output)
+            if self._shift is not None:
+                self._shift.returned(call, output)
         # Between the model and the backward only: it takes time.
         if self._sampling.sampler is not None and not in_backward():
             self._stacks.begin()

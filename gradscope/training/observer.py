@@ -286,6 +286,10 @@ class Observer:
         """The result of ``--leaks`` in one line; None without the option."""
         return None if self._parts.leaks is None else self._parts.leaks.line()
 
+    def probe_shift(self) -> str | None:
+        """By how much the probes moved the loss, in one line; None without ``--compiled``."""
+        return None if self._parts.compiled is None else self._parts.compiled.shift.line()
+
     @property
     def cut(self) -> bool:
         """True if gradscope ended the script early."""

@@ -43,6 +43,7 @@ from gradscope.training.traced_steps import TracedSteps
 if TYPE_CHECKING:
     from gradscope.training.compiled_calls import CompiledCalls
     from gradscope.training.leak_check import LeakCheck
+    from gradscope.training.probe_shift import ProbeShift
 
 #: The first step after which the loop is judged: a fact of fewer steps proves little.
 _FIRST_JUDGED = 5
@@ -273,6 +274,8 @@ class Steps:
         parts, current = self._parts, self._parts.current
         sampler, metrics = parts.sampling.sampler, parts.metrics
         parts.loop.step_begins(optimizer, known, closure=closure)
+        if not self.number and parts.compiled is not None:
+            self._measure_shift(parts.compiled.shift)
         spikes, step = parts.spikes, self.number + 1
         if not (
             sampler is not None
@@ -300,6 +303,21 @@ class Steps:
             sampler.before_update(known.held, step)
         if parts.deep.tracer is not None:
             parts.deep.tracer.step_begins()
+
+    def _measure_shift(self, shift: ProbeShift) -> None:
+        """Run the forward of step 1 again without probes, before the weights move."""
+        parts, sampler = self._parts, self._parts.sampling.sampler
+        if parts.nan_detector is None:
+            return
+        began = time.perf_counter()
+        paused = nullcontext() if sampler is None else sampler.paused()
+        with paused, parts.nan_detector.replaying() as calls:
+            shift.measure(calls, list(parts.models), parts.current, alone=parts.placements is None)
+        self.event("probes", shift.line(), moved=shift.moved, loss=parts.current.loss)
+        # The time that the compiler takes counts for no step.
+        took = time.perf_counter() - began
+        parts.guard.seconds -= took
+        self._last += took
 
     def _replay_tokens(self) -> None:
         """Find the tokens that outputs of this step's calls depend on, with the weights of these

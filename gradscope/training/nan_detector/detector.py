@@ -69,14 +69,15 @@ class NanDetector:
             side_effects = self._learn(module)
         self._calls.append(RecordedCall(name, module, args, kwargs, side_effects))
 
-    def call_ended(self, module: nn.Module, output: Any) -> None:
-        """The call returned."""
+    def call_ended(self, module: nn.Module, output: Any) -> RecordedCall | None:
+        """The call returned; gives its record, if it has one."""
         if self.busy or _TASK() != _NO_TASK:
-            return
+            return None
         for call in reversed(self._calls):
             if call.module is module and call.end < 0:
                 call.ended(output)
-                return
+                return call
+        return None
 
     def backward_begins(
         self,

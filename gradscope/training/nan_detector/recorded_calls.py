@@ -183,13 +183,13 @@ class RecordedCall:
         ]
         return bool(arrived) and not any(level(g) for g in arrived if g is not None)
 
-    def gradient_of(self, result: torch.Tensor, node: Node, backward: int) -> torch.Tensor | None:
-        """Return the gradient of a replayed result at this call's node; None without one."""
+    def gradient_of(self, number: int, node: Node, backward: int) -> torch.Tensor | None:
+        """Return the gradient of a node's output, by its number; None without one."""
         arrived = self.nodes.get(node, [])
         if backward >= len(arrived):
             return None
         several = arrived[backward]
-        return several[result.output_nr] if isinstance(several, tuple) else several
+        return several[number] if isinstance(several, tuple) else several
 
     def alive(self) -> list[torch.Tensor] | None:
         """The results, if the script holds them all as they were."""

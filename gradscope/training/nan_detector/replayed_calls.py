@@ -73,17 +73,21 @@ def rerun_results(call: RecordedCall) -> list[torch.Tensor] | None:
 
 
 @contextmanager
-def as_it_began(call: RecordedCall) -> Iterator[tuple[nn.Module, Any, Any]]:
+def as_it_began(
+    call: RecordedCall, *, compiled: bool = False
+) -> Iterator[tuple[nn.Module, Any, Any]]:
     """Restore the state at the entry of a call for the block, then the present state.
 
-    Whether it drew numbers with an unknown random state is noted on the call.
+    Whether it drew numbers with an unknown random state is noted on the call. With ``compiled``,
+    compiled modules run as such.
     """
     # Without its wrappers, which are compiled or would wait for other processes.
     module, _ = unwrapped(call.module)
     with ExitStack() as kept:
         kept.enter_context(_silent())
         kept.enter_context(state_restored(module, weights=call.side_effects.writes_parameters))
-        kept.enter_context(run_eagerly())
+        if not compiled:
+            kept.enter_context(run_eagerly())
         kept.enter_context(deeper_recursion())
         kept.enter_context(post_accumulate_hooks_disabled(module))
         args, kwargs = cloned(call.args, call.kwargs)
@@ -130,7 +134,7 @@ def paired(
         roots, gradients = [], []
         for tensor in results:
             node = nodes.get(tensor.grad_fn)
-            gradient = None if node is None else call.gradient_of(tensor, node, count)
+            gradient = None if node is None else call.gradient_of(tensor.output_nr, node, count)
             if gradient is not None:
                 roots.append(tensor)
                 gradients.append(gradient)
