@@ -6,16 +6,19 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import torch
+
 from gradscope.api._divergence_findings import figures, off
 from gradscope.api.opened import run_info, versions
 from gradscope.capture.differences import Difference, difference
 from gradscope.capture.names import modules_by_name, named_parameters, written_class
 from gradscope.comparison.alignment import CallKey
+from gradscope.errors import OptionError
 from gradscope.loading.workload import Workload
 from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDiff
 from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
-from gradscope.running.compared_runs import Divergence
+from gradscope.running.compared_runs import Divergence, in_float64
 from gradscope.running.compared_step import Comparison
 from gradscope.running.divergent_calls import (
     FACTOR,
@@ -169,14 +172,26 @@ def _number(x: float) -> float | None:
     return x if math.isfinite(x) else None
 
 
-def compared_outputs(a: Workload, b: Workload, names: dict[str, str]) -> DiffReport:
+def compared_outputs(
+    a: Workload, b: Workload, names: dict[str, str], wide: Workload | None
+) -> DiffReport:
     """The outputs of the model and the gradients of its parameters; ``names`` has A's by B's.
+
+    Without a reference, ``wide``, a divergence is compared with A in float64: which one is off?
 
     Raises:
         StepFailed: one of the two raised.
     """
-    found = compare_outputs(a, b, names)
+    found = compare_outputs(a, b, names, wide)
     judged = tuple(_findings(found))
+    if judged and wide is None and a.dtype != torch.float64 and a.device.type != "mps":
+        try:
+            wide = in_float64(a)
+        except OptionError:  # the model cannot be copied
+            pass
+        else:
+            found = compare_outputs(a, b, names, wide)
+            judged = tuple(_findings(found))
     kind = type(a.model).__name__
     return DiffReport(
         status="findings" if judged else "ok",
@@ -188,6 +203,7 @@ def compared_outputs(a: Workload, b: Workload, names: dict[str, str]) -> DiffRep
         step=found.step,
         factor=FACTOR,
         measured="outputs",
+        reference=None if wide is None else "float64",
         calls=tuple(
             CallDiff("", kind, 0, path, tuple(one.tensor.shape), _output_diff(one), None)
             for path, one in found.outputs.items()
@@ -285,12 +301,26 @@ def _finding(code: str, rule: str, name: str, what: str, worst: OutputDiff) -> F
         rule=rule,
         severity="error",
         name=name,
-        message=f"{what} is {how}",
+        message=f"{what} is {how}{which_is_off(worst)}",
         advice="compile with `backend='eager'` and `backend='aot_eager'`: which one diverges?",
         value=value,
         threshold=threshold,
         source=source,
         cause="compiler",
+    )
+
+
+def which_is_off(one: OutputDiff) -> str:
+    """Return which of the two is off from float64 by more than rounding; "" if it is unknown."""
+    a, b = one.references
+    if a is None or b is None:
+        return ""
+    off = [which for which, own in zip("AB", (a, b), strict=True) if one.noise.exceeded(own)]
+    who = " and ".join(off) or "none of them"
+    verb = "are" if len(off) > 1 else "is"
+    return (
+        f"; from float64, A is off by {a.error:.1e} and B by {b.error:.1e}: {who} {verb} off by "
+        "more than rounding"
     )
 
 
@@ -306,7 +336,8 @@ def _output_diff(one: OutputDiff) -> TensorDiff:
         return TensorDiff(note="B has none of this shape", diverges=True)
     diff = one.diff
     largest, noise = _number(diff.largest), _number(one.noise.error)
-    return TensorDiff(_number(diff.error), diff.cosine, largest, noise, diverges=one.diverges)
+    found = TensorDiff(_number(diff.error), diff.cosine, largest, noise, diverges=one.diverges)
+    return _with_references(found, one.references) if any(one.references) else found
 
 
 def _loss(found: OutputsDivergence, which: int) -> float | None:

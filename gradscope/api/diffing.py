@@ -134,12 +134,12 @@ def _compared(
         files = [one.file if isinstance(one, LoadedConfig) else None for one in sources]
         outputs_only = is_compiled(a) != is_compiled(b)
         if outputs_only:
-            _refuse_for_compiled(reference, samples)
+            _refuse_for_compiled(samples)
         wide = None if reference is None else in_float64(a)
         whose = {id(a): files[0] or "A", id(b): files[1] or "B", id(wide): "A in float64"}
         try:
             if outputs_only:
-                report = compared_outputs(a, b, names)
+                report = compared_outputs(a, b, names, wide)
             else:
                 found = diverge(a, b, names, renamings, samples, wide)
                 report = _report(found, (a, b), names)
@@ -150,7 +150,7 @@ def _compared(
             a=replace(report.a, file=files[0]),
             b=replace(report.b, file=files[1]),
             notices=(*notices, *report.notices),
-            reference=reference,
+            reference=report.reference or reference,
         )
 
 
@@ -164,16 +164,16 @@ def _refuse_what_shows_nothing(*workloads: Workload) -> None:
         raise OptionError("`meta` has only shapes: nothing to compare", help="use `cpu`")
 
 
-def _refuse_for_compiled(reference: str | None, samples: SharedSamples | None) -> None:
+def _refuse_for_compiled(samples: SharedSamples | None) -> None:
     """Refuse comparisons that need probes between calls.
 
     Raises:
         OptionError: an option needs the calls inside a model.
     """
-    if reference is not None or samples is not None:
-        what = "a reference" if reference is not None else "another batch"
+    if samples is not None:
         raise OptionError(
-            f"one of the two is compiled: {what} needs its calls, which gradscope cannot observe",
+            "one of the two is compiled: another batch needs its calls, which gradscope cannot "
+            "observe",
             help="compare models that are not compiled",
         )
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from gradscope.actions import action, action_names
+from gradscope.config.compile import check_compile
 from gradscope.config.inputs import SOURCES, check_input, check_target
 from gradscope.config.parallel import Expected, check_parallel
 from gradscope.config.schema import GROUPS, LISTS, Config, InterventionConfig
@@ -185,6 +186,7 @@ def _grammar_complaints(data: Mapping[str, Any], directory: FilePath) -> Iterato
         yield from check_target(backward.get("gradient"), ("backward", "gradient"))
     for key in ("layers", "freeze"):
         yield from _patterns(data.get(key), (key,))
+    yield from check_compile(data)
     yield from check_parallel(data)
     for pattern in _tp(data):
         yield from _pattern(pattern, ("parallel", "tp", pattern))

@@ -108,9 +108,14 @@ _Dtype = Annotated[
 ]
 
 
-def _defaults(value: Any) -> Any:
-    """``fsdp: true`` has nothing to say beside."""
+def defaults(value: Any) -> Any:
+    """Return no settings for ``true``, as in ``fsdp: true``, and None for ``false``."""
     return {} if value is True else None if value is False else value
+
+
+def or_truth(schema: dict[str, Any]) -> None:
+    """Add ``true`` and ``false`` to the JSON Schema of a key that ``defaults`` reads."""
+    schema["anyOf"].append({"type": "boolean"})
 
 
 class Ddp(Strict):
@@ -144,12 +149,20 @@ class Fsdp(Strict):
 class Parallel(Strict):
     """Distribution of the model over processes: its kinds and the mesh."""
 
-    ddp: Annotated[Ddp | None, BeforeValidator(_defaults), Expected("a mapping, true or null")] = (
-        Field(default=None, description="A copy in each process: DistributedDataParallel.")
+    ddp: Annotated[Ddp | None, BeforeValidator(defaults), Expected("a mapping, true or null")] = (
+        Field(
+            default=None,
+            description="A copy in each process: DistributedDataParallel.",
+            json_schema_extra=or_truth,
+        )
     )
-    fsdp: Annotated[
-        Fsdp | None, BeforeValidator(_defaults), Expected("a mapping, true or null")
-    ] = Field(default=None, description="Shards in each process: FSDP2, fully_shard.")
+    fsdp: Annotated[Fsdp | None, BeforeValidator(defaults), Expected("a mapping, true or null")] = (
+        Field(
+            default=None,
+            description="Shards in each process: FSDP2, fully_shard.",
+            json_schema_extra=or_truth,
+        )
+    )
     tp: Annotated[
         dict[str, Literal["colwise", "colwise_gather", "rowwise", "sequence"]],
         Expected(

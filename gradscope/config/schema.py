@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from gradscope.actions import PLACES, action_names
+from gradscope.config.compile import Compile
 from gradscope.config.parallel import (
     CALL,
     INPUT,
@@ -23,11 +24,13 @@ from gradscope.config.parallel import (
     Patterns,
     Strict,
     called,
+    defaults,
     each_called,
     integer,
     listed,
     loss_call,
     named,
+    or_truth,
 )
 from gradscope.config.targets import LOSSES, OPTIMIZERS
 
@@ -251,6 +254,16 @@ class Config(Strict):
             "float32, float64, float16 or bfloat16", ("float32", "float64", "float16", "bfloat16")
         ),
     ] = Field(default="float32", description="Of parameters and floating inputs.")
+    compile: Annotated[
+        Compile | None,
+        BeforeValidator(defaults),
+        Expected("a mapping with backend, mode, dynamic, fullgraph, or true or false"),
+    ] = Field(
+        default=None,
+        description="Compile the model by torch.compile; true takes its defaults. diff runs it "
+        "compiled, and all else runs it as it was written.",
+        json_schema_extra=or_truth,
+    )
     autocast: Annotated[
         Literal["bfloat16", "float16"] | None,
         Expected("bfloat16, float16 or null", ("bfloat16", "float16")),
@@ -278,6 +291,7 @@ class Config(Strict):
 #: The keys that hold their own keys, and those that hold a list of such mappings.
 GROUPS: Final[dict[str, type[BaseModel]]] = {
     "backward": Backward,
+    "compile": Compile,
     "parallel": Parallel,
     "parallel.ddp": Ddp,
     "parallel.fsdp": Fsdp,

@@ -31,20 +31,41 @@ _CALL, _KERNELS = "call", "extern_kernels"
 
 
 @dataclass(slots=True)
-class CompiledComparison:
-    """The differences of a compiled model's calls from the tape of an eager one.
-
-    It runs free: the difference of a call includes those of the calls before it.
-
-    Attributes:
-        values: of each output, in the order of execution.
-        gradients: of each output gradient.
-        lines: the lines of generated code that handed a tensor on: file and number.
-    """
+class Errors:
+    """The differences of calls from a tape: of each output in the order of execution, and of each
+    output gradient."""
 
     tape: Tape
     values: dict[ProbeKey, Difference] = field(default_factory=dict)
     gradients: dict[ProbeKey, Difference] = field(default_factory=dict)
+
+    def compare(self, key: ProbeKey, x: torch.Tensor, *, gradient: bool) -> bool:
+        """Compare a tensor with its counterpart; return whether there is one."""
+        if gradient:
+            several = self.tape.gradients.get(key)
+            known = several[-1] if several else None
+        else:
+            known = self.tape.values.get(key)
+        if known is None or known.shape != x.shape:
+            return False
+        (self.gradients if gradient else self.values)[key] = difference(known, x)
+        return True
+
+
+@dataclass(slots=True)
+class CompiledComparison:
+    """A compiled model's calls against the tape of an eager one.
+
+    It runs free: the difference of a call includes those of the calls before it.
+
+    Attributes:
+        own: the differences from that tape.
+        reference: those from the tape of a wider dtype; None without one.
+        lines: the lines of generated code that handed a tensor on: file and number.
+    """
+
+    own: Errors
+    reference: Errors | None = None
     lines: dict[tuple[ProbeKey, bool], tuple[str, int]] = field(default_factory=dict)
     _names: dict[nn.Module, str] = field(default_factory=dict)
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -74,19 +95,18 @@ class CompiledComparison:
             if not waiting:
                 return
             key = waiting.pop()
-            known = self.tape.gradients.get(key)
-            ours, found = (known[-1] if known else None), self.gradients
         else:
             number = self._counts[place] = self._counts.get(place, -1) + 1
             key = ProbeKey(place[0], number, True, path)
             if what == DIFFERENTIABLE:
                 self._waiting.setdefault(place, []).append(key)
-            ours, found = self.tape.values.get(key), self.values
-        if ours is not None and ours.shape == x.shape:
-            found[key] = difference(ours, x.detach())
+        gradient, x = what == GRADIENT, x.detach()
+        if self.reference is not None:
+            self.reference.compare(key, x, gradient=gradient)
+        if self.own.compare(key, x, gradient=gradient):
             line = _generated_line()
             if line is not None:
-                self.lines[key, what == GRADIENT] = line
+                self.lines[key, gradient] = line
 
     def kernel(self, key: ProbeKey, *, gradient: bool) -> str | None:
         """The line of generated code that computed a tensor: ``file:line``; None if unknown."""

@@ -20,7 +20,7 @@ from gradscope.loading.workload import Workload
 from gradscope.nesting import find
 from gradscope.running.compared_runs import DRAWS, Divergence, harmless_step, last_bit
 from gradscope.running.compared_step import Comparison
-from gradscope.running.compiled_step import CompiledComparison
+from gradscope.running.compiled_step import CompiledComparison, Errors
 from gradscope.running.probed_step import ProbeKey, Tape, probed_step
 from gradscope.running.rerun import (
     Gradients,
@@ -188,8 +188,8 @@ def _owner(found: Divergence, parameter: str) -> CallKey:
 
 
 def is_compiled(workload: Workload) -> bool:
-    """Return True if the model or a part of it runs compiled."""
-    return workload.compiled is not None or any(
+    """Return True if the model or a part of it runs compiled, where a step calls it."""
+    return (workload.compiled is not None and workload.method is None) or any(
         type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None
         for m in workload.model.modules()
     )
@@ -207,14 +207,18 @@ class _OutputRecorder(LossRecorder):
         return super().root(step, output)
 
 
+References = tuple[Difference | None, Difference | None]
+
+
 @dataclass(frozen=True, slots=True)
 class OutputDiff:
     """One tensor of A, B's error in it, and the noise of A; a diff of None is a tensor of A
-    only."""
+    only. ``references`` are the errors of A and of B from A in float64, where that was run."""
 
     tensor: torch.Tensor
     diff: Difference | None
     noise: Noise
+    references: References = (None, None)
 
     @property
     def diverges(self) -> bool:
@@ -248,7 +252,9 @@ class InsideDiff:
     kernels: tuple[str | None, str | None]
 
 
-def compare_outputs(a: Workload, b: Workload, parameters: dict[str, str]) -> OutputsDivergence:
+def compare_outputs(
+    a: Workload, b: Workload, parameters: dict[str, str], wide: Workload | None = None
+) -> OutputsDivergence:
     """Run both, compiled or not; the state of each is restored.
 
     The noise is that of A run as it was written, each number moved by its last bit, twice.
@@ -257,12 +263,16 @@ def compare_outputs(a: Workload, b: Workload, parameters: dict[str, str]) -> Out
         a: what is compared with.
         b: what is compared with it.
         parameters: A's by B's.
+        wide: A in a wider dtype, from which the errors of both are reported.
 
     Raises:
         StepFailed: one of them raised.
     """
     tape, unprobed, _ = harmless_step(a, plain_step(a), Tape, "A")
-    inside = CompiledComparison(tape)
+    exact = Tape()
+    if wide is not None:
+        exact, _, _ = harmless_step(wide, plain_step(wide), Tape, "the reference")
+    inside = CompiledComparison(Errors(tape), None if wide is None else Errors(exact))
     probed = is_compiled(b)
     with inside.observing(b.model) if probed else nullcontext():
         other = _outputs(b)
@@ -271,38 +281,57 @@ def compare_outputs(a: Workload, b: Workload, parameters: dict[str, str]) -> Out
     draws = [Comparison(tape=tape, noise=step, draw=n) for n in range(DRAWS)]
     for draw in draws:
         probed_step(a, draw, unprobed)
+    eager = Comparison(tape=exact)
+    if wide is not None and probed:
+        probed_step(a, eager, unprobed)
     theirs = {known: other.gradients[name] for name, known in parameters.items()}
     return OutputsDivergence(
         outputs={
-            path: _diff(tensor, other.outputs.get(path), step, _of_output(draws, path))
+            path: _diff(
+                tensor,
+                other.outputs.get(path),
+                step,
+                _of_output(draws, path),
+                exact.values.get(ProbeKey("", 0, True, path)),
+            )
             for path, tensor in one.outputs.items()
         },
         parameters={
-            name: _diff(gradient, theirs.get(name), step, [d.parameters.get(name) for d in draws])
+            name: _diff(
+                gradient,
+                theirs.get(name),
+                step,
+                [draw.parameters.get(name) for draw in draws],
+                exact.arrived.get(name),
+            )
             for name, gradient in one.gradients.items()
             if gradient is not None and name in theirs
         },
         losses=(one.loss, other.loss),
         step=step,
-        calls=dict(_inside_calls(inside, tape, draws, step)),
+        calls=dict(_inside_calls(inside, eager, draws, step)),
     )
 
 
 def _inside_calls(
-    inside: CompiledComparison, tape: Tape, draws: Sequence[Comparison], step: float
+    inside: CompiledComparison, eager: Comparison, draws: Sequence[Comparison], step: float
 ) -> Iterator[tuple[ProbeKey, InsideDiff]]:
     """Yield the outputs of the calls in the order of execution."""
-    for key, own in inside.values.items():
+    tape, wide = inside.own.tape, inside.reference or Errors(Tape())
+    for key, own in inside.own.values.items():
         noise = Noise.of([draw.values.get(key) for draw in draws], step)
-        gradient, known = inside.gradients.get(key), tape.gradients.get(key)
+        gradient, known = inside.own.gradients.get(key), tape.gradients.get(key)
         back = None
         if gradient is not None and known:
             noise_back = Noise.of([draw.gradients.get(key) for draw in draws], step)
-            back = OutputDiff(known[-1], gradient, noise_back)
+            errors = eager.gradients.get(key), wide.gradients.get(key)
+            back = OutputDiff(known[-1], gradient, noise_back, errors)
         yield (
             key,
             InsideDiff(
-                OutputDiff(tape.values[key], own, noise),
+                OutputDiff(
+                    tape.values[key], own, noise, (eager.values.get(key), wide.values.get(key))
+                ),
                 back,
                 (inside.kernel(key, gradient=False), inside.kernel(key, gradient=True)),
             ),
@@ -331,9 +360,17 @@ def _of_output(draws: Sequence[Comparison], path: str) -> list[Difference | None
 
 
 def _diff(
-    a: torch.Tensor, b: torch.Tensor | None, step: float, draws: Sequence[Difference | None]
+    a: torch.Tensor,
+    b: torch.Tensor | None,
+    step: float,
+    draws: Sequence[Difference | None],
+    exact: torch.Tensor | None,
 ) -> OutputDiff:
-    same = b is not None and a.shape == b.shape
-    return OutputDiff(
-        a, difference(a, b) if same and b is not None else None, Noise.of(draws, step)
-    )
+    references = _between(exact, a), _between(exact, b)
+    return OutputDiff(a, _between(a, b), Noise.of(draws, step), references)
+
+
+def _between(one: torch.Tensor | None, other: torch.Tensor | None) -> Difference | None:
+    if one is None or other is None or one.shape != other.shape:
+        return None
+    return difference(one, other)

@@ -14,9 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gradscope
+from gradscope.api._differences import which_is_off
+from gradscope.capture.differences import Difference
 from gradscope.config import reading as config
 from gradscope.errors import ModelError, OptionError
 from gradscope.records.diff import DiffReport
+from gradscope.running.divergent_calls import Noise, OutputDiff
 
 X, Y = torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2] * 2)
 
@@ -349,18 +352,87 @@ def test_what_a_compiled_model_does_otherwise_is_found(plant, code):
     (found,) = compared(a, b).findings
     assert (found.code, found.cause) == (code, "compiler")
     assert found.name.startswith("blocks.")
+    assert found.message.endswith(": B is off by more than rounding")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [{"reference": "float64"}, {"inputs_b": X.flip(0), "target_b": Y.flip(0)}]
-)
-def test_of_a_compiled_model_no_call_is_seen(options):
+def test_a_compiled_model_has_no_other_batch():
     a = net()
     b = copy.deepcopy(a)
     b.head.compile(backend="eager")
     with pytest.raises(OptionError, match="needs its calls, which gradscope cannot observe"):
-        compared(a, b, **options)
+        compared(a, b, inputs_b=X.flip(0), target_b=Y.flip(0))
+
+
+@pytest.mark.slow
+def test_a_compiled_model_has_a_reference():
+    """Without fusion both are as far from float64 as a computation by hand."""
+    a = net()
+    b = copy.deepcopy(a)
+    b.compile(backend="eager")
+    report = compared(a, b, reference="float64")
+    assert (report.status, report.reference) == ("ok", "float64")
+    with torch.no_grad():
+        exact = copy.deepcopy(a).double()(X.double())
+        off = float((a(X).double() - exact).norm() / exact.norm())
+    root = next(row.activation for row in report.calls if not row.name)
+    assert root.reference_a == root.reference_b == pytest.approx(off, rel=1e-3)
+    inside = [row for row in report.calls if row.name]
+    assert all(row.activation.reference_b == row.activation.reference_a < 1e-5 for row in inside)
+    assert all(row.gradient.reference_b < 1e-5 for row in inside if row.gradient)
+    others = [row for row in report.parameters if row.name != "stem.bias"]  # its gradient is 0
+    assert all(row.gradient.reference_b < 1e-5 for row in others)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "who"),
+    [
+        (1e-7, 1e-3, "B is off"),
+        (1e-3, 1e-7, "A is off"),
+        (1e-3, 1e-3, "A and B are off"),
+        (1e-6, 1e-6, "none of them is off"),
+    ],
+)
+def test_the_finding_says_which_is_off(a, b, who):
+    """Its limit is 16 times the noise: 1.6e-6."""
+    errors = Difference(a, 1.0, a), Difference(b, 1.0, b)
+    one = OutputDiff(torch.ones(2), errors[1], Noise(1e-7, 1e-7), errors)
+    figures = f"A is off by {a:.1e} and B by {b:.1e}"
+    assert which_is_off(one) == f"; from float64, {figures}: {who} by more than rounding"
+    assert which_is_off(OutputDiff(torch.ones(2), errors[1], one.noise)) == ""
+
+
+FAULTY = """
+import torch
+from torch import nn
+
+class Sometimes(nn.Module):
+    def forward(self, x):
+        return x * 1.001 if torch.compiler.is_compiling() else x
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(4, 8), Sometimes(), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x)))
+"""
+
+
+@pytest.mark.slow
+def test_a_config_compiles_its_model(tmp_path):
+    (tmp_path / "net.py").write_text(FAULTY)
+    for name, more in (("eager", ""), ("compiled", "compile: {backend: eager}\n")):
+        text = f"model: ./net.py:Net\ninput: {{shape: [5, 4]}}\n{more}"
+        (tmp_path / f"{name}.yaml").write_text(text)
+    report = gradscope.diff(tmp_path / "eager.yaml", tmp_path / "compiled.yaml")
+    (found,) = report.findings
+    assert (found.code, found.name, report.reference) == ("GD101", "second", "float64")
+    assert found.message.endswith("B is off by more than rounding")
+    second = next(row.activation for row in report.calls if row.name == "second")
+    assert second.reference_b == pytest.approx(1e-3, rel=1e-2)
+    assert second.reference_a < 1e-6
 
 
 def test_a_reference_says_which_is_nearer():
