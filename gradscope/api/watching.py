@@ -148,7 +148,7 @@ def watch(
         layers=tuple(layers),
         nan_detector=nan_detector if sentinel is None else sentinel,
         keep=keep,
-        trackers=TrackerSettings.of(to, keys, run_page),
+        trackers=TrackerSettings.of(to, keys, run_page, quiet=quiet),
         rules=RuleSettings.of(select=select, ignore=ignore, preset=preset),
     )
     session = Session.begun(_caller(), (), settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +17,7 @@ from gradscope.output_files import whole_folder
 from gradscope.runfile.folder import chosen_run, file_of
 from gradscope.runfile.metric_keys import MOST_KEYS, KeySelection
 from gradscope.runfile.reader import RunFile
-from gradscope.runfile.tracking import send
+from gradscope.runfile.tracking import KeepsFiles, attach, send
 from gradscope.training.tracker_thread import ROOM, check_packages
 from gradscope.typeset.numbers import plural
 
@@ -105,15 +104,12 @@ def _send(run: RunFile, name: str, export: ModuleType, place: str, keys: int) ->
     """
     from gradscope.api.showing import run_page
 
-    page = run_page(run)
     try:
         tracker = export.opened(place, run.run)
         sent = send(run, tracker, KeySelection(keys))
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "gradscope.html"
-            file.write_text(page, encoding="utf-8", errors="backslashreplace")
-            tracker.attach(file)
-            tracker.close()
+        if isinstance(tracker, KeepsFiles):
+            attach(tracker, run_page(run))
+        tracker.close()
     except GradscopeError:
         raise
     except Exception as error:  # whatever the tracker's package raises

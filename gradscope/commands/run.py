@@ -349,7 +349,7 @@ def run(
         capsules=tuple(capsule or ()),
         capsule_size=capsule_size,
         capsule_weights=capsule_weights,
-        trackers=TrackerSettings.of(to or (), keys, _page),
+        trackers=TrackerSettings.of(to or (), keys, _page, quiet=quiet),
         compiled=compiled,
         rules=rules.settings(None),
     )

@@ -7,10 +7,11 @@ in memory for it. ``gradscope export`` asks once, a run that goes on asks again 
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gradscope.records.training import TrainingFinding, TrainingStep
 from gradscope.runfile.exports.csv import model_names, parameter_series
@@ -61,11 +62,16 @@ class Tracker(Protocol):
             last: nothing comes after it, of the run or of the script.
         """
 
-    def attach(self, page: Path) -> None:
-        """Keep the run's page with it."""
-
     def close(self) -> None:
         """Send what waits."""
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """A tracker that keeps files with a run."""
+
+    def attach(self, page: Path) -> None:
+        """Keep the run's page with it."""
 
 
 #: Called by a tracker before the script's own run in it ends.
@@ -154,6 +160,10 @@ class Unsent:
         self._step, self._sampled = news.step, news.sampled
         self._alerted |= news.keys
 
+    def left(self, run: RunFile) -> int:
+        """Number of steps in the file that the tracker has not received."""
+        return len({one.step for one in run.steps(self._step + 1)})
+
     def _metrics(self, one: TrainingStep) -> Iterator[tuple[str, float]]:
         label = one.optimizer if len(self._optimizers) > 1 else ""
         rate = one.learning_rates[0] if one.learning_rates else None
@@ -200,3 +210,11 @@ def send(run: RunFile, tracker: Tracker, keys: KeySelection, *, norms: bool = Fa
     news = Unsent(keys, norms=norms).read(run, complete=True)
     tracker.send(news.rows, news.alerts, last=True)
     return len(news.rows)
+
+
+def attach(tracker: KeepsFiles, page: str) -> None:
+    """Keep the run's page, as HTML, with the run in a tracker."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "gradscope.html"
+        path.write_text(page, encoding="utf-8", errors="backslashreplace")
+        tracker.attach(path)

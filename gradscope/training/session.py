@@ -6,6 +6,7 @@ Imports no torch, for the script may want to set something before it imports it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import platform
@@ -44,7 +45,7 @@ from gradscope.training.findings import RunFindings
 from gradscope.training.limit import Limit
 from gradscope.training.processes import OtherProcesses
 from gradscope.training.sample_schedule import Schedule
-from gradscope.training.tracker_thread import PATIENCE, TrackerSettings, TrackerThread
+from gradscope.training.tracker_thread import TrackerSettings, TrackerThread
 from gradscope.training.unobserved import ONE_OF_SEVERAL, attached_late, why_no_step
 from gradscope.typeset.numbers import plural
 from gradscope.version import __version__
@@ -184,7 +185,7 @@ class Session:
                 path if self.run.world_size == 1 else path.parent,
                 self.settings.trackers,
                 self.settings.layers,
-                flush=writer.flush,
+                flush=functools.partial(self._write_all, writer),
                 report=self._tracker_failed,
             )
             for destination in self.settings.trackers.to
@@ -449,8 +450,7 @@ class Session:
             try:
                 self.judge_loop(observer.loop())
                 observer.stop()
-                if observer.metrics.unrecorded is not None:
-                    self.record(observer.metrics.unrecorded())
+                self._record_last(observer)
             except Exception as error:
                 self._failed(error)
             schedule = observer.schedule
@@ -474,15 +474,30 @@ class Session:
             self.failure = self.failure or self._writer.failure
         self.run = run
 
+    def _record_last(self, observer: Observer) -> None:
+        """Record the last step, if it was not."""
+        make = observer.metrics.unrecorded
+        if make is not None:
+            observer.metrics.unrecorded = None
+            self.record(make())
+
+    def _write_all(self, writer: RunWriter) -> None:
+        """Write the steps so far to the file, as where the script ends its run in a tracker."""
+        if self.observer is not None and not self._finished:
+            try:
+                self._record_last(self.observer)
+            except Exception as error:
+                self._failed(error)
+        writer.flush()
+
     def _end_trackers(self, writer: RunWriter, run: TrainingRun) -> TrainingRun:
         """Send the rest; the run with a notice for each tracker that has not all of it."""
         if not self._trackers:
             return run
         writer.flush()
-        until = time.monotonic() + PATIENCE
         for one in self._trackers:
             one.begin_end(run)
-        notices = [notice for one in self._trackers if (notice := one.end(until)) is not None]
+        notices = [notice for one in self._trackers if (notice := one.end()) is not None]
         self.unobserved += notices
         return replace(run, notices=(*run.notices, *notices))
 

@@ -7,10 +7,11 @@ the last round took of the processor.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
-import tempfile
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,11 +20,12 @@ from pathlib import Path
 from types import ModuleType
 
 from gradscope import plugins
-from gradscope.errors import OptionError, message_of
+from gradscope.errors import GradscopeError, OptionError, message_of, refuse_unknown
 from gradscope.records.training import TrainingRun
+from gradscope.runfile.exports import trackers
 from gradscope.runfile.metric_keys import MOST_KEYS, KeySelection
 from gradscope.runfile.reader import RunFile
-from gradscope.runfile.tracking import Tracker, Unsent
+from gradscope.runfile.tracking import KeepsFiles, Tracker, Unsent, attach
 from gradscope.runfile.writer import block_signals
 from gradscope.typeset.numbers import plural
 
@@ -32,6 +34,8 @@ ROOM = "gradscope.runfile.exports"
 _PAUSE, _LONGEST_PAUSE, _SHARE = 1.0, 64.0, 0.01
 #: For how many seconds the end of a script waits for all that was not sent yet.
 PATIENCE = 10.0
+#: Seconds between two looks at the files of other processes.
+_GLANCE = 0.1
 #: Second word of `export --to`.
 _PLACES = {"wandb": "PROJECT", "trackio": "PROJECT", "mlflow": "EXPERIMENT", "otlp": "HOST"}
 _PLACES |= {"tensorboard": "DIR"}
@@ -73,7 +77,13 @@ class Destination:
 
     @property
     def module(self) -> ModuleType:
-        """The tracker's file."""
+        """The tracker's file.
+
+        Raises:
+            OptionError: there is no such tracker.
+        """
+        if self.name not in plugins.names(ROOM):
+            refuse_unknown("tracker", self.name, trackers())
         module: ModuleType = plugins.load(ROOM, self.name)
         return module
 
@@ -95,14 +105,19 @@ def check_packages(name: str, module: ModuleType) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TrackerSettings:
-    """The options ``--to`` and ``--keys``, and what makes the page that is attached at the end."""
+    """The options ``--to`` and ``--keys``, what makes the page that is attached at the end, and
+    whether a wait at the end is not announced.
+    """
 
     to: tuple[Destination, ...] = ()
     keys: int = MOST_KEYS
     page: PageOf | None = None
+    quiet: bool = False
 
     @classmethod
-    def of(cls, to: Sequence[str] | str, keys: int, page: PageOf) -> TrackerSettings:
+    def of(
+        cls, to: Sequence[str] | str, keys: int, page: PageOf, *, quiet: bool
+    ) -> TrackerSettings:
         """Parse settings from words.
 
         Raises:
@@ -111,7 +126,7 @@ class TrackerSettings:
         if keys < 1:
             raise OptionError(f"`keys={keys}` is out of range", help="give 1 or more")
         words = (to,) if isinstance(to, str) else tuple(to)
-        return cls(tuple(dict.fromkeys(map(Destination.of, words))), keys, page)
+        return cls(tuple(dict.fromkeys(map(Destination.of, words))), keys, page, quiet)
 
 
 class TrackerThread:
@@ -122,7 +137,7 @@ class TrackerThread:
         path: the run's file, or its folder.
         settings: how many keys, and the page.
         layers: patterns of the layers that come first.
-        flush: has all that was recorded written to the file.
+        flush: has all steps so far written to the file.
         report: called once, with a sentence, if the tracker does not answer.
     """
 
@@ -138,6 +153,7 @@ class TrackerThread:
     ) -> None:
         self.destination, self._path = destination, path
         self._flush, self._report, self._page = flush, report, settings.page
+        self._quiet, self._process = settings.quiet, os.getpid()
         self._unsent = Unsent(KeySelection(settings.keys, layers))
         self._tracker: Tracker | None = None
         self._tries, self._next_try = 0, 1
@@ -146,6 +162,7 @@ class TrackerThread:
         self._reported = False
         self._run: TrainingRun | None = None  # as it ended
         self._ending, self._ended = threading.Event(), threading.Event()
+        self._until: float | None = None  # when the script's wait for it is over
 
     def join(self) -> bool:
         """Join the run that the script opened; whether there is nothing left to try.
@@ -173,21 +190,20 @@ class TrackerThread:
         if self._tracker is None and self._failure is None:
             self._join()
         self._run = run
-        self._ending.set()
+        self._end_soon()
 
-    def end(self, until: float) -> str | None:
-        """Wait until then for the rest; if that was not sent, a notice.
-
-        Args:
-            until: a monotonic time.
-        """
+    def end(self) -> str | None:
+        """Wait for the rest, at most ``PATIENCE`` seconds; if that was not sent, a notice."""
         name = self.destination.name
         if self._tracker is not None:
-            self._ended.wait(max(0.0, until - time.monotonic()))
-            if self._ended.is_set() and self._failure is None:
-                return None
+            self._wait()
         if self._tracker is None and self._failure is None:
             what = f"nothing was sent to {name}: {self.destination.module.WITHOUT}"
+        elif self._ended.is_set() and self._failure is None:
+            left = self._after_end()
+            if not left:
+                return None
+            what = f"{plural(left, 'step')} not sent to {name}: they came after its run's end"
         else:
             known = self._ended.is_set() and self._left  # of the last round
             rows = f"{plural(self._left, 'step')} not sent" if known else "not all was sent"
@@ -198,10 +214,39 @@ class TrackerThread:
 
     def _script_ends_run(self) -> None:
         """Send the rest before the script's own run in the tracker ends."""
-        if not self._ended.is_set():
+        if os.getpid() == self._process and not self._ended.is_set():  # not in a forked process
             self._flush()
-            self._ending.set()
-            self._ended.wait(PATIENCE)
+            self._end_soon()
+            self._wait()
+
+    def _end_soon(self) -> None:
+        if self._until is None:
+            self._until = time.monotonic() + PATIENCE
+        self._ending.set()
+
+    def _wait(self) -> None:
+        """Wait until the rest is sent; say so if that takes long and someone looks on."""
+        assert self._until is not None
+        if self._ended.wait(min(_PAUSE, self._left_time())):
+            return
+        if not self._quiet and self._left_time() > 0:
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                if sys.stderr.isatty():
+                    name, most = self.destination.name, f"{PATIENCE:g} s"
+                    print(f"gradscope: sending the rest to {name}, up to {most}", file=sys.stderr)
+        self._ended.wait(self._left_time())
+
+    def _left_time(self) -> float:
+        assert self._until is not None
+        return max(0.0, self._until - time.monotonic())
+
+    def _after_end(self) -> int:
+        """Number of steps after the script ended its own run in the tracker."""
+        try:
+            with _reading, RunFile.open(self._path) as run:
+                return self._unsent.left(run)
+        except GradscopeError:
+            return 0  # the notice on the file says it
 
     def _work(self) -> None:
         block_signals()
@@ -210,6 +255,8 @@ class TrackerThread:
             last = self._ending.wait(pause)
             began = time.thread_time()
             try:
+                if last and self._path.is_dir():
+                    self._await_processes()
                 self._round(last)
                 self._failure, failures = None, 0
             except Exception as error:
@@ -225,29 +272,35 @@ class TrackerThread:
         assert self._tracker is not None
         with _reading, RunFile.open(self._path) as run:
             news = self._unsent.read(run, complete=last)
-            page = self._page(run, self._run) if last and self._page is not None else None
+            keeps = isinstance(self._tracker, KeepsFiles)
+            page = self._page(run, self._run) if last and keeps and self._page else None
         self._left = len(news.rows)
         self._tracker.send(news.rows, news.alerts, last=last)
         self._unsent.sent(news)
         self._left = 0
-        if page is not None:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "gradscope.html"
-                path.write_text(page, encoding="utf-8", errors="backslashreplace")
-                self._tracker.attach(path)
-                self._tracker.close()
-        elif last:
+        if page is not None and isinstance(self._tracker, KeepsFiles):
+            attach(self._tracker, page)
+        if last:
             self._tracker.close()
+
+    def _await_processes(self) -> None:
+        """Wait until the other processes have written the last step, for half of the time."""
+        while self._left_time() > PATIENCE / 2:
+            with _reading, RunFile.open(self._path) as run:
+                step, sampled = run.written_by_all
+                if step >= run.last_step and sampled >= max(run.sampled, default=0):
+                    return
+            time.sleep(_GLANCE)
 
     def _fail(self, error: Exception) -> None:
         lines = message_of(error).strip().splitlines() or [""]
         reason = f"{type(error).__name__}: {lines[0]}".rstrip(": ")
         # An address can have a password in it.
         reason = re.sub(r"//[^/@\s]*@", "//", reason)[:_MOST_CHARACTERS]
-        self._failure = reason
+        self._failure = reason.rstrip(".")
         if not self._reported:
             self._reported = True
-            self._report(f"sending to {self.destination.name} failed: {reason}")
+            self._report(f"sending to {self.destination.name} failed: {self._failure}")
 
 
 class _ForkLock:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from collector import collecting
 from filelock import FileLock
 
 from gradscope import cli
@@ -17,7 +18,9 @@ from gradscope.api.reading import read_history
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainingFinding
 from gradscope.reporters.run.naming import qualified
+from gradscope.runfile.metric_keys import KeySelection
 from gradscope.runfile.reader import RunFile
+from gradscope.runfile.tracking import Unsent
 from training.ranks.launched import launched, side_by_side
 
 COMMAND = [sys.executable, "-m", "gradscope"]
@@ -172,6 +175,45 @@ def test_a_rank_that_is_not_to_record_runs_as_it_is(tmp_path: Path) -> None:
         )
         assert done.stdout == "['train.py', 'a']\n"
         assert sorted(file.name for file in (tmp_path / "run").glob("*")) == files
+
+
+def test_one_process_sends_the_numbers_of_all(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(AVERAGED)
+    run, start = tmp_path / "run", tmp_path / "began"
+    with collecting() as collector:
+        words = ("-m", "gradscope", "run", "--every", "1", "--to", collector.address, "-o", run)
+        done = side_by_side(start, 2, *words, tmp_path / "train.py")
+        assert done.returncode == 0, done.stderr
+        points = collector.points()
+    assert "not sent" not in done.stderr
+    with RunFile.open(run) as file:
+        rows = Unsent(KeySelection(200)).read(file, complete=True).rows
+        assert [one for one in file.events if one.kind == "not-sent"] == []
+    assert {row.step for row in rows} == set(range(1, 9))
+    assert {len(some) for some in points.values()} == {8}  # each step once
+    for key in points.keys() - {"gradscope/step"}:
+        sent = [value for _, value in sorted(points[key])]
+        assert sent == [row.values[key] for row in rows]
+    assert points.keys() - {"gradscope/step"} == {key for row in rows for key in row.values}
+
+
+#: The two processes differ in their losses, and the second one is the slower.
+AVERAGED = """
+import os, time, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+torch.manual_seed(dist.get_rank())
+for _ in range(8):
+    x = torch.randn(16, 4)
+    loss = (net(x) - x.sum(1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+time.sleep(dist.get_rank())
+"""
 
 
 @pytest.mark.parametrize("words", ["", "a", "0,", "-1", "0-3"])

@@ -16,9 +16,10 @@ from collector import Collector, collecting
 import gradscope
 from gradscope.errors import OptionError
 from gradscope.runfile import database
+from gradscope.runfile.exports.wandb import WandbRun
 from gradscope.runfile.metric_keys import KeySelection
 from gradscope.runfile.reader import RunFile
-from gradscope.runfile.tracking import Unsent
+from gradscope.runfile.tracking import MetricRow, Unsent
 from gradscope.training import tracker_thread
 from gradscope.training.tracker_thread import Destination
 from training.test_watch import net, train
@@ -30,14 +31,12 @@ STEPS = 12
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for a server that never answers."""
     monkeypatch.setattr(tracker_thread, "PATIENCE", 0.2)
-    monkeypatch.setattr("gradscope.training.session.PATIENCE", 0.2)
 
 
 @pytest.fixture
 def patient(impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are answered wait as long as it takes on a busy machine."""
     monkeypatch.setattr(tracker_thread, "PATIENCE", 60.0)
-    monkeypatch.setattr("gradscope.training.session.PATIENCE", 60.0)
 
 
 def observed(path: Path, *to: str, **options: Any) -> tuple[list[torch.Tensor], float, str]:
@@ -219,19 +218,71 @@ def test_what_failed_is_sent_later_and_the_event_has_no_password(pretended, tmp_
 def test_the_rest_is_sent_before_the_script_ends_its_own_run(pretended, tmp_path):
     pretended.opens = 1
     model = net()
-    with gradscope.watch(model, every=1, out=tmp_path / "run.db", to="kept", quiet=True):
+    with gradscope.watch(model, every=1, out=tmp_path / "run.db", to="kept", quiet=True) as run:
         train(model, STEPS)
         pretended.ending()
         assert pretended.tracker.rows == list(range(1, STEPS + 1))
         assert pretended.tracker.closed == 1
         train(model, 3)
     assert pretended.tracker.closed == 1
+    assert "3 steps not sent to kept: they came after its run's end. Later: " in repr(run)
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_last_step_is_sent_where_few_are_recorded(pretended, tmp_path):
+    pretended.opens = 1
+    model = net()
+    with gradscope.watch(model, budget=1e-9, out=tmp_path / "run.db", to="kept", quiet=True) as run:
+        train(model, 100)
+        pretended.ending()
+    assert 100 in pretended.tracker.rows
+    assert len(pretended.tracker.rows) < 100
+    assert "not sent" not in repr(run)
+
+
+def test_only_a_tracker_that_keeps_files_gets_a_page(tmp_path, monkeypatch):
+    monkeypatch.setattr("gradscope.api.watching.run_page", None)  # nobody calls it
+    with collecting() as collector:
+        observed(tmp_path / "run.db", collector.address)
+        assert collector.points()
+    assert events(tmp_path / "run.db") == []
+
+
+class Counting:
+    """A run of W&B: rows in the making are committed by its own or another's log."""
+
+    def __init__(self) -> None:
+        self.step, self.rows, self._making = 0, [], {}
+
+    def define_metric(self, *words: str, **options: Any) -> None: ...
+
+    def log(self, values: dict[str, Any], commit: bool = True) -> None:
+        self._making |= values
+        if commit:
+            self.rows.append(self._making)
+            self._making, self.step = {}, self.step + 1
+
+
+def test_wandb_gets_every_sampled_step_though_the_script_logs_rarely():
+    run = Counting()
+    tracker = WandbRun(run, own=False)
+    for step in range(1, 101):
+        tracker.send([MetricRow(step, 0.0, {"gradscope/loss": float(step)}, step % 10 == 0)], ())
+        if step % 20 == 0:
+            run.log({"own": step})
+    tracker.send((), (), last=True)
+    assert [row["own"] for row in run.rows[:5]] == [20, 40, 60, 80, 100]
+    assert all("own" not in row for row in run.rows[5:])
+    got = {row["gradscope/step"]: row["gradscope/loss"] for row in run.rows}
+    assert got.items() >= {step: float(step) for step in range(10, 101, 10)}.items()
+    assert len(got) == len([row for row in run.rows if "gradscope/step" in row])  # each once
 
 
 @pytest.mark.parametrize(
     ("word", "said"),
     [
         ("wand", "did you mean `wandb`"),
+        ("nothing", "unknown tracker `nothing` one of mlflow, otlp, tensorboard, trackio, wandb"),
         ("csv", "`--to csv` is a format of files"),
         ("otlp", "is not a host"),
         ("tensorboard://here", "`tensorboard` takes no address"),

@@ -9,5 +9,16 @@ An experiment tracker has ``opened(place, run)``, a new run in it for ``gradscop
 ``joined(place, ending)``: the run that the script itself has opened, None while there is none. That
 is called in the thread that trains, where ``import`` would cost time: it looks at what the script
 has imported. ``ending`` is to be called before the script's own run in the tracker ends. Both
-return a ``Tracker`` (``runfile/tracking.py``). ``WITHOUT`` says what the script did not open.
+return a ``Tracker`` (``runfile/tracking.py``); one that keeps files has ``attach``. ``WITHOUT``
+says what the script did not open.
 """
+
+from __future__ import annotations
+
+from gradscope import plugins
+
+
+def trackers() -> list[str]:
+    """Names of the experiment trackers, sorted."""
+    found = {name: plugins.load(__name__, name) for name in plugins.names(__name__)}
+    return [name for name, module in found.items() if hasattr(module, "joined")]

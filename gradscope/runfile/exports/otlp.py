@@ -11,7 +11,6 @@ import os
 import urllib.parse
 import urllib.request
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from gradscope.errors import OptionError
@@ -65,9 +64,6 @@ class Collector:
             scoped = [{"scope": self._scope, "logRecords": records}]
             logs = {"resource": self._resource, "scopeLogs": scoped}
             self._post("logs", {"resourceLogs": [logs]})
-
-    def attach(self, page: Path) -> None:
-        """Ignore the file: OpenTelemetry has none."""
 
     def close(self) -> None:
         """Close nothing: no row waits."""

@@ -37,9 +37,6 @@ class EventFile:
             self._writer.add_text(f"{PREFIX}/{one.title}", text, one.step, walltime=one.time)
         self._writer.flush()
 
-    def attach(self, page: Path) -> None:
-        """Ignore the page: TensorBoard shows none."""
-
     def close(self) -> None:
         """Close the file."""
         self._writer.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -20,8 +19,8 @@ WITHOUT = "the script opened no run (`wandb.init()`)"
 _LEVELS: Final = {"error": "ERROR", "warning": "WARN", "info": "INFO"}
 #: W&B's limit.
 _TITLE = 63
-#: Number of rows that wait for the script to log.
-_MOST_WAITING = 4096
+#: Number of rows that wait for the script to log; with 200 keys, some 20 MB.
+_MOST_WAITING = 1024
 
 
 class WandbRun:
@@ -29,8 +28,9 @@ class WandbRun:
 
     A run of W&B has one step counter, which each committed row raises. While the script trains, a
     row of ours is a part of the script's next row, and nothing is committed: its counter and its
-    rows are as they would be. Each of its rows can carry one of ours, the newest; older ones are
-    left out. Once the script logs no more, what waits is committed.
+    rows are as they would be. Each of its rows can carry one of ours: the newest sampled step, or
+    else the newest step. Other sampled steps wait, other steps are left out. Once the script logs
+    no more, the rows that wait are committed.
 
     Args:
         run: a ``wandb.Run``.
@@ -39,7 +39,8 @@ class WandbRun:
 
     def __init__(self, run: Any, *, own: bool) -> None:
         self._run, self._own = run, own
-        self._waiting: deque[MetricRow] = deque(maxlen=_MOST_WAITING)
+        self._sampled: deque[MetricRow] = deque(maxlen=_MOST_WAITING)
+        self._others: deque[MetricRow] = deque(maxlen=_MOST_WAITING)
         self._step: int | None = None  # that of the script's row that carries our last one
         run.define_metric(STEP, hidden=True)
         run.define_metric(f"{PREFIX}/*", step_metric=STEP)
@@ -51,15 +52,12 @@ class WandbRun:
         for one in alerts:
             title = one.title[:_TITLE]
             self._run.alert(title, one.text, _LEVELS[one.severity], wait_duration=0)
-        self._waiting += rows
+        for row in rows:
+            (self._sampled if row.sampled else self._others).append(row)
         if self._own or last:
             self._commit()
-        elif self._waiting and (self._step is None or self._run.step > self._step):
-            sampled = [row for row in self._waiting if row.sampled]
-            self._log(sampled[-1] if sampled else self._waiting[-1], commit=False)
-            self._waiting.clear()
-            # The script may have committed it by now, or a row before it.
-            self._step = self._run.step
+        elif self._step is None or self._run.step > self._step:
+            self._carry()
 
     def attach(self, page: Path) -> None:
         """Keep the page as an artifact."""
@@ -74,11 +72,24 @@ class WandbRun:
         if self._own:
             self._run.finish()
 
+    def _carry(self) -> None:
+        """Put one row into the script's next."""
+        newest = self._sampled or self._others
+        if newest:
+            self._log(newest.pop(), commit=False)
+            self._others.clear()
+            # The script may have committed it by now, or a row before it.
+            self._step = self._run.step
+
     def _commit(self) -> None:
-        if self._waiting and self._step is not None and self._run.step == self._step:
+        """Add the rows that wait, as rows of the run."""
+        rows = sorted((*self._sampled, *self._others), key=lambda row: row.step)
+        if rows and self._step is not None and self._run.step == self._step:
             self._run.log({}, commit=True)  # the row that carries our last one
-        while self._waiting:
-            self._log(self._waiting.popleft(), commit=True)
+        for row in rows:
+            self._log(row, commit=True)
+        self._sampled.clear()
+        self._others.clear()
 
     def _log(self, row: MetricRow, *, commit: bool) -> None:
         self._run.log({**row.values, STEP: row.step}, commit=commit)
@@ -91,16 +102,10 @@ def joined(place: str, ending: Ending) -> Tracker | None:
         return None
     from wandb.sdk.wandb_run import TeardownHook, TeardownStage
 
-    process = os.getpid()
-
-    def before_end() -> None:
-        if os.getpid() == process:
-            ending()
-
     # It is what W&B's own parts do: `finish()` and `with` come to it alike. At the end of the
     # interpreter W&B closes its connection; what is registered later is called before that.
-    run._teardown_hooks.append(TeardownHook(before_end, TeardownStage.EARLY))
-    atexit.register(before_end)
+    run._teardown_hooks.append(TeardownHook(ending, TeardownStage.EARLY))
+    atexit.register(ending)
     return WandbRun(run, own=False)
 
 
