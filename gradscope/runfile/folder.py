@@ -32,10 +32,14 @@ def is_run(path: Path) -> bool:
             return any(path.glob("*.db"))
         if is_stream(path):
             return False
-        with path.open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
+        return _begins_as_database(path)
     except (OSError, ValueError):  # no name that a file can have
         return False
+
+
+def _begins_as_database(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
@@ -101,16 +105,18 @@ def connect(path: Path) -> sqlite3.Connection:
     """
     try:
         check_readable(path)
-        with path.open("rb") as file:
-            head = file.read(len(_MAGIC))
     except OSError as error:
         raise ConfigError(f"cannot read `{path}`: {error.strerror or error}") from None
-    if not head:
-        raise ConfigError(f"`{path}` is empty: the run was killed at its start", help=RECORD)
-    if head != _MAGIC:
-        raise ConfigError(f"`{path}` is not a run: it is not a SQLite file", help=RECORD)
     with reading(path):
-        connection = _opened(path)
+        # Only SQLite opens the file: the end of any other look at it would take the locks of a
+        # writer in this process. https://www.sqlite.org/howtocorrupt.html section 2.2
+        try:
+            connection = _opened(path)
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB and not _begins_as_database(path):
+                fault = f"`{path}` is not a run: it is not a SQLite file"
+                raise ConfigError(fault, help=RECORD) from None
+            raise
         try:
             _check(connection, path)
         except BaseException:

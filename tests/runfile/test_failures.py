@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -226,3 +227,20 @@ def test_too_few_samples_to_keep_are_refused_before_the_script_runs(tmp_path, mo
     assert stop.value.code == 2
     assert "Invalid value for '--keep'" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the locks of this process are in /proc")
+def test_a_reader_in_the_process_leaves_the_writer_its_lock(tmp_path):
+    """POSIX: a process loses its locks of a file as soon as it closes the file anywhere."""
+    one = RunWriter(tmp_path / "run.db", RUN)
+    number = one.path.stat().st_ino
+
+    def locks() -> list[str]:
+        held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        return sorted(" ".join(one[1:]) for one in held if one[5].endswith(f":{number}"))
+
+    before = locks()
+    with RunFile.open(one.path) as run:
+        assert run.steps() == ()
+    assert locks() == before != []
+    one.close()
