@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import math
 import os
 import signal
@@ -112,7 +113,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     if "torch" not in sys.modules:
         return
     for room in ("gradscope.api.failing", "gradscope.diagrams.html"):
-        monkeypatch.setattr(f"{room}.PATIENCE", math.inf)
+        monkeypatch.setattr(importlib.import_module(room), "PATIENCE", math.inf)
 
 
 @pytest.fixture(autouse=True)

@@ -25,6 +25,13 @@ HEALTHY = {name: one for room in _ROOMS for name, one in room.HEALTHY.items()}
 CODES = [entry.rule.code for entry in entries() if entry.find_in_loop is not None]
 SETTINGS = RuleSettings.of(select=CODES)
 
+_first = {program.code: name for name, program in reversed(BROKEN.items())}
+#: The quick tests take a program of each rule.
+PROGRAMS = [
+    name if name in _first.values() else pytest.param(name, marks=pytest.mark.slow)
+    for name in BROKEN
+]
+
 
 def raised(error: BaseException) -> None:
     raise error
@@ -65,7 +72,7 @@ def findings(
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 @pytest.mark.filterwarnings("ignore:Using a target size")
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_broken_loop(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = BROKEN[name]
     causes = folded(findings(program.source(broken=True), tmp_path, monkeypatch))
@@ -80,12 +87,13 @@ def test_a_broken_loop(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert one.finding.location == f"train.py:{line}"
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_its_mended_twin(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings(BROKEN[name].source(broken=False), tmp_path, monkeypatch)
     assert [(one.finding.code, one.finding.message) for one in found] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
 def test_what_only_looks_like_a_mistake(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
