@@ -149,7 +149,10 @@ def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
     curves = {name: _curve(one, losses) for name, one in ran.items()}
     one_batch = ran.get("one-batch")
     floor = None if one_batch is None else _floor(one_batch.notes, curves["one-batch"])
-    return judge(Arms({name: c for name, c in curves.items() if c.losses}, floor))
+    with_loss = {name: curve for name, curve in curves.items() if curve.losses}
+    seen = {} if "mismatched" not in ran else ran["mismatched"].notes
+    repeats = seen.get("samples", 0) / max(1, seen.get("distinct", 0))
+    return judge(Arms(with_loss, floor, repeats))
 
 
 def _floor(notes: dict[str, Any], curve: Curve) -> float | None:

@@ -28,6 +28,8 @@ _HELPS = 0.03
 _SAME = 1e-3
 #: Multiple of the noise that a difference must exceed.
 _SIGMA = 3.0
+#: Number of times that a sample is used from which its target may be memorised.
+_MEMORISED = 2.0
 #: Fewest steps to judge.
 FEWEST = 20
 #: The part removed, and the cause if the script trains without it.
@@ -65,10 +67,12 @@ class Arms:
     Attributes:
         curves: by the arm's name; *as it is* is among them.
         floor: the lowest loss that the first batch can have; None: not known.
+        repeats: how many times the steps use a sample, on average.
     """
 
     curves: Mapping[str, Curve]
     floor: float | None = None
+    repeats: float = 1.0
 
     @property
     def plain(self) -> Curve:
@@ -216,7 +220,8 @@ def _of_data(arms: Arms) -> Judged | None:
     evidence = (*(_no_better(name, arms) for name in taken), _fell(arms, one))
     return Judged(
         *("targets-unrelated", "the targets do not belong to the inputs", evidence),
-        "print some inputs beside their targets, as the training step gets them",
+        "print some inputs beside their targets, as the training step gets them; "
+        f"if they belong together: `--steps {10 * len(arms.plain.losses)}`",
     )
 
 
@@ -226,13 +231,32 @@ def _nothing(arms: Arms) -> Judged:
     if "one-batch" in arms.curves:
         evidence.append(_fell(arms, "one-batch"))
     count = len(arms.plain.losses)
-    within = f"none of these within {plural(count, 'step')}"
+    told = [cause for cause, shown in _told(arms) if shown]
+    if arms.repeats >= _MEMORISED:
+        evidence.append(
+            f"the steps use each sample {arms.repeats:.0f} times: a model that memorises them "
+            "hides targets that do not belong to its inputs"
+        )
+    within = f"none of these within {plural(count, 'step')}: {', '.join(told)}"
     return Judged(
         None,
-        f"{within}: model or loss, input, targets, learning rate, regularisation, precision",
+        within if told else "undetermined: no arm to compare with has a loss",
         tuple(evidence),
         f"allow more: `--steps {10 * count}`" if arms.left(AS_IT_IS.name) > _LEFT else None,
     )
+
+
+def _told(arms: Arms) -> Iterator[tuple[str, bool]]:
+    """Yield each cause in words, and whether the arms that have a loss can show it."""
+    names = set(arms.curves)
+    one, taken = "one-batch" in names, bool({"no-input", "mismatched"} & names)
+    removed = {_REMOVED.get(name) for name in names}
+    yield "model or loss", one
+    yield "input", taken
+    yield "targets", one and taken and arms.repeats < _MEMORISED
+    yield "learning rate", any(BY_NAME[name].factor is not None for name in names)
+    yield "regularisation", "regularisation" in removed
+    yield "precision", "precision" in removed
 
 
 def _fell(arms: Arms, name: str) -> str:

@@ -258,6 +258,33 @@ def test_a_batch_of_one_cannot_be_shifted() -> None:
     assert (notes["calls"], notes["changed"]) == (3, 0)
 
 
+def test_samples_that_come_again_are_counted_once() -> None:
+    with arm("mismatched") as notes:
+        trained(lambda: ((X[i : i + 4], Y[i : i + 4]) for i in (0, 4, 0, 2)))
+    assert (notes["samples"], notes["distinct"]) == (16, 8)
+
+
+@pytest.mark.parametrize("name", ["one_batch", "no_input", "mismatched"])
+def test_a_call_that_returns_a_loss_has_its_targets_named_or_is_whole(name: str) -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, batch: Any, labels: Any = None) -> Any:
+            x, y = (batch, labels) if labels is not None else batch
+            return {"loss": F.cross_entropy(self.fc(x), y)}
+
+    with arm(name) as notes:
+        model = Whole()
+        torch.optim.SGD(model.parameters(), lr=0.0)
+        y = torch.tensor([0, 1, 1, 0])
+        model(X[:4], labels=y)
+        assert notes["whole"] == 0
+        model((X[:4], y))
+    assert (notes["calls"], notes["whole"]) == (2, 1)
+
+
 def test_evaluation_and_what_a_model_made_are_left_alone() -> None:
     with arm("no_input") as notes:
         model, other = Seen(), Seen()

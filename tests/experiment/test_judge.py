@@ -124,6 +124,26 @@ def test_a_loss_that_does_not_see_whose_target_is_whose_does_not_accuse_the_inpu
     assert judge(Arms(curves, None)).cause is None
 
 
+def test_only_causes_that_the_arms_can_show_are_ruled_out() -> None:
+    every = "model or loss, input, targets, learning rate, regularisation"
+    for left, words in {
+        (): every,
+        ("one-batch",): "input, learning rate, regularisation",
+        ("no-input", "mismatched", "no-dropout"): "model or loss, learning rate",
+    }.items():
+        curves = {name: curve for name, curve in HEALTHY.items() if name not in left}
+        assert judge(Arms(curves, 0.0)).message == f"none of these within 100 steps: {words}"
+    alone = judge(Arms({"as-it-is": HEALTHY["as-it-is"]}))
+    assert alone.message == "undetermined: no arm to compare with has a loss"
+
+
+def test_targets_that_may_be_memorised_are_not_ruled_out() -> None:
+    once, often = (judge(Arms(HEALTHY, 0.0, repeats)) for repeats in (1.5, 25.0))
+    assert "targets" in once.message
+    assert "targets" not in often.message
+    assert "each sample 25 times" in often.evidence[-1]
+
+
 def test_few_steps_say_nothing() -> None:
     curves = {name: Curve(curve.losses[:10]) for name, curve in HEALTHY.items()}
     found = judge(Arms(curves, 0.0))

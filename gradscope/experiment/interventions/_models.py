@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from gradscope.capture.calls import in_backward
 from gradscope.capture.hooks import hook_calls, hook_optimizers, watchable
 from gradscope.capture.replaced import replace
+from gradscope.leaks.meaning import LABELS, role_named
 from gradscope.nesting import find, replaced
 from gradscope.training.discovery import outermost_modules
 
@@ -51,25 +52,32 @@ def on_calls(patches: ExitStack, notes: dict[str, Any], change: Change) -> None:
     """Apply ``change`` to the inputs of each outermost call with gradients.
 
     Outermost is a call that no other call is inside of, whether of the model or of a part that the
-    script calls itself. ``notes`` counts them as "calls", and those that were changed.
+    script calls itself. ``notes`` counts them as "calls", and those that were changed; those that
+    return a loss are "whole" if no argument is named as labels: the targets, if there are any, are
+    among the inputs.
     """
-    depth = 0
-    notes.update(calls=0, changed=0)
+    depth, labelled = 0, False
+    notes.update(calls=0, changed=0, whole=0)
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        nonlocal depth
+        nonlocal depth, labelled
         depth += 1
         if depth > 1 or not torch.is_grad_enabled() or in_backward():
             return None
         notes["calls"] += 1
         with torch.no_grad():
+            given = given_tensors(module, args, kwargs)
+            labelled = any(role_named(name, tensor) == LABELS for name, tensor, _ in given)
             new = change(module, args, kwargs)
         notes["changed"] += new is not None
         return new
 
-    def after(*_: Any) -> None:
+    def after(_: nn.Module, __: Any, ___: Any, output: Any) -> None:
         nonlocal depth
         depth -= 1
+        if depth == 0 and not labelled:
+            tensors = [tensor for _, tensor in find(output, torch.Tensor)]
+            notes["whole"] += any(one.dim() == 0 and one.requires_grad for one in tensors)
 
     def step_begins(*_: Any) -> None:
         nonlocal depth

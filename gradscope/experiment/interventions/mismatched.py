@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import torch
 from torch import nn
 
 from gradscope.experiment.interventions._models import (
@@ -22,8 +24,11 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
     """Shift the inputs of the outermost calls along the batch, labels left out.
 
     By another number of samples each time: where targets follow a pattern, as 0, 1, 0, 1, a model
-    learns them from the inputs of any fixed neighbour.
+    learns them from the inputs of any fixed neighbour. ``notes`` counts the "samples" and how many
+    of them are "distinct".
     """
+    seen: set[int] = set()
+    notes.update(samples=0, distinct=0)
     shifts = random.Random(0)  # the script's own numbers are not touched
 
     def change(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -38,9 +43,19 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
         samples = inputs[0].tensor.shape[dim] if inputs else 0
         if samples < 2:
             return None
+        seen.update(_hashes(inputs[0].tensor.transpose(0, dim)))
+        notes["samples"] += samples
+        notes["distinct"] = len(seen)
         shift = shifts.randrange(1, samples)
         moved = (one for one in inputs if one.tensor.shape[dim] == samples)
         new = {one.place: one.tensor.roll(shift, dim) for one in moved}
         return with_tensors(args, kwargs, new)
 
     on_calls(patches, notes, change)
+
+
+def _hashes(batch: torch.Tensor) -> Iterator[int]:
+    """Yield a hash of each sample, the first dimension's entries."""
+    rows = batch.detach().cpu().resolve_conj().reshape(len(batch), -1).contiguous()
+    for row in rows.view(torch.uint8).numpy():
+        yield hash(row.tobytes())

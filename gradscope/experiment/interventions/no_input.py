@@ -19,13 +19,13 @@ from gradscope.leaks.meaning import role_named
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
     """Replace the inputs of the outermost calls. Labels, masks and lengths stay."""
-    kept: dict[tuple[int, str], torch.Tensor] = {}  # of the first call, by module and argument
+    kept: dict[tuple[int, int], torch.Tensor] = {}  # of the first call, by module and number
 
     def change(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         new = {}
-        for name, tensor, place in given_tensors(module, args, kwargs):
+        for number, (name, tensor, place) in enumerate(given_tensors(module, args, kwargs)):
             if is_data(tensor) and tensor.dtype != torch.bool and role_named(name, tensor) is None:
-                mean = kept.setdefault((id(module), name), _mean(tensor))
+                mean = kept.setdefault((id(module), number), _mean(tensor))
                 new[place] = _filled(tensor, mean)
         return with_tensors(args, kwargs, new)
 
