@@ -7,6 +7,7 @@ process of its own, if that is allowed.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from gradscope import plugins
 from gradscope.api.reading import load, read_history, report_of_step
 from gradscope.api.showing import rendered
-from gradscope.errors import ConfigError, OptionError
+from gradscope.errors import ConfigError, GradscopeError, OptionError
 from gradscope.records.history import RunHistory
 from gradscope.records.report import Report
 from gradscope.records.showing import Shown
@@ -56,9 +57,16 @@ class Tools:
 
         The other tools take the path, or the file's name without `.db`.
         """
-        found = []
+        found: list[dict[str, object]] = []
         for path in recorded(self._folder / FOLDER)[:_MOST]:
-            with RunFile.open(self._inside(str(path))) as run:
+            try:
+                opened = RunFile.open(self._inside(str(path)))
+            except GradscopeError as error:  # damaged, or a link that leads out: the others count
+                name = str(path.relative_to(self._folder))
+                message = error.problems[0].message.replace(f"{self._folder}{os.sep}", "")
+                found.append({"path": name, "error": message})
+                continue
+            with opened as run:
                 head = run.run
                 counts = {
                     "path": str(path.relative_to(self._folder)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,14 +59,14 @@ def server(folder: Path, *, allow_run: bool, max_tokens: int) -> Any:
     )
     reading = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     for tool in (tools.runs, tools.show, tools.why, tools.diff, tools.rules):
-        made.tool(annotations=reading)(_answering(tool))
+        made.tool(annotations=reading)(_answering(tool, folder))
     if allow_run:
         running = ToolAnnotations(read_only_hint=False, open_world_hint=False)
-        made.tool(annotations=running)(_answering(tools.inspect))
+        made.tool(annotations=running)(_answering(tools.inspect, folder))
     return made
 
 
-def _answering(tool: Callable[..., str]) -> Callable[..., str]:
+def _answering(tool: Callable[..., str], folder: Path) -> Callable[..., str]:
     """The tool, whose errors are answers and not crashes."""
     from mcp.server.mcpserver.exceptions import ToolError
 
@@ -73,8 +74,14 @@ def _answering(tool: Callable[..., str]) -> Callable[..., str]:
     def answer(*words: Any, **named: Any) -> str:
         try:
             return tool(*words, **named)
-        except GradscopeError as error:
-            problems = [". ".join(filter(None, (p.message, p.help))) for p in error.problems]
-            raise ToolError("\n".join(problems) or message_of(error)) from None
+        except (GradscopeError, OSError) as error:
+            problems = (
+                [". ".join(filter(None, (p.message, p.help))) for p in error.problems]
+                if isinstance(error, GradscopeError)
+                else [f"cannot read: {error.strerror or error}"]
+            )
+            # Names as the client writes them.
+            text = "\n".join(problems).replace(f"{folder.resolve()}{os.sep}", "")
+            raise ToolError(text or message_of(error)) from None
 
     return answer

@@ -18,12 +18,18 @@ _SEVERITIES: Final = {"error": 0, "warning": 1, "info": 2}
 #: What a reader needs least, the first one first.
 _DISPENSABLE: Final = (
     *("config", "versions", "ranks", "modules", "judged", "not_judged", "values", "history"),
-    *("events", "norms", "calls", "step_metrics", "parameters", "models"),
+    *("events", "norms", "links", "chains", "activity", "attention", "experts", "residual"),
+    *("calls", "step_metrics", "parameters", "models"),
 )
 #: How many rows of a table stay, and how many steps of a series.
 _LENGTHS: Final = (256, 64, 16, 4, 1)
 _LONGEST_TEXT: Final = 400
+#: What stays of the worst finding or answer where nothing else fits, and how much of a text.
+_BRIEF: Final = ("code", "name", "severity", "state", "cause", "message", "advice", "location")
+_SHORTEST_TEXT: Final = 100
 _LEFT_OUT: Final = "left_out"
+#: Lists that the reader came for.
+_FOUND: Final = ("findings", "answers")
 
 
 def shortened(text: str, tokens: int) -> str:
@@ -58,6 +64,8 @@ def _worst_first(data: Any) -> Any:
     named = [one.get("name") for one in _entries(data, "findings") + _entries(data, "answers")]
     ordered = {}
     for key, value in data.items():
+        if key == "models" and isinstance(value, list):  # of a check, each with its findings
+            value = [_worst_first(one) for one in value]
         if isinstance(value, list) and value and isinstance(value[0], dict):
             value = sorted(value, key=lambda one: _badness(one, named))  # stable
         ordered[key] = value
@@ -70,7 +78,8 @@ def _entries(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _badness(one: dict[str, Any], named: list[Any]) -> tuple[int, int]:
-    severity = _SEVERITIES.get(str(one.get("severity")), len(_SEVERITIES))
+    severities = [str(found.get("severity")) for found in (one, *_entries(one, "findings"))]
+    severity = min(_SEVERITIES.get(word, len(_SEVERITIES)) for word in severities)
     name = str(one.get("name", ""))
     known = name in named or name.rpartition(".")[0] in named
     return severity, 0 if known else 1
@@ -81,14 +90,45 @@ def _shorter(data: Any) -> Iterator[Any]:
     for length in _LENGTHS:
         yield (data := _cut(data, length))
     for key in _DISPENSABLE:
-        if isinstance(data, dict) and key in data:
+        if isinstance(data, dict) and key in data and not _found_in(data.get(key)):
             left = {name: value for name, value in data.items() if name != key}
-            lost = {**data.get(_LEFT_OUT, {}), key: "all"}
-            yield (data := {**left, _LEFT_OUT: lost})
+            before = data.get(_LEFT_OUT, {})
+            lost = {name: n for name, n in before.items() if not name.startswith(f"{key}.")}
+            yield (data := {**left, _LEFT_OUT: {**lost, key: "all"}})
     yield (data := _cut(data, 1, texts=True))
     if isinstance(data, dict):
-        first = {key: data[key][:1] for key in ("findings", "answers") if data.get(key)}
-        yield {"status": data.get("status"), **first, _LEFT_OUT: "everything else"}
+        status = {"status": data.get("status")}
+        first = {key: found for key in _FOUND if (found := _worst(data, key))}
+        yield {**status, **first, _LEFT_OUT: "everything else"}
+        yield {
+            **status,
+            **{key: [_brief(one) for one in found] for key, found in [*first.items()][:1]},
+            _LEFT_OUT: "everything else",
+        }
+
+
+def _found_in(value: Any) -> bool:
+    """True for models of which one has findings."""
+    rows = value if isinstance(value, list) else []
+    return any(isinstance(one, dict) and _entries(one, "findings") for one in rows)
+
+
+def _worst(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """The first finding or answer, if there is one: of a check, of the worst model."""
+    models = _entries(data, "models")
+    return (_entries(data, key) or [one for model in models for one in _entries(model, key)])[:1]
+
+
+def _brief(one: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: one[key] for key in _BRIEF if one.get(key) is not None}
+    return {key: _shown(value, _SHORTEST_TEXT) for key, value in kept.items()}
+
+
+def _shown(value: Any, longest: int) -> Any:
+    """A text at most so long; anything else as it is."""
+    if isinstance(value, str) and len(value) > longest:
+        return f"{value[:longest]}…"
+    return value
 
 
 def _cut(data: Any, length: int, *, texts: bool = False) -> Any:
@@ -112,15 +152,13 @@ def _cut_inside(data: Any, length: int, place: str, lost: dict[str, int], texts:
         }
     if isinstance(data, list):
         # Findings and answers are what the reader came for.
-        most = 4 * length if place in ("findings", "answers") else length
+        most = 4 * length if place in _FOUND else length
         if len(data) > most:
             rows = bool(data) and isinstance(data[0], dict)
             lost[place] = max(lost.get(place, 0), len(data) - most)
             data = data[:most] if rows else _spaced(data, most)
         return [_cut_inside(one, length, place, lost, texts) for one in data]
-    if texts and isinstance(data, str) and len(data) > _LONGEST_TEXT:
-        return f"{data[:_LONGEST_TEXT]}…"
-    return data
+    return _shown(data, _LONGEST_TEXT) if texts else data
 
 
 def _spaced(series: list[Any], most: int) -> list[Any]:

@@ -1,7 +1,7 @@
 """Sends a run to an experiment tracker while it goes on: a thread for each ``--to``.
 
 The thread reads the run's file and sends what is new, so that the script waits for nothing and a
-tracker that does not answer costs no step. It reads again only after a hundred times the time that
+tracker that does not answer costs no step. It reads again only after 200 times the time that
 the last round took of the processor.
 """
 
@@ -31,7 +31,7 @@ from gradscope.typeset.numbers import plural
 
 ROOM = "gradscope.runfile.exports"
 #: Seconds between two rounds, the same after failures, and how many rounds that a share of time is.
-_PAUSE, _LONGEST_PAUSE, _SHARE = 1.0, 64.0, 0.01
+_PAUSE, _LONGEST_PAUSE, _SHARE = 1.0, 64.0, 0.005
 #: For how many seconds the end of a script waits for all that was not sent yet.
 PATIENCE = 10.0
 #: Seconds between two looks at the files of other processes.

@@ -57,6 +57,17 @@ def test_each_answer_is_what_the_commands_show(folder):
     assert len(Tools(folder, tokens=300).rules()) <= 900
 
 
+def test_a_link_out_or_a_damaged_run_hides_no_other(folder):
+    runs = folder / "gradscope-runs"
+    (runs / "link.db").symlink_to(folder.parent / "outside.db")
+    (runs / "bad.db").write_text("not a database, but some text that is long enough")
+    listed = {one["path"]: one for one in json.loads(Tools(folder).runs())["runs"]}
+    assert listed["gradscope-runs/one.db"]["steps"] == 40
+    assert "outside of the working directory" in listed["gradscope-runs/link.db"]["error"]
+    assert "is not a run" in listed["gradscope-runs/bad.db"]["error"]
+    assert str(folder.parent) not in json.dumps(listed)
+
+
 SQL = "x'; DROP TABLE run; --"
 HOSTILE = {
     "an absolute path": ("show", {"path": "/etc/passwd"}, "outside of the working directory"),
@@ -123,6 +134,16 @@ def test_a_client_gets_answers_and_errors(folder):
     assert [wrong for wrong, _ in found] == [False, False, True, *[True] * (len(refused) + 2)]
     assert all(len(text) <= 1500 for wrong, text in found if not wrong)
     assert "inspect" in found[2][1]
+    assert not any(str(folder) in text for _, text in found)
+
+
+@needs_mcp
+def test_an_answer_names_no_place_of_the_machine(folder):
+    (folder / "loop.db").symlink_to(folder / "loop.db")
+    asked = [("show", {"path": "."}), ("show", {"path": "~/x"}), ("show", {"path": "link"})]
+    _, found = calls(command.server(folder, allow_run=False, max_tokens=500), asked)
+    assert all(wrong and str(folder) not in text for wrong, text in found), found
+    assert "cannot read: Too many levels of symbolic links" in found[0][1]
 
 
 @needs_mcp

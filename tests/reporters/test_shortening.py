@@ -70,3 +70,27 @@ def test_a_single_text_that_is_too_long_is_no_reason_to_fail():
     data = json.loads(shortened(text, LEAST_TOKENS))
     assert data["status"] == "ok"
     assert len(shortened(json.dumps("x" * 10**6), LEAST_TOKENS)) <= 3 * LEAST_TOKENS
+
+
+def test_of_a_check_the_worst_model_stays_with_its_worst_finding():
+    filler = [{"name": f"layer{n}", "text": "x" * 50} for n in range(100)]
+    info = {"code": "GS501", "severity": "info", "message": "small"}
+    error = {"code": "GS301", "severity": "error", "message": "NaN " * 200}
+    models = [
+        {"name": "good", "findings": [], "calls": filler},
+        {"name": "bad", "findings": [info, error], "calls": filler},
+    ]
+    text = json.dumps({"status": "findings", "rules": filler, "models": models})
+    for tokens in (LEAST_TOKENS, 500, 2000):
+        short = shortened(text, tokens)
+        assert len(short) <= 3 * tokens
+        data = json.loads(short)
+        found = data.get("findings") or data["models"][0]["findings"]
+        assert found[0]["code"] == "GS301"
+
+
+def test_the_worst_finding_stays_in_brief_where_nothing_else_fits():
+    finding = {"code": "GS101", "severity": "error", "advice": "x" * 2000, "more": ["y" * 390] * 5}
+    data = json.loads(shortened(json.dumps({"findings": [finding]}), LEAST_TOKENS))
+    assert data["findings"][0]["code"] == "GS101"
+    assert len(data["findings"][0]["advice"]) == 101
