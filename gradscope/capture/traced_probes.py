@@ -32,7 +32,12 @@ _OPERATORS: Any = torch.library.Library
 _LIBRARY = _OPERATORS("gradscope", "FRAGMENT")
 # `order` is written to on paper alone. It keeps the node in the graph, and all nodes in a row: one
 # tensor for forward and one for backward, which are two graphs.
-_LIBRARY.define("observe(Tensor x, Tensor probe, Tensor(a!) order, str path, int kind) -> ()")
+# A CUDA graph would replay kernels without a call of it: the tag keeps it out of these.
+_UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)  # from torch 2.8
+_LIBRARY.define(
+    "observe(Tensor x, Tensor probe, Tensor(a!) order, str path, int kind) -> ()",
+    tags=() if _UNSAFE is None else (_UNSAFE,),
+)
 
 
 @dataclass(eq=False)
@@ -56,16 +61,17 @@ class Probe:
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook."""
         if _is_observed():
-            for number, value in enumerate(args):
-                _look(self, value, str(number))
-            for name, value in kwargs.items():
-                _look(self, value, name)
+            look = _look_at_all if torch.compiler.is_compiling() else _untraced()[0]
+            look(self, args, kwargs)
 
     def after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Any:
         """Forward hook. The output goes on in containers of the same kind."""
-        return _observed(self, output, "") if _is_observed() else None
+        if not _is_observed():
+            return None
+        observed = _observed if torch.compiler.is_compiling() else _untraced()[1]
+        return observed(self, output, "")
 
     def remove(self) -> None:
         """Take the hooks away."""
@@ -101,16 +107,24 @@ def add_probe(module: nn.Module, see: Callable[[Probe, Tensor, str, int], None])
 
 
 @functools.cache
+def _untraced() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """What the hooks do outside a graph: also where the compiler waits for the next frame, as it
+    does in the hooks of the module that it compiles."""
+    return _COMPILER.disable(_look_at_all), _COMPILER.disable(_observed)
+
+
+@functools.cache
 def _run_as_written() -> None:
     """Run these functions eagerly outside a graph, without a graph of their own; a graph may inline
     them.
     """
     written = [Probe.before, Probe.after, TracedHook.__call__, _observe, _traced, _tap]
     written += [_WithGradient.forward, _WithGradient.backward, _is_observed, _graph, _look]
-    codes = [function.__code__ for function in (*written, _observed)]
+    codes = [function.__code__ for function in (*written, _look_at_all, _observed)]
     for code in codes:
         codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
         _skip_frames(code)
+    _untraced()
 
 
 def _skip_frames(code: CodeType) -> None:
@@ -198,6 +212,14 @@ def _is_observed() -> bool:
 
 def _graph() -> int:
     return COMPILED if torch.compiler.is_compiling() else 0
+
+
+def _look_at_all(probe: Probe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Pass a call's arguments to the operator."""
+    for number, value in enumerate(args):
+        _look(probe, value, str(number))
+    for name, value in kwargs.items():
+        _look(probe, value, name)
 
 
 def _look(probe: Probe, value: Any, path: str) -> None:

@@ -51,6 +51,7 @@ EXAMPLES = (
         "gradscope diff model.yaml -- dtype=bfloat16 --reference float64",
         "Which one is more accurate?",
     ),
+    ("gradscope diff model.yaml -- compile=true", "The same model under `torch.compile`."),
     (
         "gradscope diff model.yaml port.yaml --top 10",
         "A port, and the ten rows with the largest errors.",

@@ -223,8 +223,9 @@ def build_model(
         what = f"`{type(model).__name__}.train` failed"
         raise targets.own.failure(error, what, place("mode") or place("model")) from error
     if config.compile is not None and device.type != "meta":
-        compiled = torch.compile(model, **config.compile.model_dump())  # not before its first call
-        notices += unwrapped(compiled)[1]
+        made: Any = torch.compile(model, **config.compile.model_dump())  # not before its first call
+        compiled = made
+        notices += unwrapped(made)[1]
     return BuiltModel(model, kind, weights, notices, device, dtype, targets, compiled)
 
 

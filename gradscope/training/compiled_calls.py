@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -34,6 +35,7 @@ class CompiledCalls:
 
     Attributes:
         shift: by how much the probes move the loss of step 1.
+        compiled_backward: a backward ran under compiled autograd, where no calls are seen.
 
     Args:
         layers: patterns of the modules to probe.
@@ -50,6 +52,7 @@ class CompiledCalls:
     ) -> None:
         self._layers, self._checked = layers, checked
         self.shift = ProbeShift(checked=checked)
+        self.compiled_backward = False
         self._see = guard(self._saw)
         self._probes: dict[nn.Module, Probe] = {}
         self._events: list[Event] = []
@@ -69,6 +72,21 @@ class CompiledCalls:
                 if module in takes and module not in self._probes:
                     self._probes[module] = add_probe(module, self._see)
         self._listen()
+
+    def backward_begins(self) -> None:
+        """A backward begins."""
+        module = sys.modules.get("torch._dynamo.compiled_autograd")
+        if getattr(module, "compiled_autograd_enabled", False):
+            self.compiled_backward = True
+
+    def lines(self) -> list[str]:
+        """What the user is to know at the end."""
+        lines = [self.shift.line()]
+        if self.compiled_backward:
+            lines.append(
+                "--compiled: the script uses compiled autograd: calls are not recorded under it"
+            )
+        return lines
 
     def sample_begins(self) -> None:
         """Measure every tensor from now on."""

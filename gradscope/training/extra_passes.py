@@ -32,12 +32,14 @@ def notices(module: nn.Module) -> str:
         name = type(one).__name__
         if isinstance(one, torch.jit.ScriptModule):
             return f"`{name}` is scripted"
+        hooks += (*one._forward_hooks.values(), *one._forward_pre_hooks.values())
+        if name == "OptimizedModule":  # its forward is the compiler's
+            continue
         replacement = one.__dict__.get("forward")
         if replacement is not None and getattr(replacement, "__self__", None) is not one:
             return f"the `forward` of `{name}` was replaced"
         if isinstance(replacement, MethodType) and replacement.__func__.__closure__:
             return f"the `forward` of `{name}` was replaced"
-        hooks += (*one._forward_hooks.values(), *one._forward_pre_hooks.values())
     if any(not (isinstance(hook, OwnHook) or _is_torchs(hook)) for hook in hooks):
         return "the script has forward hooks on the model, which would see the extra passes"
     return ""

@@ -30,6 +30,7 @@ class Guard:
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self.observing = False
         self.seconds = 0.0
+        self._untraced: Callable[[Any], Any] | None = None
         self.around: Callable[[], AbstractContextManager[None]] | None = None
         self._failed = failed
         self.inside = False
@@ -58,6 +59,18 @@ class Guard:
         """
         return self._guarded(function, anywhere=False, trains=trains, elsewhere=elsewhere)
 
+    def keep_untraced(self) -> None:
+        """Have the compiler leave out our functions from now on, and all that they call.
+
+        Otherwise it compiles them where a compiled function calls them, as a compiled step does.
+        """
+        if self._untraced is None:
+            from torch._dynamo import trace_rules
+            from torch._dynamo.eval_frame import set_eval_frame
+
+            trace_rules.add(__package__)
+            self._untraced = set_eval_frame
+
     def _guarded(
         self,
         function: Callable[..., Any],
@@ -75,6 +88,8 @@ class Guard:
                 return None
             began = perf_counter()
             self.inside = True
+            untraced = self._untraced
+            frames = None if untraced is None else untraced(None)
             try:
                 if self.around is None:
                     return function(*args)
@@ -87,6 +102,8 @@ class Guard:
                 return None
             finally:
                 self.inside = False
+                if untraced is not None:
+                    untraced(frames)
                 self.seconds += perf_counter() - began
 
         return guarded

@@ -85,7 +85,10 @@ class ModelCalls:
         if self._stacks.kept:
             self._stacks.end()
         wanted = self._loop.wants_stacks or self._sampling.wants_lines
-        if self._tracer.needs_stacks or (wanted and sampled and not in_backward()):
+        # With stacks Python runs inside a compiled call, which `fullgraph=True` forbids.
+        if not model.compiled and (
+            self._tracer.needs_stacks or (wanted and sampled and not in_backward())
+        ):
             self._stacks.begin()
         if self._nan_detector is not None:
             module = model.module_ref()

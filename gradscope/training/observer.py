@@ -286,9 +286,9 @@ class Observer:
         """The result of ``--leaks`` in one line; None without the option."""
         return None if self._parts.leaks is None else self._parts.leaks.line()
 
-    def probe_shift(self) -> str | None:
-        """By how much the probes moved the loss, in one line; None without ``--compiled``."""
-        return None if self._parts.compiled is None else self._parts.compiled.shift.line()
+    def compiled_lines(self) -> list[str]:
+        """The lines on compiled models at the end; none without ``--compiled``."""
+        return [] if self._parts.compiled is None else self._parts.compiled.lines()
 
     @property
     def cut(self) -> bool:
@@ -372,6 +372,7 @@ class Observer:
         self._loop.unscaled(optimizer)
 
     def _compiled(self, what: object) -> None:
+        self._guard.keep_untraced()
         # `module.compile()` compiles a method of it.
         if not isinstance(getattr(what, "__self__", what), nn.Module):
             self.models.traced = True

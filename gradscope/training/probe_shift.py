@@ -125,7 +125,7 @@ def _refusal(
     if current.nonfinite is not None:
         return "step 1 has a NaN or Inf"
     if not calls:
-        return "the model is compiled in place, or a compiled function calls it"
+        return "the model is compiled in place, or a function is compiled"
     if not all(call.repeatable for call in calls):
         return "the model waits for other processes"
     return next(filter(None, map(notices, (model.module for model in models))), "")

@@ -442,8 +442,8 @@ class Session:
             self.unobserved.append(ONE_OF_SEVERAL)
         if observer is not None and (leaks := observer.leaks()) is not None:
             self.unobserved.append(leaks)
-        if observer is not None and (shift := observer.probe_shift()) is not None:
-            self.unobserved.append(shift)
+        if observer is not None:
+            self.unobserved += observer.compiled_lines()
         notices = tuple(self.unobserved)
         run = replace(run, ended=time.time(), exit=exit, notices=notices)
         if observer is not None:

@@ -163,6 +163,8 @@ class Steps:
         current.add_loss(loss, scale, anew=current.backwards > 0 and not self._any_gradient())
         sample = 0 if sampler is None else parts.sampling.number
         parts.loop.backward_begins(begun, loss, scale=scale, sample=sample)
+        if parts.compiled is not None:
+            parts.compiled.backward_begins()
         if not self.number and is_fixed(parts.loop.backwards):
             self._judge_so_far(parts.loop.backwards)
         if nan_detector is not None and roots:

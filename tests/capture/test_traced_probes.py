@@ -177,6 +177,28 @@ def test_equal_blocks_share_their_code() -> None:
     assert {"blocks.0.inner", "blocks.1.inner", "head"} <= {*names}
 
 
+@pytest.mark.gpu
+def test_cuda_graphs_call_the_probes_in_each_replay() -> None:
+    net = model().cuda()
+    x = X.detach().cuda()
+    observed = Observed(net)
+    run = torch.compile(net, mode="reduce-overhead")
+    listen(observed, on=True)
+    for number in range(5):
+        torch.compiler.cudagraph_mark_step_begin()
+        run(x + number).first.square().sum().backward()
+    listen(observed, on=False)
+    heads = [call for call in observed.calls() if call.name == "head"]
+    assert len(heads) == 5
+    with torch.no_grad():
+        for number, call in enumerate(heads):
+            expected = net(x + number).first
+            assert call.outputs[0].activation.norm == pytest.approx(expected.norm().item())
+            gradient = call.outputs[0].gradient
+            assert gradient is not None
+            assert gradient.norm == pytest.approx(2 * expected.norm().item())
+
+
 def test_what_is_no_training_has_no_probe() -> None:
     net = model()
     observed = Observed(net)

@@ -58,7 +58,7 @@ def raised(error: BaseException) -> None:
     raise error
 
 
-def probed(**how: Any) -> tuple[list[float], torch.Tensor, str | None, list[TrainingEvent]]:
+def probed(**how: Any) -> tuple[list[float], torch.Tensor, str, list[TrainingEvent]]:
     """The same under observation, with the line at its end and the events."""
     events: list[TrainingEvent] = []
 
@@ -74,7 +74,8 @@ def probed(**how: Any) -> tuple[list[float], torch.Tensor, str | None, list[Trai
     finally:
         observer.stop()
         torch._dynamo.reset()
-    return losses, state, observer.probe_shift(), events
+    (line,) = observer.compiled_lines()
+    return losses, state, line, events
 
 
 def test_it_is_the_difference_of_two_runs() -> None:
@@ -99,7 +100,7 @@ def test_the_extra_forward_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> N
     assert line == "--compiled: how far the probes moved the loss is unknown: not today"
     monkeypatch.undo()
     again, left, line, _ = probed()
-    assert line is not None and "moved the loss of step 1 by" in line
+    assert "moved the loss of step 1 by" in line
     assert (again, left.tolist()) == (losses, state.tolist())
 
 
@@ -109,7 +110,6 @@ def test_where_it_is_unknown_the_line_says_why(why: str, monkeypatch: pytest.Mon
         monkeypatch.setattr(config, "error_on_recompile", True)
     losses, _, line, _ = probed(in_place=why == "in place")
     assert len(losses) == 3
-    assert line is not None
     expected = "compiled in place" if why == "in place" else "raised `RecompileError"
     assert line.startswith("--compiled: how far the probes moved the loss is unknown")
     assert expected in line

@@ -11,6 +11,7 @@ import pickle
 import signal
 import threading
 import weakref
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -321,6 +322,39 @@ def test_of_a_compiled_model_no_calls_are_recorded(what, tmp_path):
     assert "GS401" in history.judgement.judged
     lacking = {one.code: one.unit for one in history.judgement.not_judged}
     assert lacking["GS101"] == lacking["GS505"] == "calls"
+
+
+@pytest.mark.slow
+def test_a_compiled_step_has_no_part_of_the_observer(tmp_path):
+    """Neither a graph of its own nor other numbers."""
+
+    def train(*, watched: bool) -> tuple[list[torch.Tensor], int]:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        graphs = []
+
+        def backend(graph: torch.fx.GraphModule, inputs: object) -> object:
+            graphs.append(graph)
+            return graph
+
+        model = net()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        run = gradscope.watch(model, optimizer, every=1, out=tmp_path / "run.db")
+        with run if watched else nullcontext():
+            step = torch.compile(optimizer.step, backend=backend)
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.randn(16, 4)).square().mean().backward()
+                step()
+        torch._dynamo.reset()
+        return [p.detach().clone() for p in model.parameters()], len(graphs)
+
+    weights, graphs = train(watched=False)
+    under, same = train(watched=True)
+    assert same == graphs
+    assert all(map(torch.equal, under, weights))
+    with RunFile.open(tmp_path / "run.db") as file:
+        assert file.run.steps == 3
 
 
 def test_two_optimizers_take_turns(tmp_path):

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 parser = argparse.ArgumentParser()
 parser.add_argument("--backend", default="aot_eager")
 parser.add_argument("--in-place", action="store_true", help="model.compile() instead of torch.compile(model)")
+parser.add_argument("--fullgraph", action="store_true")
 parser.add_argument("--steps", type=int, default=10)
 args = parser.parse_args()
 
@@ -45,7 +46,7 @@ if args.in_place:
     raw_model.compile(backend=args.backend)
     model = raw_model
 else:
-    model = torch.compile(raw_model, backend=args.backend)
+    model = torch.compile(raw_model, backend=args.backend, fullgraph=args.fullgraph)
 optimizer = torch.optim.AdamW(raw_model.parameters(), lr=1e-2, fused=True)
 
 data = torch.randint(40, (64, 17))
