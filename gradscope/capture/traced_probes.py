@@ -33,10 +33,9 @@ _LIBRARY = _OPERATORS("gradscope", "FRAGMENT")
 # `order` is written to on paper alone. It keeps the node in the graph, and all nodes in a row: one
 # tensor for forward and one for backward, which are two graphs.
 # A CUDA graph would replay kernels without a call of it: the tag keeps it out of these.
-_UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)  # from torch 2.8
 _LIBRARY.define(
     "observe(Tensor x, Tensor probe, Tensor(a!) order, str path, int kind) -> ()",
-    tags=() if _UNSAFE is None else (_UNSAFE,),
+    tags=(torch.Tag.cudagraph_unsafe,),
 )
 
 

@@ -105,10 +105,9 @@ def test_the_extra_forward_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("why", ["in place", "no second compilation"])
-def test_where_it_is_unknown_the_line_says_why(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if why == "no second compilation":
-        monkeypatch.setattr(config, "error_on_recompile", True)
-    losses, _, line, _ = probed(in_place=why == "in place")
+def test_where_it_is_unknown_the_line_says_why(why: str) -> None:
+    with config.patch(error_on_recompile=why == "no second compilation"):
+        losses, _, line, _ = probed(in_place=why == "in place")
     assert len(losses) == 3
     expected = "compiled in place" if why == "in place" else "raised `RecompileError"
     assert line.startswith("--compiled: how far the probes moved the loss is unknown")
