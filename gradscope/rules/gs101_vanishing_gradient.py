@@ -16,12 +16,12 @@ RULE = Rule(
     summary="the gradient shrinks from the loss to the first layers",
     what=(
         "Compares the norm of the gradient at each weighted layer's output with the largest one "
-        "nearer the loss. It names the layer nearest the loss from which on, towards the input, "
-        "every gradient is too small: the cause is there, and the layers upstream only inherit it."
+        "nearer the loss. It names the layer nearest the loss at which the gradient is too small "
+        "there and everywhere upstream: the cause is there, and the layers upstream inherit it."
     ),
     why=(
-        "Layers upstream of this layer get updates that are many times smaller than those "
-        "downstream, so they keep their random weights while the rest of the network trains."
+        "Layers upstream of this one get far smaller updates than those downstream. They keep "
+        "their random weights while the rest of the network trains."
     ),
     fix=(
         "Use activations that do not flatten out (ReLU, GELU), an initialisation that fits them "
@@ -43,27 +43,28 @@ RULE = Rule(
         Threshold(
             "ratio",
             1e-6,
-            "largest gradient norm upstream over the largest downstream, below which it fires",
+            "largest gradient norm upstream divided by the largest downstream, below which it "
+            "fires",
             presets={"autotrainer": 1e-3, "sagemaker": None, "deepchecker": None},
         ),
         Threshold(
             "norm",
             None,
-            "and the gradient norm upstream must be below this too",
+            "the gradient norm upstream must also be below this",
             presets={"autotrainer": 1e-4},
         ),
         Threshold(
             "mean_abs",
             None,
-            "mean absolute gradient of a weight, below which it fires; the root mean square, "
-            "which is never smaller, is read instead",
+            "mean absolute gradient of a weight, below which it fires; it reads the root mean "
+            "square, which is never smaller",
             presets={"sagemaker": 1e-7, "deepchecker": 1e-6},
         ),
         Threshold(
             "decay",
             None,
-            "gradient norm of a step over the step's before, at or below which in five steps in a "
-            "row it fires",
+            "gradient norm of a step divided by that of the step before; it fires if five steps "
+            "in a row are at or below this",
             presets={"deepchecker": 0.5},
         ),
     ),
@@ -102,8 +103,8 @@ def _over_depth(report: Report, limits: Limits) -> Iterator[Finding]:
     layer = found[i][0]
     yield RULE.finding(
         layer.name,
-        f"from here to the input, in {plural(i + 1, 'layer')}, no gradient's norm is above "
-        f"{number(front)}, while {number(rear)} arrives nearer the loss.",
+        f"from here to the input ({plural(i + 1, 'layer')}), gradient norms are at most "
+        f"{number(front)}; nearer the loss they reach {number(rear)}.",
         call=layer.call.call,
         value=ratio,
         limit=limits.of("ratio"),

@@ -19,14 +19,15 @@ RULE = Rule(
     summary="the gradient grows on its way to the first layers, through time, or between steps",
     what=(
         "Compares the norm of the gradient at each weighted layer's output with that at the last "
-        "one, and with several steps the norm of all gradients with the median of the steps "
-        "before. It names the layer nearest the loss at which the growth is over the limit. Inside "
-        "a recurrent layer, whose steps are one call, it compares the gradient of its input weight "
-        "with the largest that one step could make of the gradient at the layer's output: the "
-        "product of the norms of input and output gradient. The rest is growth over time."
+        "layer. It names the layer nearest the loss at which the growth is over the limit. With "
+        "several steps, it also compares the norm of all gradients with the median of the "
+        "earlier steps. A recurrent layer runs all time steps in one call. There it compares the "
+        "gradient of the input weight with the largest that a single time step could give it: "
+        "the norm of the input times the norm of the output gradient. What exceeds that has "
+        "grown through time."
     ),
     why=(
-        "One step with such gradients destroys the weights of the first layers; the loss becomes "
+        "One step with such gradients destroys the weights of the first layers. The loss becomes "
         "NaN a few steps later, far from the cause."
     ),
     fix=(
@@ -53,35 +54,36 @@ RULE = Rule(
         Threshold(
             "ratio",
             1e4,
-            "a layer's gradient norm over the last layer's, above which it fires",
+            "a layer's gradient norm divided by the last layer's, above which it fires",
             presets={"autotrainer": 70, "sagemaker": None, "deepchecker": None},
         ),
         Threshold(
             "spike",
             10,
-            "gradient norm of a step over the median of the steps before, above which it fires",
+            "gradient norm of a step divided by the median of the steps before, above which it "
+            "fires",
             source="trainproof",
             presets={"autotrainer": None, "sagemaker": None, "deepchecker": None},
         ),
         Threshold(
             "through_time",
             100,
-            "gradient norm of a recurrent layer's input weight over the most that one step could "
-            "give it, above which it fires",
+            "gradient norm of a recurrent layer's input weight divided by the most that one time "
+            "step could give it, above which it fires",
             presets={"autotrainer": None, "sagemaker": None, "deepchecker": None},
         ),
         Threshold(
             "mean_abs",
             None,
-            "mean absolute gradient of a weight, above which it fires; |mean|, which is never "
-            "larger, is read instead",
+            "mean absolute gradient of a weight, above which it fires; it reads |mean|, which is "
+            "never larger",
             presets={"deepchecker": 1e6},
         ),
         Threshold(
             "growth",
             None,
-            "gradient norm of a step over the step's before, at or above which in five steps in a "
-            "row it fires",
+            "gradient norm of a step divided by that of the step before; it fires if five steps "
+            "in a row are at or above this",
             presets={"deepchecker": 2},
         ),
     ),
@@ -137,8 +139,8 @@ def _through_time(report: Report, limits: Limits) -> Iterator[Finding]:
             continue
         yield RULE.finding(
             facts.name,
-            f"the gradient grows through time: that of `{weight}` has a norm of {number(norm)}, "
-            f"where one step could make {number(bound)} at most of what arrives at the output.",
+            f"the gradient grows through time: the gradient of `{weight}` has a norm of "
+            f"{number(norm)}; a single time step could give at most {number(bound)}.",
             advice=_RECURRENT,
             call=calls[0].call,
             value=norm / bound,

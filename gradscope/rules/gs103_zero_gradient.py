@@ -32,13 +32,13 @@ RULE = Rule(
     severity="warning",
     summary="a trainable parameter's gradient is exactly zero",
     what=(
-        "Finds trainable parameters with a gradient that is zero in every element, and "
-        "the cause, one of five: a dead activation, a saturated one, a zero weight "
-        "on the way (LoRA's B, a residual scale), a mask, or underflow. It is an error if "
-        "the path is dead. It is a warning if a mask explains it (another batch may have "
-        "none), if gradients cancel, or if the code of an installed library makes the zero. It "
-        "is an info if a gradient arrives within three steps, as upstream of a zero-initialised "
-        "factor, or if the loss is 0: there is nothing left to learn."
+        "Finds trainable parameters whose gradient is zero in every element, and the cause. "
+        "There are five: a dead activation, a saturated one, a zero weight on the path (LoRA's "
+        "B, a residual scale), a mask, or underflow. A dead path is an error. It is a warning if "
+        "a mask explains the zero (another batch may have none), if gradients cancel, or if an "
+        "installed library's code makes the zero. It is an info if a gradient arrives within "
+        "three steps, as upstream of a zero-initialised factor, or if the loss is 0 and nothing "
+        "is left to learn."
     ),
     why=(
         "A parameter with a zero gradient does not learn, and unlike a missing gradient it raises "
@@ -46,15 +46,15 @@ RULE = Rule(
     ),
     fix="Run `gradscope why MODEL NAME`: it names the operation that made the zero.",
     sources=(
-        "Bachlechner et al. 2021, ReZero, and Hu et al. 2022, LoRA: zeros that are meant",
+        "Bachlechner et al. 2021, ReZero, and Hu et al. 2022, LoRA: intended zeros",
         "TorchLens: of experts, branches and embedding rows warn on 5 of the last 8 steps only",
     ),
     thresholds=(
         Threshold(
             "steps",
             5,
-            "of the last eight steps, in how many the gradient must be zero where another step "
-            "had one",
+            "of the last eight steps, the number with a zero gradient at which it fires, if "
+            "another step had a gradient",
             source="TorchLens",
         ),
     ),

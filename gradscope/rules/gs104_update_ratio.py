@@ -17,15 +17,15 @@ RULE = Rule(
     summary="the optimizer's step is too large or too small for the weights",
     what=(
         "Reads ‖Δw‖/‖w‖ of the optimizer's real step for every weight of two or more axes. It "
-        "fires where the median weight moves by more than the upper limit or by less than the "
-        "lower one, and where a parameter with a gradient did not move. Single layers do "
-        "not count: the ratio spreads over two decades inside one healthy model. The only weight "
-        "that trains may move by its own norm."
+        "fires if the median weight moves by more than the upper limit or by less than the lower "
+        "one, and if a parameter with a gradient did not move. It does not judge single layers: "
+        "the ratio varies by a factor of 100 inside one healthy model. If only one weight "
+        "trains, it may move by its own norm."
     ),
     why=(
-        "About one part in a thousand per step is healthy. A step of the weights' own size "
-        "destroys what they have learned; one a million times smaller has no effect, and in "
-        "bfloat16 is rounded away entirely."
+        "About a thousandth per step is healthy. A step as large as the weights destroys what "
+        "they have learned. A step a million times smaller has no effect, and bfloat16 rounds it "
+        "away."
     ),
     fix="Set the learning rate so that most weights move by about a thousandth of their norm.",
     sources=(
@@ -118,7 +118,7 @@ def _small(ratios: list[tuple[str, float]], limits: Limits) -> Iterator[Finding]
             name,
             f"one step changes the median weight by {number(usual)} times its norm; `{name}` "
             "changes least. About 0.001 is usual.",
-            advice="Raise the learning rate, or find out what makes the gradients this small.",
+            advice="Raise the learning rate, or find out why the gradients are this small.",
             value=usual,
             limit=limits.of("small"),
         )

@@ -17,24 +17,24 @@ RULE = Rule(
     severity="warning",
     summary="more than half of a layer's units are on in under 1 % of their values",
     what=(
-        "Counts the units (channels, or features of the last axis) of a nonlinearity that are on "
-        "in under 1 % of their values, and says how many values of each unit were seen. Off is a "
-        "rectifier at zero, and a smooth one (GELU, SiLU) where its slope is nearly zero. A few "
-        "values of a unit say little of it, and those of one picture or one sentence are alike, "
-        "so that they count as the square root of their number. With fewer than 16 the layer is "
-        "judged over all its values: units count that no input of the batch's magnitude can "
-        "activate, by the weights and the bias before; if 99 % of all values of the layer are "
-        "off; and from two values on, the share of dead units is estimated: how many more are "
-        "always off than chance would leave so."
+        "Counts the units of a nonlinearity (channels, or features of the last axis) that are on "
+        "in under 1 % of their values, and says how many values of each unit it saw. A ReLU is "
+        "off at zero; a smooth one (GELU, SiLU) is off where its slope is nearly zero. Values "
+        "from one picture or sentence are alike, so they count as the square root of their "
+        "number. A unit with fewer than 16 values cannot be judged alone, so the layer is judged "
+        "as a whole, in three ways. Units count that no input of the batch's magnitude can "
+        "activate, by the weights and the bias before them. It fires if 99 % of the layer's "
+        "values are off. From two values on, it estimates the share of dead units: how many more "
+        "are always off than chance would give."
     ),
     why=(
-        "A dead ReLU passes no gradient back, so its unit never recovers; the rest "
-        "is a smaller network that costs as much."
+        "A dead ReLU passes no gradient back, so its unit never recovers. The network is then "
+        "smaller, and costs as much."
     ),
     fix=(
-        "Lower the learning rate, check the biases and the scale of the inputs of the "
-        "layer, or use an activation with a slope below zero (LeakyReLU, GELU); then check again "
-        "with a larger batch."
+        "Lower the learning rate, check the layer's biases and the scale of its inputs, or use "
+        "an activation with a slope below zero (LeakyReLU, GELU). Then check again with a larger "
+        "batch."
     ),
     sources=(
         "SageMaker Debugger, DeadRelu: active less than 1 % of the time, layer above 50 %",
@@ -51,17 +51,17 @@ RULE = Rule(
         Threshold(
             "share",
             0.5,
-            "dead units of a layer, above which it fires",
+            "share of a layer's units that are dead, above which it fires",
             source="SageMaker Debugger, TheDeepChecker",
             presets={"sagemaker": 0.5, "deepchecker": 0.5, "autotrainer": 0.7},
         ),
         Threshold(
             "samples",
             16,
-            "values of each unit, below which the layer is judged over all its values; those of "
-            "one sample count as the square root of their number",
+            "values of each unit, below which the layer is judged as a whole; values of one "
+            "sample count as the square root of their number",
         ),
-        Threshold("values", 64, "values of all units together, below which nothing is estimated"),
+        Threshold("values", 64, "values of all units together, below which it estimates nothing"),
     ),
     runs=Runs(samples=10, calls=True),
 )

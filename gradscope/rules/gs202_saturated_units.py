@@ -16,14 +16,13 @@ RULE = Rule(
     severity="warning",
     summary="more than half of a layer's sigmoid, tanh or softmax units are saturated",
     what=(
-        "Counts the units of a sigmoid, a tanh or a softmax whose output was saturated for "
-        "almost every value of the run, and says how many values that were. If a unit has fewer "
-        "than 16 values, all values of the layer are judged together."
+        "Counts the units of a sigmoid, a tanh or a softmax whose output was saturated in almost "
+        "every value of the run, and says how many values it saw. If a unit has fewer than 16 "
+        "values, it judges all values of the layer together."
     ),
     why=(
-        "In saturation the derivative is zero to many digits: everything upstream gets no "
-        "useful gradient, and an attention that always picks one token cannot learn to "
-        "pick another."
+        "A saturated unit has a derivative of nearly zero: everything upstream gets no useful "
+        "gradient. Attention that always picks one token cannot learn to pick another."
     ),
     fix=(
         "Scale the input: normalise it, divide attention scores by the root of the head "
@@ -44,7 +43,7 @@ RULE = Rule(
         Threshold(
             "share",
             0.5,
-            "saturated units of a layer, above which it fires",
+            "share of a layer's units that are saturated, above which it fires",
             source="SageMaker Debugger",
             presets={"sagemaker": 0.5},
         ),
@@ -55,20 +54,18 @@ RULE = Rule(
             "(a tanh beyond 0.97), above which it fires",
             presets={"sagemaker": None},
         ),
-        Threshold(
-            "samples", 16, "values of each unit, below which the layer is judged over all values"
-        ),
+        Threshold("samples", 16, "values of each unit, below which the layer is judged as a whole"),
         Threshold(
             "values",
             16,
-            "values of all units together, below which it does not judge",
+            "values of all units together needed to judge",
         ),
-        Threshold("distributions", 8, "distributions of a softmax, below which it does not judge"),
+        Threshold("distributions", 8, "distributions of a softmax needed to judge"),
         Threshold(
             "input",
             3,
-            "root mean square of what goes into a sigmoid, a tanh or a softmax, or comes out of a "
-            "layer that no norm follows, from which on units are counted",
+            "smallest root mean square at which units are counted, of the input of a sigmoid, a "
+            "tanh or a softmax, or of the output of a layer that no norm follows",
         ),
     ),
     # A full sample counts the units.

@@ -16,17 +16,16 @@ RULE = Rule(
     severity="warning",
     summary="the spread of activations drifts over depth, or jumps in one layer",
     what=(
-        "Takes the standard deviation of every weighted layer's output and lays a line through its "
-        "logarithm over depth, so that single branches with a small scale of their own do not "
-        "count. It fires where the drift from the first to the last layer is beyond the limit, and "
-        "names the first layer that is that far from the start. Apart from that it fires on a "
-        "single layer whose output spreads many times wider than its input is large, unless a "
-        "batch norm follows, which takes the scale away."
+        "Fits a line to the logarithm of the standard deviation of every weighted layer's output "
+        "over depth, so that single branches with a small scale do not count. It fires if the "
+        "drift from the first to the last layer is beyond the limit, and names the first layer "
+        "that has drifted that far. It also fires on a single layer if the standard deviation of "
+        "its output is many times the root mean square of its input, unless a batch norm follows "
+        "and removes the scale."
     ),
     why=(
-        "A signal that shrinks by a factor per layer leaves the head with nothing but its bias; "
-        "one that grows saturates activations and overflows in half precision. Gradients inherit "
-        "the drift."
+        "If the signal shrinks at each layer, the head sees nothing but its bias. If it grows, "
+        "activations saturate, and overflow in half precision. Gradients drift in the same way."
     ),
     fix=(
         "Use an initialisation that keeps the variance (Kaiming for ReLU, Xavier for tanh), "

@@ -13,16 +13,16 @@ RULE = Rule(
     code="GS204",
     name="input-scale",
     severity="info",
-    summary="the first layer gets inputs far from unit size: they are not normalized",
+    summary="the first layer's inputs are far from unit scale: they are not normalized",
     what=(
-        "Reads the root mean square of what the first layer with a weight is given. It fires "
-        "where that is far above 1. Inputs that a norm scales first do not count, nor do tables "
-        "that are read by index."
+        "Reads the root mean square of the input of the first layer with a weight. It fires if "
+        "that is far above 1. Inputs that a norm scales first do not count, and embeddings do "
+        "not either."
     ),
     why=(
-        "Initialisation and the usual learning rates assume inputs of mean 0 and variance 1. Of "
-        "pixels up to 255, or columns in thousands, the largest feature alone decides: "
-        "activations saturate, and the gradients of the first layer are as much too large."
+        "Initialisation and the usual learning rates assume inputs of mean 0 and variance 1. "
+        "With pixels up to 255, or columns in thousands, the largest feature dominates: "
+        "activations saturate, and the first layer's gradients are too large by the same factor."
     ),
     fix=(
         "Normalize the inputs: subtract the mean and divide by the standard deviation of each "

@@ -18,13 +18,13 @@ RULE = Rule(
     severity="warning",
     summary="the attention logits grow far beyond what a softmax needs",
     what=(
-        "Reads the largest attention logit of each head at each sampled step. It fires where that "
-        "is large, and several times what it was in the first sample."
+        "Reads the largest attention logit of each head at each sampled step. It fires if that "
+        "is large, and several times its value in the first sample."
     ),
     why=(
         "A softmax of large logits puts all weight on one key, and its gradient vanishes. Large "
-        "models diverge after their logits have grown; in half precision the rounding of such "
-        "logits alone changes the weights."
+        "models diverge after their logits have grown. In half precision, rounding of such "
+        "logits alone changes the attention weights."
     ),
     fix=(
         "Normalise queries and keys before their product (QK-norm), lower the learning rate of "
@@ -33,7 +33,7 @@ RULE = Rule(
     sources=(
         "Dehghani et al. 2023, Scaling ViT to 22B parameters (arXiv 2302.05442), QK-norm",
         "Wortsman et al. 2023 (arXiv 2309.14322): attention logit growth in small models too",
-        "Kimi K2 2025 (arXiv 2507.20534): QK-Clip from a largest logit of 100 on",
+        "Kimi K2 2025 (arXiv 2507.20534): QK-Clip acts if the largest logit exceeds 100",
     ),
     thresholds=(
         Threshold("logit", 100, "largest logit of a head, above which it fires", _SOURCE),

@@ -14,11 +14,11 @@ RULE = Rule(
     code="GS206",
     name="attention-collapse",
     severity="warning",
-    summary="every head of an attention puts all weight on one key",
+    summary="every head of an attention layer puts all weight on one key",
     what=(
         "Reads the evenness of each head: the entropy of its weights over the logarithm of the "
-        "visible keys. It fires where that fell close to 0 in every head of an attention, and was "
-        "higher in the first sample."
+        "visible keys. It fires if that is close to 0 in every head of an attention layer, and "
+        "was higher in the first sample."
     ),
     why=(
         "The softmax is saturated: the gradient of queries and keys is close to zero, so the "
@@ -34,8 +34,13 @@ RULE = Rule(
         "Dehghani et al. 2023, Scaling ViT to 22B parameters (arXiv 2302.05442)",
     ),
     thresholds=(
-        Threshold("evenness", 0.02, "largest of any head, below which it fires", OWN),
-        Threshold("fall", 0.1, "share of its mean over heads in the first sample", OWN),
+        Threshold("evenness", 0.02, "evenness of the most even head, below which it fires", OWN),
+        Threshold(
+            "fall",
+            0.1,
+            ("evenness divided by the mean of the first sample, below which it fires"),
+            OWN,
+        ),
     ),
     calibration=(
         "Of 14 healthy trainings of small transformers, 320 to 600 steps long, 0 of 14 fire, "

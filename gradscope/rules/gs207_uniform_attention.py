@@ -15,16 +15,16 @@ RULE = Rule(
     code="GS207",
     name="uniform-attention",
     severity="warning",
-    summary="an attention weights all keys alike, while the model learns",
+    summary="an attention layer weights all keys alike, while the model learns",
     what=(
         "Reads the evenness of each head: the entropy of its weights over the logarithm of the "
-        "visible keys. It fires where that stays at 1 in every head of an attention over many "
+        "visible keys. It fires if that stays at 1 in every head of an attention layer over many "
         "samples, although the loss fell."
     ),
     why=(
-        "The attention is an average over the sequence: its scores do not depend on the tokens. "
-        "The mask shows keys that are all alike, such as padding; queries or keys are constant, "
-        "detached, or scaled down; or their projections do not train."
+        "The attention averages over the sequence: its scores do not depend on the tokens. "
+        "Either the mask shows only keys that are all alike, such as padding; or queries or keys "
+        "are constant, detached, or scaled down; or their projections do not train."
     ),
     fix=(
         "Check that the mask shows the tokens and not the padding, that the logits are scaled by "
@@ -35,9 +35,18 @@ RULE = Rule(
         "PyTorch, scaled_dot_product_attention: True takes part in attention",
     ),
     thresholds=(
-        Threshold("distance", 1e-6, "of the evenness from 1 in every head, below which it fires"),
-        Threshold("loss", 0.1, "share of its first value by which the loss fell", OWN),
-        Threshold("samples", 12, "samples before, below which it does not judge", OWN),
+        Threshold(
+            "distance",
+            1e-6,
+            ("distance of the evenness from 1 in every head, below which it fires"),
+        ),
+        Threshold(
+            "loss",
+            0.1,
+            ("fall of the loss, as a share of its first value, above which it fires"),
+            OWN,
+        ),
+        Threshold("samples", 12, "earlier samples needed to judge", OWN),
     ),
     calibration=(
         "Of 14 healthy trainings of small transformers, 320 to 600 steps long, 0 of 14 fire, "

@@ -15,18 +15,18 @@ RULE = Rule(
     severity="warning",
     summary="a router sends nearly all tokens to the same few experts",
     what=(
-        "Reads the share of the assignments that each expert gets, and from it the number of "
-        "equally loaded experts: the exponential of the shares' entropy. It fires where that is "
-        "hardly more than the experts of one token, and far fewer than there are. A few experts "
-        "without tokens alone do not count."
+        "Reads the share of the assignments that each expert gets, and from it the effective "
+        "number of experts: the exponential of the shares' entropy. It fires if that is hardly "
+        "more than the experts per token, and far fewer than there are. A few experts without "
+        "tokens do not count."
     ),
     why=(
-        "The experts that are chosen train, and are chosen more. The others keep their first "
-        "weights: the model has the capacity of a few experts and the memory of all."
+        "Chosen experts train, and are chosen more. The others keep their initial weights: the "
+        "model has the capacity of a few experts and the memory of all."
     ),
     fix=(
-        "Add a loss that balances the load, or a bias per expert that the load corrects; check "
-        "its weight, and that the router's logits stay small (z-loss)."
+        "Add a load-balancing loss, or a bias per expert that is adjusted by the load. Check its "
+        "weight, and that the router's logits stay small (z-loss)."
     ),
     sources=(
         "Shazeer et al. 2017 (arXiv 1701.06538): the gate converges to the same few experts",
@@ -34,9 +34,15 @@ RULE = Rule(
         "DeepSeek-V3 2024 (arXiv 2412.19437): a bias per expert in place of the loss",
     ),
     thresholds=(
-        Threshold("spread", 2, "equally loaded experts, per expert of a token, to fire at"),
-        Threshold("share", 0.4, "of all experts that these are at most", OWN),
-        Threshold("tokens", 4, "assignments per expert, below which it does not judge", OWN),
+        Threshold(
+            "spread",
+            2,
+            ("effective experts divided by the experts per token, at or below which it fires"),
+        ),
+        Threshold(
+            "share", 0.4, "effective experts as a share of all, at or below which it fires", OWN
+        ),
+        Threshold("tokens", 4, "assignments per expert needed to judge", OWN),
     ),
     calibration=(
         "Of 14 healthy trainings of small transformers, 320 to 600 steps long, 0 of 14 fire, "

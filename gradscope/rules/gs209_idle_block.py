@@ -15,16 +15,16 @@ RULE = Rule(
     code="GS209",
     name="idle-block",
     severity="warning",
-    summary="a residual block adds next to nothing to its input, while the others add",
+    summary="a residual block adds almost nothing to its input, while the others do",
     what=(
         "Reads the share that each block adds to the residual stream: the norm of the difference "
-        "between output and input over the norm of the output. It fires where that stays close to "
-        "0 in one block over many samples, and is far larger in the median block."
+        "between output and input over the norm of the output. It fires if that stays close to 0 "
+        "in one block over many samples, and is far larger in the median block."
     ),
     why=(
         "The block passes its input on: its parameters and its compute are wasted. Its branch is "
         "multiplied by zero, its activations are dead, or its last layer starts at zero and does "
-        "not train. A block that starts at zero and trains does not stay there."
+        "not train. A block that starts at zero and trains leaves zero soon."
     ),
     fix=(
         "Check what multiplies the branch (a gate, a layer scale, a drop rate of 1), that its "
@@ -35,9 +35,14 @@ RULE = Rule(
         "Men et al. 2024, ShortGPT (arXiv 2403.03853): blocks whose output is like their input",
     ),
     thresholds=(
-        Threshold("added", 1e-3, "share that the block adds, below which it fires", OWN),
-        Threshold("others", 20, "times as much that the median block adds", OWN),
-        Threshold("samples", 8, "samples before, below which it does not judge", OWN),
+        Threshold("added", 1e-3, "share added by the block, below which it fires", OWN),
+        Threshold(
+            "others",
+            20,
+            ("the median block's share divided by this block's, above which it fires"),
+            OWN,
+        ),
+        Threshold("samples", 8, "earlier samples needed to judge", OWN),
     ),
     calibration=(
         "Of 14 healthy trainings of small transformers, 320 to 600 steps long, 0 of 14 fire, "

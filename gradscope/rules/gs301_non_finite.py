@@ -17,17 +17,17 @@ RULE = Rule(
     severity="error",
     summary="an operation makes a NaN or Inf",
     what=(
-        "Finds NaN and Inf in the loss, in parameters, in gradients and in activations; "
-        "then a full sample finds the origin: the operation that made it from "
-        "finite numbers, with those numbers, and what it then spread to. A NaN that "
-        "neither the loss nor a gradient inherited is a warning; such an Inf, as that of an "
-        "attention mask, is not a finding."
+        "Finds NaN and Inf in the loss, in parameters, in gradients and in activations. A full "
+        "sample then finds the origin: the operation that produced it from finite numbers, those "
+        "numbers, and the values it spread to. A NaN that reached neither the loss nor a "
+        "gradient is a warning. An Inf that reached neither, such as that of an attention mask, "
+        "is not a finding."
     ),
     why=(
-        "One NaN in one gradient is in every weight after one optimizer step, and in all "
-        "activations of the next forward. It seldom shows where it originated."
+        "One NaN can reach every weight in one optimizer step, and all activations of the next "
+        "forward. Its origin is then hard to see."
     ),
-    fix="Mend the named operation: keep its input away from the value that causes the NaN or Inf.",
+    fix="Fix the named operation: keep its input away from the value that causes the NaN or Inf.",
     sources=(
         "pytorch/pytorch#6394: the derivative of sqrt at 0",
         "pytorch/pytorch#41508: softmax over a row that is masked entirely",

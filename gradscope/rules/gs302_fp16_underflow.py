@@ -15,15 +15,15 @@ RULE = Rule(
     severity="warning",
     summary="gradients would flush to zero in fp16, even at the usual loss scale",
     what=(
-        "Forecasts which share of the non-zero gradient elements a cast to fp16 flushes to zero, "
-        "at the loss scale 65536 with which GradScaler begins, and names the parameter that loses "
-        "most and the smallest safe scale. In a run that is itself in fp16, which has no "
-        "scaler here, the flushed elements are lost: it fires if gradients are near the smallest "
-        "half. A run in bfloat16 is not judged: it has float32's range."
+        "Forecasts the share of non-zero gradient elements that a cast to fp16 flushes to zero, "
+        "at GradScaler's initial loss scale of 65536. It names the parameter that loses most, "
+        "and the smallest safe scale. A model that itself runs in fp16 has no scaler here, and "
+        "its flushed elements are lost: it fires if gradients are near the smallest fp16 number. "
+        "It does not judge bfloat16, which has float32's range."
     ),
     why=(
-        "Half precision ends at 6e-8. Smaller values are exactly zero after the cast, and a layer "
-        "with only such gradients does not learn, without any error."
+        "The smallest fp16 number is 6e-8. Smaller values become exactly zero, and a layer with "
+        "only such gradients does not learn. No error says so."
     ),
     fix="Train in bfloat16, or with a loss scale that is at least the safe one.",
     sources=(
@@ -41,8 +41,8 @@ RULE = Rule(
         Threshold(
             "suspicion",
             1e-6,
-            "median root mean square of a parameter's gradient, below which a run in fp16 fires; "
-            "times 65536, a forecast is made for any other run",
+            "median root mean square of a parameter's gradient, below which it fires for a model "
+            "in fp16; other models get a forecast below 65536 times this",
         ),
     ),
     # The forecast is a full sample, and a run in fp16 has a loss scale, which no sample tells.
@@ -108,8 +108,9 @@ def _half(report: Report, limits: Limits) -> Iterator[Finding]:
     name = min(sizes, key=lambda name: sizes[name])
     yield RULE.finding(
         name,
-        f"the run is in fp16 without a loss scale, and half of its gradients have a root mean "
-        f"square below {number(usual)}: halves end at 5.96e-08, and have one or two digits there.",
+        "the run is in fp16 without a loss scale, and half of its gradients have a root mean "
+        f"square below {number(usual)}. The smallest fp16 number is 5.96e-08; near it, fp16 has "
+        "one or two digits.",
         value=usual,
         limit=limits.of("suspicion"),
     )

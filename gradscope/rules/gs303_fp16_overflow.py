@@ -16,18 +16,17 @@ RULE = Rule(
     severity="warning",
     summary="activations reach the end of fp16's range",
     what=(
-        "Compares the largest absolute activation of every call with 65504, the largest half, and "
-        "names the first layer that has less head-room than the limit. Values that can only be a "
-        "mask (beyond 1e30, or exactly 65504) and runs in bfloat16 do not count."
+        "Compares the largest absolute activation of every call with 65504, the largest fp16 "
+        "number, and names the first layer with less head-room than the limit. Values that can "
+        "only be a mask (beyond 1e30, or exactly 65504) and runs in bfloat16 do not count."
     ),
     why=(
-        "Beyond 65504 a half is infinite, and Inf - Inf or Inf * 0 is NaN. "
-        "In float32 the same network trains well, so the problem begins on the day that it is "
-        "moved to fp16."
+        "Beyond 65504 an fp16 number is Inf, and Inf - Inf or Inf * 0 is NaN. The same network "
+        "trains well in float32, and fails when it is moved to fp16."
     ),
     fix=(
-        "Train in bfloat16, or bring the values down before the layer that is named: normalise the "
-        "inputs, scale the branch, or run that layer in float32."
+        "Train in bfloat16, or reduce the values before the named layer: normalise the inputs, "
+        "scale the branch, or run that layer in float32."
     ),
     sources=(
         "Micikevicius et al. 2018, Mixed precision training: the largest half is 65504",
@@ -38,7 +37,7 @@ RULE = Rule(
         "The largest healthy activation is 24, so that no limit up to 2e+03 would change this."
     ),
     thresholds=(
-        Threshold("headroom", 2, "65504 over the largest activation, below which it fires"),
+        Threshold("headroom", 2, "65504 divided by the largest activation, below which it fires"),
     ),
     runs=Runs(per="model", calls=True),
 )

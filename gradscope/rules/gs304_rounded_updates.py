@@ -18,25 +18,25 @@ RULE = Rule(
     severity="warning",
     summary="weights in half precision round the optimizer's steps away",
     what=(
-        "Compares, for weights in bfloat16 or float16, the step that the optimizer asks for with "
-        "the spacing of numbers at the weights' root mean square: the learning rate for Adam and "
-        "its kin, the learning rate times the gradient for SGD. It fires where the median weight's "
-        "step is at most that spacing in sample after sample."
+        "For weights in bfloat16 or float16, compares the optimizer's step with the spacing of "
+        "numbers at the weights' root mean square. The step is the learning rate for optimizers "
+        "like Adam, and the learning rate times the gradient for SGD. It fires if the median "
+        "weight's step is at most that spacing in sample after sample."
     ),
     why=(
-        "bfloat16 has 8 significant bits: a step below 1/512 of a weight leaves it as it is. Small "
-        "steps are lost, and training stalls long before the gradients vanish."
+        "bfloat16 has 8 significant bits: a step below 1/512 of a weight does not change it. "
+        "Small steps are lost, and training stalls long before the gradients vanish."
     ),
     fix=(
         "Keep the weights in float32 and compute in bfloat16: `torch.autocast('cpu', "
-        "dtype=torch.bfloat16)` in the place of `model.bfloat16()`."
+        "dtype=torch.bfloat16)` instead of `model.bfloat16()`."
     ),
     sources=(
         "Micikevicius et al. 2018, Mixed precision training: a master copy of weights in fp32",
         "Zamirai et al. 2020, Revisiting bfloat16 training (arXiv 2010.06192)",
     ),
     thresholds=(
-        Threshold("steps", 2, "the step over half the spacing, below which it fires",
+        Threshold("steps", 2, "the step divided by half the spacing, below which it fires",
                   CHOSEN),
     ),
     runs=Runs(samples=5, per="model"),

@@ -21,13 +21,13 @@ RULE = Rule(
     ),
     why=(
         "A few features of a few tokens are thousands of times as large as the rest. Large "
-        "language models develop them by themselves. In bfloat16 everything that is added to such "
-        "a feature is rounded to 1/256 of it; a scale per tensor, as in float8 and in "
-        "quantisation, leaves few bits to the rest."
+        "language models develop them in training. bfloat16 rounds whatever is added to such a "
+        "feature to 1/256 of it. One scale per tensor, as in float8 and quantisation, leaves few "
+        "bits for the rest."
     ),
     fix=(
-        "Keep the residual stream in float32 (autocast), or use scales per channel; give the "
-        "attention a learned sink or a gate, and the outliers have no purpose."
+        "Keep the residual stream in float32 (autocast), or use scales per channel. With a "
+        "learned sink or a gate, attention does not need the outliers."
     ),
     sources=(
         "Sun et al. 2024, Massive activations in large language models (arXiv 2402.17762)",
@@ -35,7 +35,9 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold("size", 100, "largest magnitude, above which it fires", _SOURCE),
-        Threshold("ratio", 1000, "largest over median magnitude, above which it fires", _SOURCE),
+        Threshold(
+            "ratio", 1000, "largest divided by median magnitude, above which it fires", _SOURCE
+        ),
     ),
     runs=Runs(per="model", parameters="all", calls=True, structure="residual"),
 )

@@ -41,21 +41,21 @@ RULE = Rule(
     severity="error",
     summary="a trainable parameter gets no gradient",
     what=(
-        "Finds parameters that require a gradient and have none after backward, and requests "
-        "the one cause: run without gradients, detached, through an operation without a "
-        "derivative, or not in the loss. Modules that never ran are GS402's. A parameter that is "
-        "unused is a warning if the loss is not your own (inferred from the output's shape) or the "
-        "model is in eval mode, which may leave parts out on purpose, and an info if another seed "
-        "or the next batch uses it. A cut path is an error. It is a warning if the code of an "
-        "installed library leaves a parameter out or cuts its path, which it does on purpose."
+        "Finds parameters that require a gradient and have none after backward, and the cause: "
+        "run without gradients, detached, an operation without a derivative, or not part of the "
+        "loss. GS402 reports modules that never ran. A cut path is an error. An unused parameter "
+        "is a warning if the loss is not your own (inferred from the output's shape), or if the "
+        "model is in eval mode, which may leave parts out on purpose. It is an info if another "
+        "seed or the next batch uses the parameter. It is a warning if the code of an installed "
+        "library leaves a parameter out or cuts its path: it does so on purpose."
     ),
     why=(
-        "Without a gradient the optimizer skips the parameter: it keeps its first values, and "
+        "The optimizer skips a parameter without a gradient: it keeps its initial values, and "
         "distributed training waits for it forever."
     ),
     fix=(
-        "Bring the parameter back into the path to the loss, or freeze it with "
-        "`requires_grad_(False)` if it should not train."
+        "Make the loss depend on the parameter, or freeze it with `requires_grad_(False)` if it "
+        "should not train."
     ),
     sources=(
         "PyTorch, DistributedDataParallel: find_unused_parameters",
@@ -194,8 +194,8 @@ def _advice(report: Report, answer: Answer, severity: str) -> str | None:
     if not answer.advice:
         return None
     if severity == "warning" and answer.cause == "not-in-loss" and is_guessed(report):
-        named = "The loss was inferred: name yours by `loss`"
-        return f"{named}. If it is not part of that, {answer.advice.rstrip('.')}."
+        named = "The loss was inferred: set `loss` to yours"
+        return f"{named}. If the parameter is not part of it: {answer.advice.rstrip('.')}."
     return sentence(answer.advice)
 
 

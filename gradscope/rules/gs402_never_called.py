@@ -19,17 +19,17 @@ RULE = Rule(
     severity="error",
     summary="a module with trainable parameters never ran",
     what=(
-        "Finds modules that forward never called and whose parameters got no gradient either; "
-        "both are asked for, as some modules lend their weights without being called (the out_proj "
-        "of nn.MultiheadAttention). It names the outermost such module, and of equal members of "
-        "one nn.ModuleList the first. Forward is run again under other seeds and on the next "
-        "batch: what runs then is an info. It is a warning where equal members of the list did "
-        "run, as experts do that the data choose, where the code around it is an installed "
-        "library's, and in eval mode, which leaves out the heads that only training uses."
+        "Finds modules that forward never called and whose parameters got no gradient. Both must "
+        "hold: some modules lend their weights without being called (the out_proj of "
+        "nn.MultiheadAttention). It names the outermost such module, and the first of equal "
+        "members of an nn.ModuleList. It runs forward again with other seeds and on the next "
+        "batch: a module that runs then is an info. It is a warning if equal members of the list "
+        "ran (experts chosen by the data), if an installed library calls the module, and in eval "
+        "mode, which leaves out heads that only training uses."
     ),
     why=(
-        "The layer that you think is there is not: its parameters are stored, counted and saved, "
-        "and never trained or used."
+        "The layer has no effect: its parameters are stored, counted and saved, but never used "
+        "or trained."
     ),
     fix="Call the module in `forward`, or remove it.",
     sources=("PyTorch, DistributedDataParallel: find_unused_parameters",),
@@ -97,12 +97,12 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 _LISTS = ("ModuleList",)  # what a ModuleDict has is asked for by name
 _ADVICE = {
     "info": (
-        "Nothing needs to change where chance or the data choose what runs; "
-        "DistributedDataParallel then wants `find_unused_parameters=True`."
+        "If chance or the data choose what runs, nothing needs to change. "
+        "DistributedDataParallel then needs `find_unused_parameters=True`."
     ),
     "warning": (
-        "All is well where the data choose which of them run; DistributedDataParallel then wants "
-        "`find_unused_parameters=True`. Otherwise call it in `forward`, or remove it."
+        "If the data choose which of them run, nothing needs to change. DistributedDataParallel "
+        "then needs `find_unused_parameters=True`. Otherwise call it in `forward`, or remove it."
     ),
 }
 
@@ -116,7 +116,7 @@ def _message(names: Sequence[str], lost: int, fate: str, tree: Tree, family: Seq
     if fate == "info":
         runs = "it does run" if len(names) == 1 else "they do run"
         message = f"forward left out {these} this time, so that {without}"
-        return f"{message}; under another seed or with another batch {runs}."
+        return f"{message}; with another seed or batch {runs}."
     if fate == "warning":
         ran = sum(_ran(tree, member) for member in family)
         return f"forward left out {these}, and {without}; of their kind {ran} did run."

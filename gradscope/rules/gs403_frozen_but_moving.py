@@ -19,16 +19,16 @@ RULE = Rule(
     severity="warning",
     summary="frozen layers with active dropout or BatchNorm statistics",
     what=(
-        "Finds modules in train mode with frozen parameters only, in which a BatchNorm updated its "
-        "running statistics or a dropout was active. If no parameter of the model trains, it is "
-        "silent. It is an info if gradients go through the frozen part to trainable parameters "
-        "upstream: dropout with adapters, and the statistics of a discriminator in its generator's "
-        "step. The same holds for a generator in its discriminator's step."
+        "Finds modules in train mode whose parameters are all frozen, in which a BatchNorm "
+        "updated its running statistics or dropout was active. It is silent if no parameter of "
+        "the model trains. It is an info if gradients go through the frozen part to trainable "
+        "parameters upstream: dropout with adapters, or a discriminator in its generator's step. "
+        "It is also an info for a generator in its discriminator's step."
     ),
     why=(
-        "`requires_grad = False` stops the weights only. The running statistics drift to the new "
-        "data, so the frozen part changes at each step; dropout adds noise to features that should "
-        "be fixed."
+        "`requires_grad = False` freezes the weights only. Running statistics follow the new "
+        "data, so the frozen part changes at each step. Dropout adds noise to features that "
+        "should be fixed."
     ),
     fix=("Put the frozen part into eval mode, again after every `model.train()`."),
     sources=("pytorch/pytorch#86590", "pytorch/pytorch#66073"),
@@ -130,19 +130,19 @@ def rate(facts: ModuleFacts) -> float:
 #: Cases in which it may be intended: the words for them, and the advice.
 _CRITIC = (
     "; every trainable layer is upstream of it",
-    "Nothing to mend in a discriminator, which its own step trains. For a fixed network, as in a "
+    "A discriminator needs no change: its own step trains it. If the network is fixed, as in a "
     "perceptual loss, call `{way}.eval()`.",
 )
 _MAKER = (
     "; every trainable layer gets other inputs too",
-    "Nothing to mend in a generator, which its own step trains. For a fixed feature extractor, "
-    "call `{way}.eval()`.",
+    "A generator needs no change: its own step trains it. For a fixed feature extractor, call "
+    "`{way}.eval()`.",
 )
 
 _AVERAGE = (
     "; another part of the same shapes trains",
-    "Nothing to mend in a momentum encoder, which follows the weights of the other. For a fixed "
-    "teacher, call `{way}.eval()`.",
+    "A momentum encoder needs no change: it follows the other's weights. For a fixed teacher, "
+    "call `{way}.eval()`.",
 )
 
 
@@ -200,8 +200,9 @@ def _between(first: ModuleFacts, count: int) -> Finding:
         f"{plural(count, 'dropout')} of frozen layers act{'s' if count == 1 else ''} "
         f"(p = {rate(first):g} here) downstream of or between trainable layers.",
         severity="info",
-        advice="Nothing to mend with adapters inside a frozen network, or a generator before its "
-        "discriminator. For the same outputs at every step, put frozen layers into eval mode.",
+        advice="Adapters inside a frozen network need no change, nor does a generator before its "
+        "discriminator. For the same outputs at every step, put frozen layers into eval "
+        "mode.",
         value=float(count),
         cause="dropout",
     )

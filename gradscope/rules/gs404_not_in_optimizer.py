@@ -20,14 +20,14 @@ RULE = Rule(
     severity="error",
     summary="a trainable parameter is in no group of the optimizer",
     what=(
-        "Compares the parameters that require a gradient with those that the optimizer's groups "
-        "hold, and names the outermost module without any; this needs an optimizer. Tensors that "
-        "get a gradient in backward and are in a plain list, dict or attribute of a module are "
-        "always reported: `model.parameters()` does not have them."
+        "Compares the parameters that require a gradient with those in the optimizer's groups, "
+        "and names the outermost module that has none there. This needs an optimizer. It always "
+        "reports tensors that get a gradient but are in a plain list, dict or attribute of a "
+        "module: `model.parameters()` does not have them."
     ),
     why=(
-        "The gradient is computed and unused. Most often the optimizer was made before a layer "
-        "was replaced, and holds the old layer's parameters."
+        "The gradient is computed, but no step uses it. Most often the optimizer was made before "
+        "a layer was replaced, and holds the old layer's parameters."
     ),
     fix=(
         "Make the optimizer after the last change to the model, or add the parameters with "
@@ -96,8 +96,8 @@ def _plain_tensor(kept: PlainTensor, model: LoopModel) -> Finding:
         ".".join(filter(None, (kept.module, kept.attribute))),
         f"`{way}` {shown} is a plain tensor and no parameter: {made} gets gradients, and no "
         "optimizer holds it.",
-        advice="Keep `nn.Parameter(…)` itself in the attribute: what an operation makes of it "
-        "(`unsqueeze`, `to`, `* 0.1`) is no parameter.",
+        advice="Keep `nn.Parameter(…)` itself in the attribute: the result of an operation on it "
+        "(`unsqueeze`, `to`, `* 0.1`) is not a parameter.",
         value=1.0,
         cause="unregistered",
         location=kept.location,

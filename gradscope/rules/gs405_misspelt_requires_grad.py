@@ -13,15 +13,15 @@ RULE = Rule(
     code="GS405",
     name="misspelt-requires-grad",
     severity="error",
-    summary="an attribute was meant to be requires_grad, and PyTorch does not read it",
+    summary="a misspelt requires_grad has no effect",
     what=(
-        "Finds plain attributes of parameters and modules with a name close to "
-        "`requires_grad` and a value that contradicts the parameters. On a module, "
-        "`requires_grad` itself is one: only `requires_grad_()` changes the parameters."
+        "Finds plain attributes of parameters and modules with a name close to `requires_grad` "
+        "and a value that contradicts the parameters. On a module, `requires_grad` itself is "
+        "such an attribute: only `requires_grad_()` changes the parameters."
     ),
     why=(
-        "Python accepts any attribute. Parameters that should be frozen train, or the other way "
-        "round, without an error."
+        "Python accepts any attribute, so there is no error. Parameters that should be frozen "
+        "train, or the other way round."
     ),
     fix="Write `parameter.requires_grad = …`, or `module.requires_grad_(…)` for a full module.",
     sources=(

@@ -15,16 +15,16 @@ RULE = Rule(
     code="GS406",
     name="freeze-mismatch",
     severity="warning",
-    summary="the config freezes a parameter, and it trains all the same",
+    summary="the config freezes a parameter, but it trains",
     what=(
-        "Compares the parameters that the config's `freeze` patterns name with those that required "
-        "no gradient in the run."
+        "Checks that the parameters named by the config's `freeze` patterns required no gradient "
+        "in the run."
     ),
     why=(
-        "The model's own code undid the freeze: a `train()` or a `forward` that sets "
-        "`requires_grad` back, or a layer that replaces its parameters."
+        "The model's code undid the freeze: its `train()` or `forward` sets `requires_grad` "
+        "again, or a layer replaces its parameters."
     ),
-    fix="Look for `requires_grad` in the model's `train` and `forward`, and leave it alone there.",
+    fix="Search the model's `train` and `forward` for `requires_grad`, and do not set it there.",
     sources=("pgniewko/gt-pyg#112: a freeze that the next train() undoes",),
     # A script has no config that freezes.
     runs=None,

@@ -16,16 +16,16 @@ RULE = Rule(
     severity="info",
     summary="backward runs through frozen layers upstream of the last trainable one",
     what=(
-        "Finds frozen layers that ran before every trainable layer, but whose outputs got a "
-        "gradient, because the input or an embedding's output requires one."
+        "Finds frozen layers that ran before every trainable layer, and whose outputs still got "
+        "a gradient: the input, or an embedding's output, requires one."
     ),
     why=(
-        "Backward through these layers costs about twice the time of their forward, and keeps "
-        "their activations in memory, for a gradient that no step uses. It is intended if you need "
-        "the gradient of the input, or under reentrant checkpointing."
+        "Backward through these layers costs about twice the time of their forward and keeps "
+        "their activations in memory. No step uses that gradient. It is intended if you need the "
+        "gradient of the input, or with reentrant checkpointing."
     ),
     fix=(
-        "Leave `requires_grad` of the inputs off (`enable_input_require_grads` for one), or run "
+        "Do not set `requires_grad` on the inputs (`enable_input_require_grads` does so), or run "
         "the frozen part under `torch.no_grad()`."
     ),
     sources=("PyTorch, autograd mechanics: setting requires_grad",),

@@ -16,15 +16,15 @@ RULE = Rule(
     severity="error",
     summary="a softmax feeds a cross entropy, which takes raw scores",
     what=(
-        "Finds a softmax in the autograd graph whose output goes into a log-softmax, which is "
-        "what cross entropy begins with, or into a negative log-likelihood, which wants "
-        "logarithms. A log-softmax before a cross entropy is a warning: computed twice, it "
-        "changes nothing. So is a softmax where the cross entropy was inferred from the output's "
-        "shape and no target was given: your own loss may read probabilities, as a policy's does."
+        "Finds a softmax in the autograd graph whose output goes into a log-softmax (the first "
+        "part of cross entropy), or into a negative log-likelihood, which takes logarithms. A "
+        "log-softmax before a cross entropy is a warning: computed twice, it changes nothing. A "
+        "softmax is a warning if the cross entropy was inferred from the output's shape without "
+        "a target: your own loss may read probabilities, as a policy's does."
     ),
     why=(
-        "The second softmax sees scores between 0 and 1 only: with ten classes the loss cannot "
-        "fall below 1.46, and the gradient is many times too small."
+        "The second softmax gets scores between 0 and 1 only: with ten classes the loss cannot "
+        "fall below 1.46, and the gradient is far too small."
     ),
     fix="Drop the softmax and give the loss the raw scores; apply it when you want probabilities.",
     sources=(
@@ -37,7 +37,7 @@ RULE = Rule(
 _SOFTMAX = "SoftmaxBackward0"
 _GUESSED = (
     "The cross entropy was inferred. If it is your loss, drop the softmax and give it the raw "
-    "scores; a loss that reads probabilities is named by `loss`."
+    "scores. If your loss reads probabilities, name it with `loss`."
 )
 
 
@@ -61,8 +61,8 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         elif link.op == _SOFTMAX and link.into.startswith("NllLoss"):
             yield _finding(
                 link,
-                "softmax goes into a negative log-likelihood, which wants the logarithm.",
-                advice="Use `log_softmax` in place of `softmax`, or cross entropy on raw scores.",
+                "softmax goes into a negative log-likelihood, which takes the logarithm.",
+                advice="Use `log_softmax` instead of `softmax`, or cross entropy on raw scores.",
             )
         elif link.op == LOG_SOFTMAX and link.into == LOG_SOFTMAX:
             yield _finding(

@@ -19,9 +19,9 @@ RULE = Rule(
         "straight into a cross entropy. A tanh there is a warning."
     ),
     why=(
-        "A class whose score is below zero gets no gradient where the ReLU cut it: it can never be "
-        "raised again, and after a few steps entire classes are dead. A sigmoid leaves scores "
-        "between 0 and 1, so that the loss cannot fall."
+        "A ReLU passes no gradient to a class with a score below zero: the score can never rise "
+        "again, and after a few steps entire classes are dead. A sigmoid limits scores to 0 to "
+        "1, so the loss cannot fall."
     ),
     fix="Drop the activation after the last layer.",
     sources=("PyTorch, nn.CrossEntropyLoss: the input is expected to contain unnormalized logits",),

@@ -18,7 +18,7 @@ RULE = Rule(
         "cross entropy with logits."
     ),
     why=(
-        "The loss applies its own sigmoid to numbers between 0 and 1, so that no probability is "
+        "The loss applies its own sigmoid to numbers between 0 and 1. No probability is then "
         "under 0.5 or above 0.73: negatives are not separable, and the loss stays near 0.69."
     ),
     fix="Drop the sigmoid and give the loss the raw scores; apply it when you want probabilities.",

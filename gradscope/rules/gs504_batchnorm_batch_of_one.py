@@ -17,16 +17,16 @@ RULE = Rule(
     summary="a BatchNorm in train mode takes its statistics from one sample",
     what=(
         "Finds BatchNorm layers in train mode whose input has one sample, or one value per "
-        "channel, at which PyTorch raises. SyncBatchNorm, which sees the other processes' samples, "
-        "does not count."
+        "channel, where PyTorch raises. SyncBatchNorm does not count: it sees the samples of "
+        "other processes."
     ),
     why=(
-        "The mean and the variance of one sample are that sample's own: the norm erases the "
-        "differences between samples, and the running statistics fit no sample."
+        "Each sample is normalized by its own mean and variance: differences between samples are "
+        "erased, and the running statistics fit no sample."
     ),
     fix=(
-        "Use a larger batch, `drop_last=True` against a last batch of one, GroupNorm or LayerNorm, "
-        "or put the norms into eval mode."
+        "Use a larger batch, `drop_last=True` if the last batch has one sample, GroupNorm or "
+        "LayerNorm, or put the norms into eval mode."
     ),
     sources=(
         "pytorch/pytorch#4534: expected more than 1 value per channel when training",
@@ -52,7 +52,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     if error is not None and _RAISED in error.message:
         yield RULE.finding(
             error.name or "",
-            "in train mode it got one value per channel, of which there is no variance: it raised.",
+            "it raised: in train mode it got one value per channel, which has no variance.",
             call=error.call,
             value=1.0,
             limit=limits.of("samples"),
@@ -71,9 +71,9 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         shape = call.inputs[0].activation.shape
         yield RULE.finding(
             call.name,
-            f"in train mode its statistics are those of {samples} sample"
-            f"{'' if samples == 1 else 's'}, {math.prod(shape[2:]) * samples:,} values per channel"
-            f"{others(len(found) - 1, 'norm')}.",
+            f"in train mode it takes its statistics from {samples} "
+            f"sample{'' if samples == 1 else 's'}, {math.prod(shape[2:]) * samples:,} values per "
+            f"channel{others(len(found) - 1, 'norm')}.",
             call=call.call,
             value=float(samples),
             limit=limits.of("samples"),

@@ -16,12 +16,12 @@ RULE = Rule(
     severity="info",
     summary="a bias is cancelled by the BatchNorm after it",
     what=(
-        "Looks in the autograd graph for a linear or convolutional layer with a trainable bias "
-        "whose output goes into a BatchNorm in train mode and nowhere else."
+        "Finds, in the autograd graph, a linear or convolutional layer with a trainable bias "
+        "whose only consumer is a BatchNorm in train mode."
     ),
     why=(
-        "The norm subtracts the mean, and with it the bias: its gradient is rounding noise, and "
-        "memory and optimizer state are spent on it. It does no harm."
+        "The norm subtracts the mean, and the bias with it. The bias's gradient is rounding "
+        "noise, and it costs memory and optimizer state. It does no harm."
     ),
     fix="Build the layer with `bias=False`; the norm has its own bias.",
     sources=("Ioffe and Szegedy 2015, Batch normalization, section 3.2",),

@@ -17,17 +17,17 @@ RULE = Rule(
     severity="info",
     summary="the first loss is far above ln(classes)",
     what=(
-        "Compares the first cross entropy with ln(C), the loss of guessing among C classes. Models "
-        "whose config loads weights or a checkpoint are left alone, as is a loss below ln(C): a "
-        "trained model has one."
+        "Compares the first cross entropy with ln(C), the loss of guessing among C classes. It "
+        "does not judge models whose config loads weights or a checkpoint, nor a loss below "
+        "ln(C): a trained model has one."
     ),
     why=(
-        "A fresh network that is worse than guessing is sure of wrong answers: its logits are too "
-        "large. The first hundred steps only shrink them."
+        "A fresh network that is worse than guessing is confident in wrong answers: its logits "
+        "are too large. The first hundred steps only shrink them."
     ),
     fix=(
-        "Start the last layer from smaller weights and a zero bias, and normalise the inputs; then "
-        "see that a single batch can be overfitted."
+        "Initialise the last layer with smaller weights and a zero bias, and normalise the "
+        "inputs. Then check that the model can overfit a single batch."
     ),
     sources=(
         "CS231n notes, sanity checks before learning",
@@ -38,7 +38,9 @@ RULE = Rule(
         "Of 28 healthy models, 0 of 28 fire, and 2 of 2 broken programs do. The nearest healthy"
         " loss is 1.14 times ln(classes), the nearest broken one 9.2 times."
     ),
-    thresholds=(Threshold("factor", 2, "the first loss over ln(classes), above which it fires"),),
+    thresholds=(
+        Threshold("factor", 2, ("the first loss divided by ln(classes), above which it fires")),
+    ),
     runs=Runs(samples=1, first=True, per="model", parameters="all", calls=True),
 )
 

@@ -12,21 +12,21 @@ RULE = Rule(
     code="GS507",
     name="loss-without-graph",
     severity="warning",
-    summary="the output holds what could be its loss, and backward cannot start from it",
+    summary="the output holds a number that may be its loss but has no graph",
     what=(
-        "If the config names no loss, it finds numbers in the model's output, or in the mapping "
-        "of a custom loss, that could be a loss or a part of it but have no graph. The run then "
-        "starts from another loss, which does not cover them. Numbers with other names "
-        "(`accuracy`, `perplexity`), and those next to one called a loss, do not count. A `loss` "
-        "without a graph is the error `no-grad-root`."
+        "Applies if the config names no loss. Finds numbers in the model's output, or in the "
+        "mapping of a custom loss, that may be a loss or a part of it but have no graph. "
+        "Backward then starts from another loss, without them. Numbers with other names "
+        "(`accuracy`, `perplexity`), and numbers beside one called a loss, do not count. A "
+        "`loss` without a graph is the error `no-grad-root`."
     ),
     why=(
-        "A loss after `detach`, `.item()` or `no_grad` trains nothing, without an error if another "
-        "loss is used."
+        "A loss after `detach`, `.item()` or `no_grad` trains nothing. If another loss is used, "
+        "there is no error."
     ),
     fix=(
-        "If it is the loss, compute it without `detach`, `.item()` and `no_grad`, and see that "
-        "`loss: output` runs; if it is a metric, name the `loss` to take."
+        "If it is the loss, compute it without `detach`, `.item()` and `no_grad`, and check that "
+        "`loss: output` runs. If it is a metric, name the right `loss`."
     ),
     sources=("PyTorch, autograd mechanics: locally disabling gradient computation",),
     # A script's own loss is no guess.
@@ -51,7 +51,6 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         start = "a stand-in, the sum of the output"
     yield RULE.finding(
         "",
-        f"{names} {has} no graph, so that backward cannot start from {it}; this run started from "
-        f"{start}.",
+        f"{names} {has} no graph: backward cannot start from {it}. It started from {start}.",
         value=float(len(cut)),
     )

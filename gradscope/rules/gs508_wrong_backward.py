@@ -18,21 +18,21 @@ RULE = Rule(
     severity="error",
     summary="a layer's backward is not the derivative of its forward",
     what=(
-        "Reads the layers that `inspect --gradcheck LAYER` compared with finite differences, in "
-        "float64 and on their inputs of the step: for an input or a parameter whose gradient is "
-        "another one. A warning where backward gives other values when it is run again. A layer on "
-        "a kink, which is right beside it, is left alone. In a training run it checks each small "
-        "`autograd.Function` of the script once, on the arguments of a sampled step. Steps such as "
-        "`sign` and `round`, and functions that return their input, have another backward on "
-        "purpose and are left alone."
+        "Reads what `inspect --gradcheck LAYER` found: it compares each gradient of the layer "
+        "with finite differences, in float64, on the layer's inputs of that step. It fires if a "
+        "gradient differs. It is a warning if backward gives other values when it is run again. "
+        "A layer at a kink is not reported if it is right beside the kink. In a training run, it "
+        "checks each small `autograd.Function` of the script once, on the arguments of a sampled "
+        "step. Step functions (`sign`, `round`) and functions that return their input have "
+        "another backward on purpose: they are not judged."
     ),
     why=(
-        "A custom `autograd.Function` is trusted unchecked: training goes on with a gradient "
-        "that points elsewhere, and no error says so."
+        "PyTorch does not check a custom `autograd.Function`: training goes on with a wrong "
+        "gradient, without an error."
     ),
     fix=(
-        "Derive the backward of that input again, or leave it to autograd; check it alone with "
-        "`torch.autograd.gradcheck`."
+        "Derive that input's gradient again, or leave it to autograd. Check the function alone "
+        "with `torch.autograd.gradcheck`."
     ),
     sources=("PyTorch, torch.autograd.gradcheck: gradients against finite differences",),
     runs=Runs(loop=True),
@@ -72,8 +72,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             RULE.finding(
                 one.name,
                 f"`{one.name}.backward` is not the derivative of its forward: for argument "
-                f"{one.input + 1} it gives {gives} in a random direction, and finite differences "
-                f"give {number(one.differences)} (float64, arguments of step {one.step})."
+                f"{one.input + 1} it gives {gives} in a random direction; finite differences give "
+                f"{number(one.differences)} (float64, arguments of step {one.step})."
                 + (" It ignores `grad_output`." if one.ignores else ""),
                 advice=_CHAIN if one.ignores else None,
                 value=one.backward,
@@ -90,6 +90,6 @@ def _input(check: GradientCheck) -> str:
 
 
 _MESSAGES = {
-    "wrong": "the gradient of {input} is not that of finite differences",
-    "non-deterministic": "what the layer computes is another when it is run again",
+    "wrong": "the gradient of {input} differs from finite differences",
+    "non-deterministic": "the layer computes other values when it is run again",
 }

@@ -13,16 +13,15 @@ RULE = Rule(
     code="GS509",
     name="batch-as-sequence",
     severity="warning",
-    summary="a layer with batch_first=False runs along the batch, and mixes the samples",
+    summary="a layer with batch_first=False runs along the batch and mixes samples",
     what=(
-        "Compares the axes of the model's input, of the recurrent and attention layers with "
-        "`batch_first=False`, and of the model's output. It fires where such a layer gets [N, T, "
-        "…] as the model does, and the model gives one result for each of the N: the layer has "
-        "taken N for time."
+        "Compares the axes of the model's input and output with those of recurrent and attention "
+        "layers with `batch_first=False`. It fires if such a layer gets [N, T, …] as the model "
+        "does, and the model gives one result for each of the N: the layer has taken N for time."
     ),
     why=(
-        "The layer steps through the samples of the batch, each of which sees the ones before it, "
-        "and never along the sequence. PyTorch's default is the sequence first."
+        "The layer steps through the samples of the batch, not along the sequence: each sample "
+        "sees the ones before it. PyTorch's default is the sequence first."
     ),
     fix="Build the layer with `batch_first=True`, or transpose before and after it.",
     sources=(
@@ -55,7 +54,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             first.name,
             f"this {first.type} has batch_first=False and gets [{batch}, {length}, …]: it takes "
             f"the {batch} samples of the batch for a sequence{others(len(found) - 1, 'layer')}. "
-            f"The model gives one result for each of the {batch}, as for a batch.",
+            f"The model gives one result for each of the {batch}, so this axis is the batch.",
             call=first.call,
             advice=f"Build it with `batch_first=True`, or give it [{length}, {batch}, …].",
         )

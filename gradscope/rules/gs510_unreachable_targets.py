@@ -15,16 +15,16 @@ RULE = Rule(
     code="GS510",
     name="unreachable-targets",
     severity="error",
-    summary="the last activation cannot give the values of the targets",
+    summary="targets lie out of the last activation's range",
     what=(
-        "Reads the targets of a squared, absolute or Huber loss in the sampled steps, where a "
-        "sigmoid, tanh, softmax, ReLU or softplus gives the output. It fires where many targets of "
-        "every batch lie out of the activation's range. Of a binary cross entropy with logits it "
-        "fires where targets are far out of 0 to 1, as -1 or 255."
+        "Reads the targets of a squared, absolute or Huber loss in the sampled steps, if a "
+        "sigmoid, tanh, softmax, ReLU or softplus gives the output. It fires if many targets of "
+        "every batch lie out of the activation's range. For a binary cross entropy with logits, "
+        "it fires if targets are far from 0 to 1, such as -1 or 255."
     ),
     why=(
-        "The output stops at the end of its range: the loss keeps a rest that nothing can lower, "
-        "and the activation saturates. A binary cross entropy of such targets has no minimum."
+        "The output cannot reach the targets: the loss has a floor above 0, and the activation "
+        "saturates. A binary cross entropy of such targets has no minimum."
     ),
     fix=(
         "Leave the activation out, or scale the targets into its range; labels of a binary cross "
@@ -37,7 +37,9 @@ RULE = Rule(
         "end)",
     ),
     thresholds=(
-        Threshold("share", 0.1, "share of a batch's targets out of range, from which on it fires",
+        Threshold("share", 0.1, (
+            "share of a batch's targets out of range, at or above which it fires"
+        ),
                   CHOSEN),
     ),
     runs=Runs(loop=True),

@@ -17,16 +17,16 @@ RULE = Rule(
     severity="error",
     summary="all units of a layer have the same weights, and stay the same",
     what=(
-        "Compares the rows of each trainable weight in the sampled steps. It fires where all of "
-        "them were equal in every sample, though the optimizer moves them. Weights of zeros, as "
-        "of LoRA or of a residual branch, do not count: their gradients tell the units apart."
+        "Compares the rows of each trainable weight in the sampled steps. It fires if all rows "
+        "were equal in every sample, though the optimizer moves them. Weights of zeros, as in "
+        "LoRA or in a residual branch, do not count: their gradients differ between units."
     ),
     why=(
-        "Units with the same weights compute the same number and get the same gradient: the "
+        "Units with equal weights compute the same number and get the same gradient: the "
         "symmetry never breaks, and a layer of 512 units is worth one."
     ),
     fix=(
-        "Start the weights from random numbers: leave PyTorch's own initialisation, or use "
+        "Start from random weights: leave PyTorch's own initialisation, or use "
         "`nn.init.kaiming_normal_` or `nn.init.xavier_uniform_`."
     ),
     sources=(
@@ -34,7 +34,7 @@ RULE = Rule(
         "CS231n notes, weight initialization: pitfall, all zero initialization",
     ),
     thresholds=(
-        Threshold("samples", 3, "samples, below which nothing is reported", CHOSEN),
+        Threshold("samples", 3, "samples needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),
     explains=("GS101", "GS603", "GS605", "GS613"),

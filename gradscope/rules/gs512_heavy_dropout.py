@@ -12,15 +12,15 @@ RULE = Rule(
     code="GS512",
     name="heavy-dropout",
     severity="info",
-    summary="dropout with a probability that leaves next to nothing",
+    summary="dropout drops nearly all activations",
     what=(
-        "Reads `p` of the dropout layers that run in train mode. It fires where they zero most of "
-        "the activations."
+        "Reads `p` of the dropout layers that run in train mode. It fires if they drop most "
+        "activations."
     ),
     why=(
-        "PyTorch's `p` is the probability to drop an activation. TensorFlow 1 took the probability "
-        "to keep it: `keep_prob=0.9` is `p=0.1` here. With `p=0.9` a tenth of the units is left, "
-        "scaled by 10, and the gradient is mostly noise."
+        "PyTorch's `p` is the probability to drop an activation. TensorFlow 1 used the "
+        "probability to keep it: its `keep_prob=0.9` is `p=0.1` in PyTorch. With `p=0.9` a tenth "
+        "of the units is left, scaled by 10, and the gradient is mostly noise."
     ),
     fix="Give the probability to drop: `nn.Dropout(0.1)` keeps 90 %.",
     sources=(
@@ -28,7 +28,7 @@ RULE = Rule(
         "Srivastava et al. 2014, Dropout: 0.5 for hidden units, 0.2 for inputs",
     ),
     thresholds=(
-        Threshold("probability", 0.75, "probability to drop, from which on it fires", CHOSEN),
+        Threshold("probability", 0.75, "probability to drop, at or above which it fires", CHOSEN),
     ),
     runs=Runs(per="model", parameters="all"),
     explains=("GS613",),

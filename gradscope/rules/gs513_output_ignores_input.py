@@ -17,13 +17,12 @@ RULE = Rule(
     summary="a model gives the same output for all samples, to the last bit",
     what=(
         "Compares what a model returns for the samples of a batch in the sampled steps. It fires "
-        "where the output was the same for all of them, to the last bit, in the last samples of "
-        "the run and in half of all, though the inputs differ. A head of zeros gives equal "
-        "outputs until its first step."
+        "if the inputs differ but the outputs are the same to the last bit, in the last sampled "
+        "steps and in half of all. A head of zeros gives equal outputs until its first step."
     ),
     why=(
-        "Nothing of the input reaches the output: a layer of dead units, a mask of zeros, a "
-        "constant in the place of features. All that still learns is the bias."
+        "Nothing of the input reaches the output: all units of a layer are dead, a mask is zero, "
+        "or a constant replaces the features. Only the bias still learns."
     ),
     fix=(
         "Look for the first layer whose output is the same for all samples: `gradscope show RUN "
@@ -34,8 +33,10 @@ RULE = Rule(
         "Slavv 2017, 37 reasons why your neural network is not working",
     ),
     thresholds=(
-        Threshold("batches", 5, "equal outputs in a row, below which it does not judge", CHOSEN),
-        Threshold("share", 0.5, "share of the batches that were read, from which on", CHOSEN),
+        Threshold("batches", 5, "equal outputs in a row needed to judge", CHOSEN),
+        Threshold(
+            "share", 0.5, "share of the batches that were read, at or above which it fires", CHOSEN
+        ),
     ),
     runs=Runs(loop=True),
     explains=("GS603", "GS613"),

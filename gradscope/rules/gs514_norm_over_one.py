@@ -12,15 +12,15 @@ RULE = Rule(
     code="GS514",
     name="norm-over-one",
     severity="error",
-    summary="a LayerNorm or GroupNorm over a single number gives 0 whatever its input",
+    summary="a LayerNorm or GroupNorm over a single number gives 0 for every input",
     what=(
-        "Reads the shapes of LayerNorm, RMSNorm and GroupNorm calls. It fires where each group "
-        "that is normalized has one number: a last axis of size one, or as many groups as "
-        "channels without further axes."
+        "Reads the shapes of LayerNorm, RMSNorm and GroupNorm calls. It fires if each normalized "
+        "group has one number: a last axis of size one, or as many groups as channels and no "
+        "further axes."
     ),
     why=(
-        "A number minus its own mean is 0, and over its own size it is 1 or -1: the layer gives "
-        "its bias for every input, and no gradient passes it."
+        "A number minus its own mean is 0; divided by its own size (RMSNorm) it is 1 or -1. The "
+        "output no longer depends on the input, and no gradient passes."
     ),
     fix="Normalize over the axis of the features: check `normalized_shape`, or drop the layer.",
     sources=(

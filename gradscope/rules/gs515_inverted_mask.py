@@ -13,18 +13,19 @@ RULE = Rule(
     code="GS515",
     name="inverted-mask",
     severity="error",
-    summary="an attention mask is inverted: it hides what it has to show",
+    summary="an attention mask is inverted: it hides the tokens and shows the padding",
     what=(
-        "Counts the zeros in the token indices that an embedding takes, and the entries of the "
-        "`key_padding_mask` of attention layers. It fires where the mask has as many True as there "
-        "are tokens other than 0, and not as many as there are zeros. Masks of all True or all "
-        "False do not count. It also reads the weights of each self-attention: it fires where all "
-        "keys of every row are masked, or where every head looks only at keys after the query."
+        "Counts the zeros in an embedding's token indices, and the True entries of the "
+        "`key_padding_mask` of attention layers. It fires if the mask has as many True entries "
+        "as there are tokens other than 0, and not as many as there are zeros. Masks of all True "
+        "or all False do not count. It also reads the weights of each self-attention: it fires "
+        "if all keys of every row are masked, or if every head attends only to keys after the "
+        "query."
     ),
     why=(
-        "True means ignore: attention looks at the padding alone, which is the same in all "
-        "samples. Rows without padding have nothing to look at, and become NaN. An inverted causal "
-        "mask shows the future, and hides the past."
+        "True means ignore: attention sees only the padding, which is the same in all samples. A "
+        "row without padding has no key left and becomes NaN. An inverted causal mask shows the "
+        "future and hides the past."
     ),
     fix=(
         "Give `key_padding_mask=(tokens == pad)`: in `nn.MultiheadAttention`, True is masked. In "
@@ -60,8 +61,8 @@ def _weights(report: Report) -> Iterator[Finding]:
             yield RULE.finding(call.name, message, call=call.call, value=1.0)
         elif all(x is not None and x > _ALL for x in call.ahead):
             message = (
-                "every head looks at keys after the query alone: the causal mask is inverted, and "
-                "the model sees the future."
+                "every head attends only to keys after the query: the causal mask is inverted, "
+                "and the model sees the future."
             )
             yield RULE.finding(call.name, message, call=call.call, value=1.0)
 
@@ -92,7 +93,7 @@ def _padding(report: Report) -> Iterator[Finding]:
             f"its key_padding_mask is True at {found:,} of {tokens.numel:,} places "
             f"({percent(found / tokens.numel)}), as many as there are tokens, and False at the "
             f"{tokens.zeros:,} of padding (token 0). True means ignore: the mask is inverted, and "
-            "attention sees the padding alone.",
+            "attention sees only the padding.",
             call=call.call,
             value=found / tokens.numel,
         )

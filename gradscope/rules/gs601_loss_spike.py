@@ -15,24 +15,23 @@ RULE = Rule(
     code="GS601",
     name="loss-spike",
     severity="warning",
-    summary="the loss jumps far above everything it was in the steps before",
+    summary="the loss jumps far above its values in the steps before",
     what=(
-        "Compares the loss of each step with those of the 128 steps before that sum as many "
-        "backwards, by the median and the "
-        "median absolute deviation of their logarithms, which a few wild values do not move. It "
-        "fires where the loss is many deviations above the median, and exceeds nearly all "
-        "of those steps as well: the long tails of a training that is nearly done do not count. "
-        "Losses that are not all positive, as those of rewards, must stand out seven times as far."
+        "Compares the loss of each step with the last 128 steps that have as many backwards, by "
+        "the median and the median absolute deviation of their logarithms, which outliers do not "
+        "move. It fires if the loss is many deviations above the median and also exceeds nearly "
+        "all of those steps: near the end of a training, losses have long tails. If not all "
+        "losses are positive, as with rewards, the loss must stand out seven times as far."
     ),
     why=(
-        "A spike is one bad batch, or the first sign that training diverges: in the steps after "
-        "it the optimizer walks off with a gradient that says nothing about the rest of the data, "
-        "and momentum carries it on."
+        "A spike is one bad batch, or the first sign that training diverges. The optimizer "
+        "follows a gradient that does not fit the rest of the data, and momentum continues in "
+        "that direction."
     ),
     fix=(
-        "Look at the batch of that step, and at the gradient's norm before and after it: clip the "
-        "gradient, warm up or lower the learning rate, or go back to a checkpoint before it and "
-        "skip those batches."
+        "Look at the batch of that step, and at the gradient's norm before and after it. Clip "
+        "the gradient, warm up or lower the learning rate, or go back to an earlier checkpoint "
+        "and skip those batches."
     ),
     sources=(
         "Chowdhery et al. 2022, PaLM, section 5.1: some 20 spikes; go back 100 steps, skip 200-500 "
@@ -51,16 +50,16 @@ RULE = Rule(
         Threshold(
             "deviations",
             7,
-            "robust standard deviations above the median, in logarithms, to fire at",
+            "robust standard deviations above the median of the logarithms, above which it fires",
             source="the spike score of OLMo 2",
         ),
         Threshold(
             "beyond",
             3,
-            "the distance from the median over that of the steps before, the highest 2 % left out, "
-            "above which it fires",
+            "distance from the median divided by the largest distance before, without the "
+            "highest 2 %, above which it fires",
         ),
-        Threshold("history", 32, "steps before, below which it does not judge"),
+        Threshold("history", 32, "earlier steps needed to judge"),
     ),
     runs=Runs(samples=0, steps_before="history", metrics=("loss",)),
     explains=("GS617",),

@@ -17,21 +17,20 @@ RULE = Rule(
     code="GS602",
     name="gradient-spike",
     severity="warning",
-    summary="the gradient's norm jumps far above everything it was in the steps before",
+    summary="the gradient's norm jumps far above its values in the steps before",
     what=(
         "Compares the norm of all gradients, before clipping, with the median and nearly all of "
-        "the 128 steps before, at every step. In the sampled steps it compares each "
-        "weight's gradient with that weight's own past, and names the one that leapt alone. Of a "
-        "jump of the total it names the parameter with the largest gradient."
+        "the 128 steps before, at every step. In the sampled steps it compares each weight's "
+        "gradient with that weight's earlier ones, and names a weight that jumped alone. If the "
+        "total jumped, it names the parameter with the largest gradient."
     ),
     why=(
-        "One such step undoes many: the weights jump, and Adam's second moment remembers it for a "
-        "thousand steps, in which it moves too little. Spikes of the gradient come before those "
-        "of the loss."
+        "One such step undoes many: the weights jump. Adam's second moment stays large for a "
+        "thousand steps, in which updates are too small. Gradient spikes come before loss spikes."
     ),
     fix=(
         "Clip the gradient at about the 90th percentile of its norms, and check the batch of "
-        "that step; where one layer leapt alone, normalise what goes into it."
+        "that step. If one layer jumped alone, normalise its input."
     ),
     sources=(
         "trainproof: more than 10 times the running median",
@@ -50,23 +49,25 @@ RULE = Rule(
         Threshold(
             "ratio",
             10,
-            "the norm over the median of the steps before, above which it fires",
+            "the norm divided by the median of the steps before, above which it fires",
             source="trainproof",
         ),
         Threshold(
             "beyond",
             6,
-            "and over nearly all of them, the highest 2 % left out, above which it fires",
+            "the norm divided by the largest before, without the highest 2 %; it must be above "
+            "this too",
         ),
         Threshold(
             "deviations",
             7,
-            "and its robust standard deviations above the median, in logarithms, to fire at",
+            "robust standard deviations above the median of the logarithms; it must be above "
+            "this too",
             source="the spike score of OLMo 2",
         ),
-        Threshold("history", 32, "steps before, below which it does not judge"),
-        Threshold("layer", 30, "a weight's own ratio to its median, above which it fires"),
-        Threshold("samples", 12, "samples before, below which it does not judge a weight"),
+        Threshold("history", 32, "earlier steps needed to judge"),
+        Threshold("layer", 30, "a weight's norm divided by its own median, above which it fires"),
+        Threshold("samples", 12, "earlier samples of a weight needed to judge"),
     ),
     runs=Runs(
         samples=1,
@@ -141,7 +142,8 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
     yield RULE.finding(
         name,
         f"its gradient's norm is {number(norm or 0.0)}, after a median of "
-        f"{number(weight.gradient.usual)} in the samples before; most other weights' did not leap.",
+        f"{number(weight.gradient.usual)} in the samples before; most other weights' gradients "
+        "did not jump.",
         value=ratio,
         limit=limits.of("layer"),
     )

@@ -19,21 +19,20 @@ RULE = Rule(
     severity="info",
     summary="the loss has not fallen for half the run, and is near its start",
     what=(
-        "Compares the mean loss of the last quarter of the run with that of the quarter before, "
-        "against their noise, and with the loss of the beginning. It fires where there was no "
-        "fall for a long time and little before, so that it would have been seen had the loss "
-        "gone on as it began. Left alone are runs with several optimizers, whose losses pull "
-        "against each other, losses that are not positive, and losses that are mostly noise, as "
-        "of rewards: they need not fall."
+        "Compares the mean loss of the run's last quarter with the quarter before, against their "
+        "noise, and with the loss at the start. It fires if the loss has not fallen for a long "
+        "time and little before, and a fall at the first pace would have been visible. It does "
+        "not judge runs with several optimizers, whose losses may oppose each other, nor losses "
+        "that are not positive or mostly noise, as with rewards: they need not fall."
     ),
     why=(
-        "A network that learns nothing looks like one that trains slowly. Guessing the most "
-        "frequent class, targets that are shuffled against their inputs, a learning rate that is "
-        "much too small or much too large all end in such a line."
+        "A network that learns nothing looks like one that trains slowly. The causes differ: it "
+        "guesses the most frequent class, targets do not belong to their inputs, or the learning "
+        "rate is far too small or too large."
     ),
     fix=(
-        "Check that a single batch can be overfitted; if not, check the targets and run `gradscope "
-        "check MODEL`. If it can, try learning rates three times larger and smaller."
+        "Check that the model can overfit a single batch. If not, check the targets and run "
+        "`gradscope check MODEL`. If it can, try learning rates three times larger and smaller."
     ),
     sources=(
         "CS231n notes, babysitting the learning process: overfit a small part first",
@@ -45,11 +44,15 @@ RULE = Rule(
         "found; shorter runs are not judged. `noise` could lie anywhere from 0.15 up."
     ),
     thresholds=(
-        Threshold("steps", _STEPS, "steps without a fall, below which it does not judge"),
-        Threshold("left", 0.9, "the loss over that of the beginning, above which it fires"),
-        Threshold("noise", 0.5, "standard deviation over mean, above which it does not judge"),
+        Threshold("steps", _STEPS, "steps without a fall needed to judge"),
+        Threshold("left", 0.9, "the loss divided by the first loss, above which it fires"),
         Threshold(
-            "errors", 2, "fall between the quarters in standard errors, above which it is one"
+            "noise", 0.5, "standard deviation divided by mean, above which it does not judge"
+        ),
+        Threshold(
+            "errors",
+            2,
+            ("fall between the quarters in standard errors, above which the loss is falling"),
         ),
     ),
     runs=Runs(samples=0, steps_before=until_course(_STEPS), metrics=("loss",)),

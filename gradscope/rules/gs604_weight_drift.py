@@ -17,21 +17,21 @@ RULE = Rule(
     code="GS604",
     name="weight-drift",
     severity="warning",
-    summary="a weight's norm has grown many times over and grows on",
+    summary="a weight's norm has grown many times over and still grows",
     what=(
-        "Follows the norm of every weight of two or more axes over the sampled steps. "
-        "It fires where the norm is many times what it was at first, or what an initialisation "
-        "that keeps the variance gives if it began smaller, and rose in each of the last eight "
-        "samples. Weights that begin at zero on purpose do not count until then."
+        "Follows the norm of every weight of two or more axes over the sampled steps. It fires "
+        "if the norm rose in each of the last eight samples and is many times its first value. A "
+        "weight that began smaller is compared with an initialisation that keeps the variance, "
+        "so weights that start at zero on purpose do not count at first."
     ),
     why=(
-        "Scores and activations grow with it: softmaxes and sigmoids saturate, half precision "
-        "overflows, and before a normalisation the same learning rate moves the weight less and "
-        "less."
+        "Logits and activations grow with the weight: softmax and sigmoid saturate, and half "
+        "precision overflows. Before a norm layer, the same learning rate moves the weight less "
+        "and less."
     ),
     fix=(
-        "Use weight decay on that weight (AdamW's, of 0.01 or more), lower its learning rate, or "
-        "search for a term that rewards size only, as a loss without a bound does."
+        "Use weight decay on that weight (AdamW, 0.01 or more), lower its learning rate, or "
+        "search for a loss without a lower bound, which rewards size."
     ),
     sources=(
         "Merrill et al. 2021, Effects of parameter norm growth during transformer training "
@@ -44,8 +44,10 @@ RULE = Rule(
         "of 2 broken ones are found. `factor` could lie anywhere from 5 to 30; at 3, 2 of 44 fire."
     ),
     thresholds=(
-        Threshold("factor", 10, "the norm over the first one, above which it fires"),
-        Threshold("growth", 1.1, "growth over the last eight samples, below which it has ended"),
+        Threshold("factor", 10, "the norm divided by the first one, above which it fires"),
+        Threshold(
+            "growth", 1.1, ("growth over the last eight samples, below which the growth has ended")
+        ),
     ),
     runs=Runs(samples_before=_RISING),
 )

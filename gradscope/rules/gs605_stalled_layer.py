@@ -14,23 +14,22 @@ RULE = Rule(
     code="GS605",
     name="stalled-layer",
     severity="warning",
-    summary="a weight that moved has stopped, while the rest of the network moves on",
+    summary="a weight has stopped moving, while the others move on",
     what=(
-        "Compares ‖Δw‖/‖w‖ of every weight of two or more axes with its own pace earlier in the "
-        "run, and that fall with the median fall of the other weights, so that a schedule that "
-        "slows all of them down does not count. Left alone are weights that ask for no gradient "
-        "any more, and those that rested before and moved again, as experts and heads do that "
-        "take turns."
+        "Compares ‖Δw‖/‖w‖ of every weight of two or more axes with its earlier pace, and that "
+        "fall with the median fall of the other weights: a schedule that slows all of them does "
+        "not count. It does not judge weights that no longer require a gradient, nor weights "
+        "that have paused before and moved again, as experts and heads do that take turns."
     ),
     why=(
-        "The layer keeps what it knew at that step, while everything around it changes: its "
-        "inputs died or saturated, its path was cut in a later phase of the script, or its "
-        "parameter group lost its learning rate."
+        "The layer no longer learns, while everything around it changes. Its inputs died or "
+        "saturated, a later phase of the script cut its path, or its parameter group lost its "
+        "learning rate."
     ),
     fix=(
         "Look at the layer's activations and gradients at the step where it stopped, and at the "
-        "learning rate of its parameter group; freeze it with `requires_grad_(False)` where that "
-        "is meant."
+        "learning rate of its parameter group. If that is intended, freeze the layer with "
+        "`requires_grad_(False)`."
     ),
     sources=(
         "Raghu et al. 2017, SVCCA (arXiv 1706.05806): layers converge bottom up, and slowly",
@@ -45,10 +44,10 @@ RULE = Rule(
         Threshold(
             "fall",
             1e-3,
-            "the weight's pace over its earlier one, over the same of the other weights, below "
+            "the weight's pace divided by its earlier pace, relative to the other weights, below "
             "which it fires",
         ),
-        Threshold("samples", 8, "samples before, below which it does not judge"),
+        Threshold("samples", 8, "earlier samples needed to judge"),
     ),
     runs=Runs(samples=8, samples_before="samples"),
 )
@@ -77,7 +76,8 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
         yield RULE.finding(
             name,
             f"it moves by {number(fall * weight.pace)} of its norm per step, and moved by "
-            f"{number(weight.pace)} before; the median weight is at {number(usual)} of its pace.",
+            f"{number(weight.pace)} before. The median weight still moves at {number(usual)} of "
+            "its earlier pace.",
             value=fall / usual,
             limit=limits.of("fall"),
         )

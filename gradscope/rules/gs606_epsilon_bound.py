@@ -18,19 +18,16 @@ RULE = Rule(
     summary="the optimizer's epsilon is larger than the gradients, and its steps are tiny",
     what=(
         "Compares the root mean square of each weight's gradient, as the optimizer got it, with "
-        "the optimizer's epsilon, and fires where epsilon is many times larger for most elements. "
-        "The larger of the gradient now and its median over the samples before counts, as the "
+        "the optimizer's epsilon. It fires if epsilon is many times larger for most elements. It "
+        "takes the gradient now or its median over earlier samples, whichever is larger: the "
         "second moment forgets slowly."
     ),
     why=(
-        "Adam divides by the root of the second moment plus epsilon. Where epsilon is the larger "
-        "one, the step is no longer of the size of the learning rate, but smaller by as much as "
-        "the gradient is below epsilon: it is plain SGD with a tiny learning rate."
+        "Adam divides by the root of the second moment plus epsilon. If epsilon dominates, the "
+        "step is far smaller than the learning rate, by the ratio of gradient to epsilon: the "
+        "optimizer acts like SGD with a tiny learning rate."
     ),
-    fix=(
-        "Lower `eps` of the optimizer, or clip less and scale the loss up, so that gradients are "
-        "larger."
-    ),
+    fix=("Lower the optimizer's `eps`, or make gradients larger: clip less, or scale the loss up."),
     sources=(
         "Wortsman et al. 2023, Small-scale proxies for large-scale transformer training "
         "instabilities (arXiv 2309.14322), section 3.4.2: gradients near AdamW's epsilon",
@@ -43,9 +40,9 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold(
-            "ratio", 10, "epsilon over the gradient's root mean square, above which it fires"
+            "ratio", 10, "epsilon divided by the gradient's root mean square, above which it fires"
         ),
-        Threshold("share", 0.5, "elements for which that is so, above which it fires"),
+        Threshold("share", 0.5, "share of elements with such a gradient, above which it fires"),
     ),
     runs=Runs(samples=5, per="model"),
 )
@@ -78,8 +75,9 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
     size, name = worst
     yield RULE.finding(
         name,
-        f"epsilon is {number(eps)}, and the root mean square of this weight's gradient "
-        f"{number(size)}; {percent(bound / total)} of all elements are as far below.",
+        f"epsilon is {number(eps)}, the root mean square of this weight's gradient is "
+        f"{number(size)}. {percent(bound / total)} of all elements have gradients that far below "
+        "epsilon.",
         value=eps / size,
         limit=limits.of("ratio"),
     )

@@ -18,21 +18,22 @@ RULE = Rule(
     severity="warning",
     summary="nearly every step is clipped, and by a large factor",
     what=(
-        "Compares the norm that `clip_grad_norm_` finds with its bound at each call, over the last "
-        "128; of a script that clips by itself, the norm before and after at the steps where both "
-        "are read. It fires where nearly all were clipped and the median one by a large factor: a "
-        "bound just below the usual norm is common practice. A run that ends early is judged by a "
-        "larger factor, and all of its steps. An info with optimizers that divide by the "
-        "gradient's size, as Adam: there a bound changes little."
+        "Compares the norm in each call of `clip_grad_norm_` with its bound, over the last 128 "
+        "calls. If the script clips by its own code, it compares the norm before and after at "
+        "the steps where both are read. It fires if nearly all steps were clipped, and the "
+        "median step by a large factor: a bound just below the usual norm is common practice. A "
+        "run that ends early is judged by all of its steps, and by a larger factor. It is an "
+        "info with optimizers that divide by the gradient's size, such as Adam: there a bound "
+        "changes little."
     ),
     why=(
-        "Clipping is meant for the rare step. Where it acts on all, every step has the same "
-        "length, whatever the gradient says: it is another way to lower the learning rate, and "
-        "near the end of training steps do not become smaller."
+        "Clipping is meant for rare steps. If it acts on all, every step has the same length, "
+        "whatever the gradient. That lowers the learning rate, and steps do not become smaller "
+        "near the end of training."
     ),
     fix=(
-        "Raise the bound to about the 90th percentile of the unclipped norms, and lower the "
-        "learning rate if training is then unstable."
+        "Raise the bound to about the 90th percentile of the unclipped norms. If training is "
+        "then unstable, lower the learning rate."
     ),
     sources=(
         "Google deep-learning tuning playbook: clip at about the 90th percentile; more than half "
@@ -46,13 +47,15 @@ RULE = Rule(
         "most, the broken ones by 79 at the least."
     ),
     thresholds=(
-        Threshold("share", 0.95, "clipped steps of the last 128, above which it fires"),
+        Threshold(
+            "share", 0.95, ("share of the last 128 steps that were clipped, above which it fires")
+        ),
         Threshold(
             "factor", 10, "the median factor by which they were clipped, above which it fires"
         ),
-        Threshold("history", 100, "steps, below which it does not judge while the run goes on"),
-        Threshold("short", 16, "steps, below which it does not judge at the end of the run"),
-        Threshold("short_factor", 30, "the factor of a run of less than `history` steps"),
+        Threshold("history", 100, "steps needed to judge while the run goes on"),
+        Threshold("short", 16, "steps needed to judge at the end of the run"),
+        Threshold("short_factor", 30, "the median factor for a run of fewer than `history` steps"),
     ),
     runs=Runs(loop=True),
 )

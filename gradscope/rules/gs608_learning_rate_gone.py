@@ -13,20 +13,20 @@ RULE = Rule(
     code="GS608",
     name="learning-rate-gone",
     severity="warning",
-    summary="the learning rate is zero, or next to it, for many steps",
+    summary="the learning rate is zero or nearly zero for many steps",
     what=(
-        "Compares the learning rate of all parameter groups with the highest so far. It fires "
-        "where every group is at zero, or at a millionth of that, for 50 steps in a row; a "
-        "schedule that reaches zero in the last step, or comes back, is left alone."
+        "Compares the learning rate of all parameter groups with the highest so far. It fires if "
+        "every group is at zero, or at a millionth of that, for 50 steps in a row. A schedule "
+        "that reaches zero in the last step, or rises again, is not reported."
     ),
     why=(
-        "Such steps move nothing: the rest of the run costs as much and learns nothing. Most "
-        "often the schedule was made for fewer steps than the run has, or is stepped once a batch "
-        "where it counts epochs."
+        "These steps move no weight: the rest of the run costs as much and learns nothing. Most "
+        "often the schedule was made for fewer steps than the run has, or it counts epochs and "
+        "is stepped once a batch."
     ),
     fix=(
-        "Make the schedule for the number of steps that the run has, counting what one call of "
-        "`scheduler.step()` stands for, or give it a floor (`eta_min`)."
+        "Make the schedule for the run's number of `scheduler.step()` calls (epochs or batches), "
+        "or give it a floor (`eta_min`)."
     ),
     sources=(
         "Loshchilov and Hutter 2017, SGDR (arXiv 1608.03983)",
@@ -39,7 +39,9 @@ RULE = Rule(
         "1e-07 to 1e-05."
     ),
     thresholds=(
-        Threshold("share", 1e-6, "the learning rate over its peak, at or below which it fires"),
+        Threshold(
+            "share", 1e-6, ("the learning rate divided by its peak, at or below which it fires")
+        ),
     ),
     runs=Runs(samples=0, steps=50, metrics=("learning_rates",)),
     explains=("GS104", "GS603", "GS613", "GS605"),

@@ -15,18 +15,18 @@ RULE = Rule(
     severity="warning",
     summary="the gradient scaler skips step after step, and its scale falls",
     what=(
-        "Reads the loss scale at every step: a scaler halves it for each step that it skips, as "
-        "gradients overflowed. It fires where the scale is below 1, at which fp16 gains nothing "
-        "from it, and where it was halved again and again after the first 128 steps. The halvings "
-        "with which a run begins are how the scaler finds its scale."
+        "Reads the loss scale at every step: a scaler halves it for each step that it skips "
+        "because gradients overflowed. It fires if the scale is below 1, where it no longer "
+        "helps fp16, or if it was halved repeatedly after the first 128 steps. Halvings at the "
+        "start of a run are normal: the scaler searches its scale."
     ),
     why=(
-        "What a scaler skips is not trained. A scale that keeps falling means that gradients are "
-        "infinite or NaN at any scale, which no scale mends; at a small one, small gradients are "
-        "flushed to zero instead."
+        "A skipped step trains nothing. If the scale keeps falling, gradients are Inf or NaN at "
+        "any scale, and no scale fixes that. At a small scale, small gradients are flushed to "
+        "zero."
     ),
     fix=(
-        "Look for what overflows (`gradscope check MODEL --precision`, GS301, GS303), train in "
+        "Find the overflow (`gradscope check MODEL --precision`, GS301, GS303), train in "
         "bfloat16, or clip the gradient after `scaler.unscale_(optimizer)`."
     ),
     sources=(
@@ -41,7 +41,7 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold("scale", 1, "loss scale, below which it fires", source="what it is for"),
-        Threshold("halvings", 12, "in the last 128 steps, above which it fires"),
+        Threshold("halvings", 12, "halvings in the last 128 steps, above which it fires"),
     ),
     runs=Runs(samples=0, metrics=("loss_scale",), skips=True),
 )

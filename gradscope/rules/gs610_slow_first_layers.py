@@ -18,21 +18,22 @@ RULE = Rule(
     severity="warning",
     summary="the first layers barely move over the run, and the loss does not fall",
     what=(
-        "Compares, over all samples of the run, gradient over weight of each layer and those "
-        "upstream of it with the largest downstream; with optimizers that divide by the "
-        "gradient's size, as Adam, the update over the weight. It fires where the ratio is tiny, "
-        "while the mean loss of the last quarter of the run is no lower than that of the quarter "
-        "before, against their noise. It names the layer nearest the loss of which that holds. "
-        "Left alone are runs with several optimizers and losses that are not positive, or mostly "
-        "noise."
+        "Divides each layer's gradient by its weight over all samples of the run, and compares "
+        "this layer and all upstream of it with the largest downstream. With optimizers that "
+        "divide by the gradient's size, such as Adam, it takes the update instead of the "
+        "gradient. It fires if the ratio is tiny, and the mean loss of the run's last quarter is "
+        "no lower than that of the quarter before, against their noise. It names the layer "
+        "nearest the loss for which this holds. It does not judge runs with several optimizers, "
+        "nor losses that are not positive or mostly noise."
     ),
     why=(
         "The first layers keep their random weights, and the last ones alone cannot lower the "
-        "loss. GS101 asks for a ratio of 1e-6 in one step; in a run time is evidence too."
+        "loss. GS101 needs a ratio of 1e-6 in one step; over a run, a larger ratio is evidence "
+        "enough."
     ),
     fix=(
         "Use activations that do not flatten out (ReLU, GELU), an initialisation that fits them "
-        "(Kaiming, Xavier), normalisation or residual connections around the layer that is named."
+        "(Kaiming, Xavier), normalisation or residual connections around the named layer."
     ),
     sources=(
         "Glorot and Bengio 2010, Understanding the difficulty of training deep feedforward "
@@ -48,11 +49,22 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold("ratio", 2e-3, "the ratio over all samples, below which it fires"),
-        Threshold("jump", 100, "the next layer's ratio over it, above which nothing vanishes"),
-        Threshold("samples", 8, "samples, below which it does not judge"),
-        Threshold("errors", 2, "fall of the loss in standard errors, above which it falls"),
-        Threshold("left", 0.5, "the loss over that of the first steps, above which it fires"),
-        Threshold("noise", 0.5, "standard deviation over mean, above which it does not judge"),
+        Threshold(
+            "jump",
+            100,
+            (
+                "the next layer's ratio divided by this one, above which it is a jump and not a "
+                "vanishing gradient"
+            ),
+        ),
+        Threshold("samples", 8, "samples needed to judge"),
+        Threshold(
+            "errors", 2, ("fall of the loss in standard errors, above which the loss is falling")
+        ),
+        Threshold("left", 0.5, "the loss divided by that of the first steps, above which it fires"),
+        Threshold(
+            "noise", 0.5, "standard deviation divided by mean, above which it does not judge"
+        ),
     ),
     runs=Runs(loop=True),
     explains=("GS101", "GS603", "GS613", "GS605"),

@@ -17,14 +17,14 @@ RULE = Rule(
     severity="warning",
     summary="weight decay shrinks the weights faster than the gradient can hold them",
     what=(
-        "Compares, in the sampled steps, weight decay with the term that the optimizer adds it to: "
-        "the rest of the update if it is decoupled, as in AdamW, else the gradient. It fires where "
-        "decay is the larger one for the median weight, the norm of all weights has halved since "
-        "the start, and most of the loss is left."
+        "Compares weight decay with the gradient in the sampled steps; if decay is decoupled, as "
+        "in AdamW, with the rest of the update. It fires if decay is larger for the median "
+        "weight, the norm of all weights has halved since the start, and most of the loss is "
+        "left."
     ),
     why=(
-        "The weights go to zero, and with them the output and the gradients of all layers: the "
-        "network gives one answer to everything."
+        "The weights go to zero, and so do the output and all gradients: the network gives one "
+        "answer to everything."
     ),
     fix="Lower `weight_decay`: 1e-4 for SGD and 0.01 for AdamW are usual.",
     sources=(
@@ -32,11 +32,11 @@ RULE = Rule(
         "Karpathy 2019, A recipe for training neural networks: regularize only what overfits",
     ),
     thresholds=(
-        Threshold("share", 0.5, "the share of weight decay, above which it fires", CHOSEN),
-        Threshold("norm", 0.5, "the weights' norm over the first, below which it fires", CHOSEN),
-        Threshold("left", 0.5, "the loss over that of the first steps, above which it fires",
+        Threshold("share", 0.5, "weight decay over update, above which it fires", CHOSEN),
+        Threshold("norm", 0.5, "weights' norm divided by the first, below which it fires", CHOSEN),
+        Threshold("left", 0.5, "the loss divided by that of the first steps, above which it fires",
                   CHOSEN),
-        Threshold("samples", 5, "samples, below which it does not judge", CHOSEN),
+        Threshold("samples", 5, "samples needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),
     explains=("GS101", "GS104", "GS603", "GS605", "GS610", "GS613"),
@@ -58,9 +58,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             RULE.finding(
                 optimizer.name,
                 f"weight_decay={one.weight_decay:g} outweighs the gradient: the norm of the "
-                f"weights fell to {percent(one.last / one.first)} of the first one, from "
-                f"{number(one.first)} to {number(one.last)}. The loss is at "
-                f"{number(course.last)}, and began at {number(course.first)}.",
+                f"weights fell from {number(one.first)} to {number(one.last)} "
+                f"({percent(one.last / one.first)}). The loss is at {number(course.last)}, and "
+                f"began at {number(course.first)}.",
                 value=one.decay,
                 limit=limits.of("share"),
                 location=optimizer.location,

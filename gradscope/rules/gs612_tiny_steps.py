@@ -17,25 +17,31 @@ RULE = Rule(
     severity="warning",
     summary="all steps together hardly move the weights, and the loss hardly falls",
     what=(
-        "Multiplies the mean update over weight of the sampled steps with the number of steps: no "
-        "weight can have moved farther. It fires where that is a small part of the weights' norm, "
-        "and the loss is nearly where it began. A learning rate that still rises does not count."
+        "Multiplies the mean update, divided by the weight, of the sampled steps by the number "
+        "of steps: no weight can have moved farther. It fires if that is a small part of the "
+        "weights' norm, and the loss has hardly fallen. A learning rate that still rises does "
+        "not count."
     ),
     why=(
-        "The network is still the one that was initialised. GS104 asks for a ratio of 2e-7 in one "
-        "step; in a run the number of steps is evidence too."
+        "The network is still nearly as initialised. GS104 needs a ratio of 2e-7 in one step; "
+        "over a run, a larger ratio is evidence enough."
     ),
-    fix="Raise the learning rate, ten times at first: about 0.001 of the weight is usual a step.",
+    fix=(
+        "Raise the learning rate, at first to ten times. An update of about 0.001 of the weight "
+        "is usual."
+    ),
     sources=(
         "Karpathy, CS231n notes: the ratio of updates to weights is about 1e-3",
         "Smith 2017, Cyclical learning rates: the learning-rate range test",
     ),
     thresholds=(
-        Threshold("moved", 0.01, "the sum of all updates over the weight, below which it fires",
+        Threshold("moved", 0.01, (
+            "the sum of all updates divided by the weight, below which it fires"
+        ),
                   CHOSEN),
-        Threshold("left", 0.95, "the loss over that of the first steps, above which it fires",
+        Threshold("left", 0.95, "the loss divided by that of the first steps, above which it fires",
                   CHOSEN),
-        Threshold("samples", 5, "samples, below which it does not judge", CHOSEN),
+        Threshold("samples", 5, "samples needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),
     explains=("GS603", "GS605", "GS613"),

@@ -14,22 +14,22 @@ RULE = Rule(
     code="GS613",
     name="no-better-than-guessing",
     severity="info",
-    summary="the loss at the end is that of the best answer that ignores the input",
+    summary="the loss at the end is no better than that of the best constant answer",
     what=(
-        "Compares the mean loss of the run's last quarter with that of the best constant answer to "
-        "the targets that were read: the entropy of the classes' frequencies, or the variance of "
-        "the numbers. It fires at the end of the script, where the loss is one mean cross entropy "
-        "or squared error, and no lower than that."
+        "Compares the mean loss of the run's last quarter with the loss of the best constant "
+        "answer: the entropy of the classes' frequencies, or the variance of the targets that "
+        "were read. It fires at the end of the script, if the loss is a single mean cross "
+        "entropy or squared error and no lower than that."
     ),
     why=(
-        "The network has learned how often each answer comes, and nothing of which input has "
-        "which. If no other finding says why, the data may: labels that do not belong to their "
-        "inputs give such a loss, and a run alone cannot tell them from a task that is hard."
+        "The network has learned how often each answer occurs, and nothing that depends on the "
+        "input. If no other finding says why, check the data: labels that do not belong to their "
+        "inputs give such a loss. A run alone cannot tell them from a hard task."
     ),
     fix=(
-        "Print inputs beside their labels, as the network gets them: are they shuffled apart, off "
-        "by one, or preprocessed away? Then overfit a single batch: if that works, the loop is "
-        "right, and the data or the time is not."
+        "Print inputs beside their labels, as the network gets them: are they shuffled "
+        "differently, off by one, or lost in preprocessing? Then overfit a single batch. If that "
+        "works, the loop is right: look at the data, or train longer."
     ),
     sources=(
         "Karpathy 2019, A recipe for training neural networks: input-independent baseline, "
@@ -37,9 +37,11 @@ RULE = Rule(
         "CS231n notes, babysitting the learning process",
     ),
     thresholds=(
-        Threshold("share", 0.95, "the loss over that of the constant answer, above which it fires",
+        Threshold("share", 0.95, (
+            "the loss divided by that of the constant answer, above which it fires"
+        ),
                   CHOSEN),
-        Threshold("batches", 5, "batches whose targets were read, below which it does not judge",
+        Threshold("batches", 5, "batches with targets that were read, needed to judge",
                   CHOSEN),
     ),
     runs=Runs(loop=True),

@@ -21,9 +21,9 @@ RULE = Rule(
         "fires where their root mean square is large and most of the loss is left at the end."
     ),
     why=(
-        "A fresh network gives numbers near 0 to 1. To reach 300,000 with steps of the learning "
-        "rate takes as many steps as the quotient says; with SGD the gradients are as large and "
-        "the first step explodes."
+        "A fresh network gives numbers near 0 to 1. With Adam, a bias needs 300,000 / lr steps "
+        "to reach 300,000. With SGD, the gradients are as large as the targets, and the first "
+        "step explodes."
     ),
     fix=(
         "Standardize the targets: `(y - y.mean()) / y.std()` over the training data, and undo it "
@@ -35,7 +35,7 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold("size", 100, "root mean square of the targets, above which it fires", CHOSEN),
-        Threshold("left", 0.5, "the loss over that of the first steps, above which it fires",
+        Threshold("left", 0.5, "the loss divided by that of the first steps, above which it fires",
                   CHOSEN),
     ),
     runs=Runs(loop=True),

@@ -15,15 +15,15 @@ RULE = Rule(
     severity="warning",
     summary="the optimizer's update jumps though the gradient does not",
     what=(
-        "Compares the root mean square of the update, over the learning rate, with the 128 steps "
-        "before. It fires where the update jumps far above them, and by more than the gradient. "
-        "A step in which a parameter gets its first gradient does not count."
+        "Compares the root mean square of the update, divided by the learning rate, with the 128 "
+        "steps before. It fires if the update jumps far above them, and by more than the "
+        "gradient. A step in which a parameter gets its first gradient does not count."
     ),
     why=(
-        "An optimizer that divides by its second moment makes large steps where that moment is too "
-        "small: after its state was lost, or while it lags behind. The weights jump before the "
-        "loss shows it. The first step of Adam is as long as the learning rate in every direction, "
-        "several times a usual one."
+        "An optimizer that divides by its second moment makes large steps if that moment is too "
+        "small: after its state was lost, or while the moment lags behind. The weights jump "
+        "before the loss shows it. Adam's first step moves every element by the learning rate, "
+        "several times a usual step."
     ),
     fix=(
         "If the optimizer was made anew, keep it, or load its state. Otherwise lower `betas[1]` to "
@@ -41,13 +41,24 @@ RULE = Rule(
         "before, in those whose optimizer was made anew 11 to 17."
     ),
     thresholds=(
-        Threshold("ratio", 2, "the update over the median of the steps before, to fire at",
+        Threshold("ratio", 2, (
+            "the update divided by the median of the steps before, above which it fires"
+        ),
                   source="marin-community/marin#1368"),
-        Threshold("beyond", 1.5, "and over nearly all of them, the highest 2 % left out"),
-        Threshold("deviations", 7, "and robust standard deviations above the median, in logarithms",
+        Threshold("beyond", 1.5, (
+            "the update divided by the largest before, without the highest 2 %; it must be above "
+            "this too"
+        )),
+        Threshold("deviations", 7, (
+            "robust standard deviations above the median of the logarithms; it must be above "
+            "this too"
+        ),
                   source="the spike score of OLMo 2"),
-        Threshold("alone", 1.5, "and by so many times as much as the gradient's norm"),
-        Threshold("history", 32, "steps before, below which it does not judge"),
+        Threshold("alone", 1.5, (
+            "growth of the update divided by growth of the gradient's norm; it must be above "
+            "this too"
+        )),
+        Threshold("history", 32, "earlier steps needed to judge"),
     ),
     runs=Runs(
         samples=0, steps_before="history", metrics=("update_rms", "clipped_norm", "learning_rates")

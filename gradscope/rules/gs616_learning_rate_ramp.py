@@ -14,21 +14,20 @@ RULE = Rule(
     code="GS616",
     name="learning-rate-ramp",
     severity="warning",
-    summary="the learning rate grows by a factor again and again, without an end",
+    summary="the learning rate grows exponentially and does not stop",
     what=(
-        "Reads the learning rate of every step, and fires where it has at least doubled in each of "
-        "the last four stretches of 26 steps, or, after a constant rate, grown by half in each of "
-        "five stretches of 11. A warm-up that is linear or a part of a cosine does not, nor does a "
-        "range test of 100 steps."
+        "Reads the learning rate of every step. It fires if the rate at least doubled in each of "
+        "the last four spans of 26 steps, or, after a constant rate, grew by half in each of "
+        "five spans of 11 steps. A linear or cosine warm-up does not do so, nor does a range "
+        "test of 100 steps."
     ),
     why=(
         "The updates grow with the rate, until a step is too large for the curvature and the loss "
         "diverges. By then the weights are lost."
     ),
     fix=(
-        "Stop the rise at the rate that you want. `gamma` of an ExponentialLR must be below 1, and "
-        "a factor that multiplies the rate belongs to the base rate, not to the one of the step "
-        "before."
+        "Stop the rise at the rate that you want. `gamma` of an ExponentialLR must be below 1. "
+        "Multiply the base rate by a factor, not the rate of the step before."
     ),
     sources=(
         "Smith 2017, Cyclical learning rates (arXiv 1506.01186): the range test diverges at its "
@@ -40,12 +39,16 @@ RULE = Rule(
         "ones are found: where the rate rises by 4 % a step, 83 steps before the loss has doubled."
     ),
     thresholds=(
-        Threshold("growth", 2, "the factor of each of four stretches, at or above which it fires"),
-        Threshold("steps", 26, "steps of such a stretch"),
-        Threshold("growth_after", 1.5, "the same of five stretches after a constant rate"),
-        Threshold("steps_after", 11, "steps of such a stretch"),
-        Threshold("constant", 16, "steps with the lowest rate, above which it was constant"),
-        Threshold("history", 72, "steps before, below which it does not judge"),
+        Threshold("growth", 2, "growth in each of four spans, at or above which it fires"),
+        Threshold("steps", 26, "steps of such a span"),
+        Threshold(
+            "growth_after",
+            1.5,
+            ("growth in each of five spans after a constant rate, at or above which it fires"),
+        ),
+        Threshold("steps_after", 11, "steps of such a span"),
+        Threshold("constant", 16, "steps with the lowest rate, above which the rate was constant"),
+        Threshold("history", 72, "earlier steps needed to judge"),
     ),
     runs=Runs(samples=0, steps_before="history", metrics=("learning_rates",)),
     explains=("GS601", "GS602", "GS604", "GS104", "GS615"),

@@ -15,17 +15,18 @@ RULE = Rule(
     severity="warning",
     summary="the optimizer's updates stay tiny after a spike, though the gradient is as before",
     what=(
-        "Compares the root mean square of the update, over the learning rate, with the 128 steps "
-        "before. It fires where updates stay far below them for many steps, and the gradient is "
-        "not smaller than it was."
+        "Compares the root mean square of the update, divided by the learning rate, with the 128 "
+        "steps before. It fires if updates stay far below them for many steps, though the "
+        "gradient is no smaller."
     ),
     why=(
-        "Adam divides by the root of its second moment, which forgets a spike by 0.1 % a step: for "
-        "a thousand steps and more the weights hardly move, though the loss still falls slowly."
+        "Adam divides by the root of its second moment, in which a spike decays by 0.1 % a step. "
+        "For a thousand steps and more the weights hardly move, though the loss still falls "
+        "slowly."
     ),
     fix=(
-        "Clip the gradient, so that no batch can write such a moment. Here lower `betas[1]` to "
-        "0.95 or 0.99, or go back to a checkpoint before the spike."
+        "Clip the gradient, so that no batch can make the moment this large. For this run, lower "
+        "`betas[1]` to 0.95 or 0.99, or go back to a checkpoint before the spike."
     ),
     sources=(
         "Kumar et al. 2025, ZClip (arXiv 2504.02507)",
@@ -37,9 +38,13 @@ RULE = Rule(
         "0.28 of the median while the gradient is usual. Of broken ones 1 of 1 is found."
     ),
     thresholds=(
-        Threshold("share", 0.25, "the update over the median of the steps before, to fire below"),
-        Threshold("gradient", 0.5, "the gradient's norm over its median, which it has at least"),
-        Threshold("history", 32, "steps before, below which it does not judge"),
+        Threshold("share", 0.25, (
+            "the update divided by the median of the steps before, below which it fires"
+        )),
+        Threshold("gradient", 0.5, (
+            "the gradient's norm divided by its median, above which it fires"
+        )),
+        Threshold("history", 32, "earlier steps needed to judge"),
     ),
     runs=Runs(
         samples=0, steps=16, steps_before="history",

@@ -15,18 +15,18 @@ RULE = Rule(
     code="GS618",
     name="unequal-updates",
     severity="warning",
-    summary="two optimizers of one model have the same learning rate, and one moves its weights "
-    "much less",
+    summary="with the same learning rate, one of a model's two optimizers moves its weights far "
+            "less",
     what=(
-        "Compares, over the sampled steps, the root mean square of the median weight's update "
-        "between optimizers of different classes that train one model. It fires where their "
-        "learning rates are about equal and the updates are not. Rates that differ were chosen for "
-        "each, and do not count."
+        "Compares optimizers of different classes that train one model, by the root mean square "
+        "of their median weight's update over the sampled steps. It fires if their learning "
+        "rates are about equal and the updates are not. Different rates do not count: they were "
+        "chosen for each."
     ),
     why=(
-        "A learning rate means another step in each optimizer. Muon's update of a matrix of n rows "
-        "or more has a root mean square of about lr/√n, AdamW's one of 0.2 to 0.4 lr. With one "
-        "rate for both, one part of the model hardly trains."
+        "The same learning rate gives each optimizer a different step. Muon's update of a matrix "
+        "of n rows or more has a root mean square of about lr/√n, AdamW's 0.2 to 0.4 lr. With "
+        "one rate for both, one part of the model hardly trains."
     ),
     fix=(
         "Scale Muon's rate by 0.2·√max(rows, columns), as `adjust_lr_fn=\"match_rms_adamw\"` of "
@@ -38,10 +38,12 @@ RULE = Rule(
         "PyTorch, torch.optim.Muon: adjust_lr_fn",
     ),
     thresholds=(
-        Threshold("ratio", 10, "the larger update over the smaller one, above which it fires",
+        Threshold("ratio", 10, "the larger update divided by the smaller one, above which it fires",
                   CHOSEN),
-        Threshold("rates", 2, "the larger learning rate over the smaller one, at most", CHOSEN),
-        Threshold("samples", 5, "samples of each, below which it does not judge", CHOSEN),
+        Threshold("rates", 2, (
+            "the larger learning rate divided by the smaller one, below which it fires"
+        ), CHOSEN),
+        Threshold("samples", 5, "samples of each needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),
 )  # fmt: skip
@@ -66,9 +68,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 slow.name,
-                f"with a learning rate of {low.rate:g}, an update of `{slow.name}` ({slow.kind}) "
-                f"has a root mean square of {number(low.rms)}, one of `{fast.name}` ({fast.kind}, "
-                f"{high.rate:g}) one of {number(high.rms)}.",
+                f"with a learning rate of {low.rate:g}, updates of `{slow.name}` ({slow.kind}) "
+                f"have a root mean square of {number(low.rms)}; updates of `{fast.name}` "
+                f"({fast.kind}, {high.rate:g}) have {number(high.rms)}.",
                 value=high.rms / low.rms,
                 limit=limits.of("ratio"),
                 location=slow.location,

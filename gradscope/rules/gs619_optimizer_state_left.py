@@ -14,16 +14,16 @@ RULE = Rule(
     code="GS619",
     name="optimizer-state-left",
     severity="warning",
-    summary="a checkpoint's weights were loaded, and the state of its optimizer was not",
+    summary="a checkpoint's weights were loaded, but not the state of its optimizer",
     what=(
-        "Reads what `torch.load` returns. It fires where a model took all of its weights from a "
-        "checkpoint, the checkpoint also holds the state of an optimizer with the same groups, "
-        "settings and learning rate as the script's, and the script loads no optimizer's state."
+        "Reads what `torch.load` returns. It fires if a model took all of its weights from a "
+        "checkpoint that also holds the state of an optimizer with the script's groups, settings "
+        "and learning rate, and the script loads no optimizer state."
     ),
     why=(
-        "The training goes on without its moments: the first step of Adam is as long as the "
-        "learning rate in every direction, several times a usual one, and SGD has no momentum. The "
-        "loss jumps, and what the last steps had learned is lost."
+        "The optimizer starts without its moments: Adam's first step moves every element by the "
+        "learning rate, several times a usual step, and SGD has no momentum. The loss jumps, and "
+        "progress of the last steps is lost."
     ),
     fix=(
         'Call `optimizer.load_state_dict(checkpoint["optimizer"])` after the optimizer is made, '
@@ -46,8 +46,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 one.optimizer,
-                f"`{one.optimizer}` starts without a state, though the checkpoint whose weights "
-                f"were loaded holds one of {plural(one.parameters, 'parameter')} with the same "
+                f"`{one.optimizer}` starts without a state. The checkpoint whose weights were "
+                f"loaded holds one, for {plural(one.parameters, 'parameter')} with the same "
                 "settings.",
                 value=float(one.parameters),
                 location=one.location,

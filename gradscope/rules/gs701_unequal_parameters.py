@@ -21,7 +21,7 @@ RULE = Rule(
     code="GS701",
     name="unequal-parameters",
     severity="error",
-    summary="parameters that should be the same on all ranks are not",
+    summary="parameters differ between ranks that should hold the same ones",
     what=(
         "Compares the parameters of ranks that hold the same shard of a model, bit for bit, in the "
         "sampled steps: replicas under DistributedDataParallel, shards of DTensors by their "
@@ -30,13 +30,13 @@ RULE = Rule(
         "wrapper it is a warning: each rank may train its own model on purpose."
     ),
     why=(
-        "Each rank averages gradients of other weights: they train no model, and the checkpoint of "
-        "one rank differs from the others."
+        "Gradients of different weights are averaged, which trains none of the models. The "
+        "checkpoint of one rank differs from the others."
     ),
     fix=(
-        "Wrap the model in DistributedDataParallel after it was loaded, which broadcasts rank 0's "
-        "weights, and later change weights on all ranks alike: drawn from one seed, or "
-        "broadcast."
+        "Wrap the model in DistributedDataParallel after it was loaded: this broadcasts rank 0's "
+        "weights. Later, change weights on all ranks alike: draw them from one seed, or "
+        "broadcast them."
     ),
     sources=(
         "Li et al. 2020, PyTorch Distributed (arXiv 2006.15704), section 3.1: replicas start equal "
@@ -74,8 +74,8 @@ def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFind
 
 
 _WRAPPED = (
-    "Change weights of a model that is wrapped on all ranks alike: drawn from one seed, or "
-    "broadcast."
+    "Change the weights of a wrapped model on all ranks alike: draw them from one seed, or "
+    "broadcast them."
 )
 
 

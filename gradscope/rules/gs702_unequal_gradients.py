@@ -23,17 +23,17 @@ RULE = Rule(
     severity="error",
     summary="the optimizers of two ranks get different gradients for the same parameters",
     what=(
-        "Compares, bit for bit, the gradients that the optimizers of ranks with the same part of a "
-        "model get: all-reduce leaves the same numbers on each. Without a wrapper it is a warning. "
+        "Compares, bit for bit, the gradients that optimizers get on ranks with the same part of "
+        "a model: all-reduce leaves the same numbers on each. Without a wrapper it is a warning. "
         "If parameters differed before, GS701 reports that instead."
     ),
     why=(
-        "Every rank makes its own step: replicas diverge, and each learns from its share "
-        "of the data only."
+        "Every rank makes its own step: replicas diverge, and each learns only from its share of "
+        "the data."
     ),
     fix=(
         "Run the last forward and backward before a step outside of `no_sync`, and call the "
-        "wrapper, not its `module`; without a wrapper, average gradients before the step."
+        "wrapper, not its `module`. Without a wrapper, average gradients before the step."
     ),
     sources=(
         "PyTorch, DistributedDataParallel.no_sync: gradients are synchronised in the first "
@@ -56,8 +56,8 @@ def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFind
             continue
         finding = RULE.finding(
             one.names[0],
-            f"{named(one)} on {on_ranks(one.ranks, one.compared)} are not those of "
-            f"{the_others(one)} {since(one)}: the optimizer took them before they were averaged.",
+            f"{named(one)} on {on_ranks(one.ranks, one.compared)} differ from {the_others(one)} "
+            f"{since(one)}: the optimizer used them before they were averaged.",
             severity="warning" if alone else None,
             value=float(len(one.ranks)),
             cause="not-averaged",

@@ -13,16 +13,16 @@ RULE = Rule(
     code="GS703",
     name="unequal-buffers",
     severity="info",
-    summary="buffers differ between ranks, as running statistics of each rank's data",
+    summary="buffers differ between ranks, such as running statistics of each rank's data",
     what=(
         "Compares buffers that are not broadcast: under DistributedDataParallel with "
-        "`broadcast_buffers=False`, and in models without a wrapper. By default rank 0's are "
-        "broadcast before each forward, and there is nothing to compare. If parameters or "
-        "gradients differ, their rules report it."
+        "`broadcast_buffers=False`, and in models without a wrapper. By default, rank 0's "
+        "buffers are broadcast before each forward, and there is nothing to compare. GS701 and "
+        "GS702 report parameters and gradients that differ."
     ),
     why=(
-        "In eval mode BatchNorm uses its running statistics: each rank evaluates another model, "
-        "and the checkpoint has those of the data that one rank saw."
+        "In eval mode BatchNorm uses its running statistics: each rank evaluates a different "
+        "model, and the checkpoint holds the statistics of one rank's data."
     ),
     fix=(
         "Convert with `torch.nn.SyncBatchNorm.convert_sync_batchnorm`, or average the buffers over "

@@ -18,16 +18,17 @@ RULE = Rule(
         "Compares, bit for bit, the model inputs of ranks in the sampled steps. It fires if "
         "ranks of different data-parallel groups got the same in at least three samples and in "
         "half of all. Ranks that share one layer get the same data by design and are not "
-        "compared. It cannot find that each epoch has the same order (`set_epoch` forgotten): "
-        "too few steps of an epoch are sampled."
+        "compared. It cannot find a forgotten `set_epoch`, which gives each epoch the same "
+        "order: too few steps of an epoch are sampled."
     ),
     why=(
-        "The ranks do one rank's work several times: the global batch is as large as one rank's, "
-        "and an epoch takes as long as on one device."
+        "The ranks repeat one rank's work: the global batch is as large as one rank's, and an "
+        "epoch takes as long as on one device."
     ),
     fix=(
-        "Give the DataLoader a `DistributedSampler`, and call its `set_epoch` in each epoch; in an "
-        "iterable dataset skip by rank. Draw augmentation and noise from a seed for each rank."
+        "Give the DataLoader a `DistributedSampler`, and call its `set_epoch` in each epoch. In "
+        "an iterable dataset, skip by rank. Draw augmentation and noise from a seed for each "
+        "rank."
     ),
     sources=(
         "PyTorch, torch.utils.data.distributed.DistributedSampler: a subset of the dataset that is "
@@ -38,14 +39,14 @@ RULE = Rule(
         Threshold(
             "samples",
             3,
-            "samples with equal data, below which it does not judge",
+            "samples with equal data needed to judge",
             source="one batch can be the same on purpose",
             old_name="looks",
         ),
         Threshold(
             "share",
             0.5,
-            "share of such samples, below which it does not judge",
+            "smallest share of such samples that is judged",
             source="most of them",
         ),
     ),

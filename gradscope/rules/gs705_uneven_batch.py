@@ -13,17 +13,17 @@ RULE = Rule(
     code="GS705",
     name="uneven-batch",
     severity="warning",
-    summary="ranks whose batches differ in size have equal weight in the gradient",
+    summary="batches of different sizes have equal weight in the gradient",
     what=(
-        "Compares the sizes of the ranks' batches step by step: the first axis of what the model "
-        "is called on. It does not judge sizes that vary anyway, as lengths of sentences or "
-        "numbers of nodes do, nor models with a layer that takes the batch "
-        "as its second axis (`batch_first=False`)."
+        "Compares the sizes of the ranks' batches step by step: the first axis of the model's "
+        "input. It does not judge sizes that vary anyway (lengths of sentences, numbers of "
+        "nodes), nor models with a layer that has the batch as its second axis "
+        "(`batch_first=False`)."
     ),
     why=(
-        "DistributedDataParallel takes the mean over ranks of means over batches: a sample of a "
-        "small batch counts for more than one of a large batch. Where a rank has a batch less "
-        "than the others, they wait forever."
+        "DistributedDataParallel averages over ranks the means over batches: a sample in a small "
+        "batch counts for more than one in a large batch. If one rank has a batch less than the "
+        "others, they wait forever."
     ),
     fix=(
         "Drop the last batch (`drop_last=True`), or pad the data to a multiple of the ranks as "
@@ -38,14 +38,14 @@ RULE = Rule(
         Threshold(
             "share",
             0.5,
-            "share of each rank's steps that have one size, below which sizes just vary",
+            "share of each rank's steps with its usual size, below which it does not judge",
             source="most of the steps",
         ),
         Threshold(
             "sizes",
             3,
-            "sizes that a rank's batches have at the most, above which sizes just vary",
-            source="that of most steps, of the last batch, and of the last accumulation",
+            "number of different sizes on a rank, above which it does not judge",
+            source="one for most steps, one for the last batch, one for the last accumulation",
         ),
     ),
     runs=Runs(ranks=True),

@@ -21,12 +21,12 @@ RULE = Rule(
         "in the forward, and the ranks on which it ran."
     ),
     why=(
-        "The other ranks wait in their backward for a gradient that never comes: the run hangs "
-        "until the error of one rank ends it."
+        "The other ranks wait in backward for a gradient that never arrives: the run hangs until "
+        "one rank's error ends it."
     ),
     fix=(
-        "Let the same parameters take part on every rank, if need be with a weight of zero in the "
-        "loss, or wrap with `find_unused_parameters=True`."
+        "Use the same parameters on every rank, if necessary with a weight of zero in the loss, "
+        "or wrap with `find_unused_parameters=True`."
     ),
     sources=(
         "PyTorch, DistributedDataParallel: find_unused_parameters",

@@ -15,19 +15,18 @@ RULE = Rule(
     code="GS707",
     name="straggler",
     severity="warning",
-    summary="one rank needs much longer than the others, which wait for it in every step",
+    summary="one rank is much slower, and the others wait for it in every step",
     what=(
-        "Compares the median time of ranks from the end of a step to the beginning of the next "
-        "backward: data, forward and loss, before anything waits for another rank. It has to be "
-        "slow in three of four steps, which a machine that is busy with other things is not. The "
-        "seconds of full steps are the same on all, as backward ends together. Sampled steps do "
-        "not count. It cannot judge FSDP, where forward waits as well, nor the stages of a "
-        "pipeline."
+        "Compares the ranks' median time from the end of a step to the next backward: data, "
+        "forward and loss, before anything waits for another rank. It fires if a rank is slow in "
+        "three of four steps; a machine that is briefly busy is not. The time of a full step is "
+        "the same on all ranks, as backward ends together. Sampled steps do not count. It cannot "
+        "judge FSDP, where forward waits too, nor the stages of a pipeline."
     ),
-    why="The run is as slow as its slowest rank, and all other devices are idle for that long.",
+    why="The run is as slow as its slowest rank, and all other devices are idle meanwhile.",
     fix=(
-        "Look at that rank's machine: its data loader's workers and disk, what else runs there, "
-        "the clock of its device, the length of its samples."
+        "Look at that rank's machine: the data loader's workers and disk, other programs, the "
+        "clock of its device, the length of its samples."
     ),
     sources=(
         "NVIDIA Resiliency Extension, straggler detection: relative scores of the sections of a "
@@ -38,14 +37,14 @@ RULE = Rule(
         Threshold(
             "ratio",
             1.5,
-            "a rank's time over the median of the others', in three of four steps, above which it "
-            "fires",
+            "a rank's time divided by the median of the others, in three of four steps, above "
+            "which it fires",
             source="a relative score under two thirds",
         ),
         Threshold(
             "share",
             0.1,
-            "share of a step that the others wait, below which it does not judge",
+            "smallest share of a step that the others wait",
             source="what is worth a search",
         ),
     ),
@@ -66,9 +65,9 @@ def find_over_ranks(ranks: RanksRecord, limits: Limits) -> Iterator[TrainingFind
         return
     finding = RULE.finding(
         "",
-        f"until its backward begins rank {slowest} of {len(ranks.runs)} needs "
-        f"{seconds(own[slowest])} a step, and the others {seconds(usual)}: they wait for it for "
-        f"{percent(min(1.0, waits / step))} of the time.",
+        f"rank {slowest} of {len(ranks.runs)} needs {seconds(own[slowest])} a step before its "
+        f"backward, the others {seconds(usual)}: they wait {percent(min(1.0, waits / step))} of "
+        "the time.",
         value=own[slowest] / usual if usual else None,
         threshold=limits["ratio"],
         source=limits.source("ratio"),

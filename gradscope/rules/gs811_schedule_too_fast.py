@@ -33,9 +33,7 @@ RULE = Rule(
         Threshold(
             "rest", 0.3, "share of steps after the fall of the rate, above which it fires", CHOSEN
         ),
-        Threshold(
-            "steps", 10, "steps after the fall of the rate, below which it does not judge", CHOSEN
-        ),
+        Threshold("steps", 10, "steps after the fall of the rate needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),
     explains=("GS104", "GS603", "GS613", "GS605", "GS608"),

@@ -24,7 +24,7 @@ RULE = Rule(
     why="The learning rate stays as it was given: the schedule in the code is not run.",
     fix="Call `scheduler.step()`, on a scheduler that was made of the optimizer that steps.",
     sources=("PyTorch, torch.optim.lr_scheduler: how to adjust learning rate",),
-    thresholds=(Threshold("steps", 5, "steps, below which it does not judge", CHOSEN),),
+    thresholds=(Threshold("steps", 5, "steps needed to judge", CHOSEN),),
     runs=Runs(loop=True, end=True),
 )
 

@@ -30,7 +30,7 @@ RULE = Rule(
         "discuss.pytorch.org 197063: accumulating model output blows up CUDA memory",
     ),
     thresholds=(
-        Threshold("graphs", 8, "graphs that are alive, below which it does not judge", CHOSEN),
+        Threshold("graphs", 8, "graphs that are alive needed to judge", CHOSEN),
         Threshold(
             "share", 0.8, "share of the backwards since the first, above which it fires", CHOSEN
         ),

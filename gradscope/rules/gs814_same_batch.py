@@ -31,7 +31,7 @@ RULE = Rule(
         "PyTorch, torch.utils.data: a loader's iterator begins anew with each iter()",
         "Karpathy 2019, a recipe for training neural networks: overfit one batch, on purpose",
     ),
-    thresholds=(Threshold("calls", 5, "equal calls, below which it does not judge", CHOSEN),),
+    thresholds=(Threshold("calls", 5, "equal calls needed to judge", CHOSEN),),
     runs=Runs(loop=True),
 )
 

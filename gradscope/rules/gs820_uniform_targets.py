@@ -35,11 +35,9 @@ RULE = Rule(
         "DeepChecker and UMLAUT check labels before training: unbalanced, or of one class",
     ),
     thresholds=(
-        Threshold("targets", 8, "targets of each batch, below which it does not judge", CHOSEN),
-        Threshold("batches", 5, "batches, below which it does not judge", CHOSEN),
-        Threshold(
-            "going", 32, "batches, below which it does not judge while the run goes on", CHOSEN
-        ),
+        Threshold("targets", 8, "targets of each batch needed to judge", CHOSEN),
+        Threshold("batches", 5, "batches needed to judge", CHOSEN),
+        Threshold("going", 32, "batches needed to judge while the run goes on", CHOSEN),
     ),
     runs=Runs(loop=True),
 )

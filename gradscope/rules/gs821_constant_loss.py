@@ -32,9 +32,7 @@ RULE = Rule(
         "PyTorch forum: loss does not change at all during training",
         "ultralytics/yolov3#191: the loss of a single class is 0 at every step",
     ),
-    thresholds=(
-        Threshold("backwards", 5, "equal losses and steps, below which it does not judge", CHOSEN),
-    ),
+    thresholds=(Threshold("backwards", 5, "equal losses and steps needed to judge", CHOSEN),),
     runs=Runs(loop=True),
 )
 

@@ -32,7 +32,7 @@ RULE = Rule(
         "Python, copy: a deep copy shares nothing with the original",
     ),
     thresholds=(
-        Threshold("evaluations", 2, "calls of it, below which it does not judge", CHOSEN),
+        Threshold("evaluations", 2, "calls of it needed to judge", CHOSEN),
         Threshold(
             "share", 0.5, "share of the steps with one, above which it does not judge", CHOSEN
         ),

@@ -32,7 +32,7 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold("share", 0.5, "share of the target, below which it fires", CHOSEN),
-        Threshold("steps", 20, "steps, below which nothing is reported", CHOSEN),
+        Threshold("steps", 20, "steps needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True, end=True),
     explains=("GS104", "GS603", "GS613", "GS605"),

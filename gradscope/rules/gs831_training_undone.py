@@ -28,7 +28,7 @@ RULE = Rule(
         "PyTorch tutorials, reinforcement learning (DQN): target_net takes policy_net's weights",
         "Mnih et al. 2015, Human-level control: every C steps the target is set to the network",
     ),
-    thresholds=(Threshold("loads", 3, "such loads, below which nothing is reported", CHOSEN),),
+    thresholds=(Threshold("loads", 3, "such loads needed to judge", CHOSEN),),
     runs=Runs(loop=True),
     explains=("GS603", "GS613", "GS605", "GS835"),
 )

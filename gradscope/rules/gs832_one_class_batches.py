@@ -29,7 +29,7 @@ RULE = Rule(
         "Bengio 2012, Practical recommendations for gradient-based training: order of the examples",
     ),
     thresholds=(
-        Threshold("batches", 5, "batches of 8 targets, below which nothing is reported", CHOSEN),
+        Threshold("batches", 5, "batches of 8 targets needed to judge", CHOSEN),
         Threshold("share", 0.8, "share of batches of one class, from which on it fires", CHOSEN),
     ),
     runs=Runs(loop=True),

@@ -30,7 +30,7 @@ RULE = Rule(
         "PyTorch forum: DataLoader returns the same sample for the full batch",
     ),
     thresholds=(
-        Threshold("batches", 5, "batches of 4 samples, below which it does not judge", CHOSEN),
+        Threshold("batches", 5, "batches of 4 samples needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),
     explains=("GS513", "GS603", "GS613", "GS814"),

@@ -39,7 +39,7 @@ RULE = Rule(
         "PyTorch, torch.optim.swa_utils.AveragedModel: call update_parameters",
     ),
     thresholds=(
-        Threshold("steps", 20, "steps of the run, below which it does not judge", CHOSEN),
+        Threshold("steps", 20, "steps of the run needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True, end=True),
 )  # fmt: skip

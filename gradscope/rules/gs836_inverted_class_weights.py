@@ -33,7 +33,7 @@ RULE = Rule(
         Threshold("spread", 2, "largest over smallest weight and count, above which it fires",
                   CHOSEN),
         Threshold("pairs", 0.9, "share of the pairs of classes in that order", CHOSEN),
-        Threshold("targets", 64, "targets, below which it does not judge", CHOSEN),
+        Threshold("targets", 64, "targets needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),
     explains=("GS613", "GS820"),

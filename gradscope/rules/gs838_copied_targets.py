@@ -35,9 +35,7 @@ RULE = Rule(
         "karpathy/nanoGPT, get_batch: y is x one position later",
         "PyTorch, NLP from scratch: sequence to sequence: the decoder is fed the target before",
     ),
-    thresholds=(
-        Threshold("batches", 2, "batches that were read, below which it does not judge", CHOSEN),
-    ),
+    thresholds=(Threshold("batches", 2, "batches that were read needed to judge", CHOSEN),),
     calibration=(
         "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
         "written without sight of the rules."

@@ -33,9 +33,7 @@ RULE = Rule(
         "Vaswani et al. 2017, Attention is all you need, 3.2.3: masking in the decoder",
         "PyTorch, torch.nn.Transformer: tgt_mask",
     ),
-    thresholds=(
-        Threshold("batches", 2, "batches that were read, below which it does not judge", CHOSEN),
-    ),
+    thresholds=(Threshold("batches", 2, "batches that were read needed to judge", CHOSEN),),
     calibration=(
         "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
         "written without sight of the rules."

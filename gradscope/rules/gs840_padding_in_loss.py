@@ -35,7 +35,7 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold("share", 0.5, "share of the targets, above which it fires", CHOSEN),
-        Threshold("batches", 2, "batches that were read, below which it does not judge", CHOSEN),
+        Threshold("batches", 2, "batches that were read needed to judge", CHOSEN),
     ),
     calibration=(
         "Silent on the honest programs of tests/rules and on 20 honest trainings that were "

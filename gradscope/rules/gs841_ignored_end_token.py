@@ -30,9 +30,7 @@ RULE = Rule(
         "transformers, DataCollatorForLanguageModeling: labels of pad_token_id are -100",
         "huggingface/transformers: generation does not stop when pad_token = eos_token",
     ),
-    thresholds=(
-        Threshold("batches", 2, "batches that were read, below which it does not judge", CHOSEN),
-    ),
+    thresholds=(Threshold("batches", 2, "batches that were read needed to judge", CHOSEN),),
     calibration=(
         "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
         "written without sight of the rules."

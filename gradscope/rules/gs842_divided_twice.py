@@ -36,7 +36,7 @@ RULE = Rule(
         Threshold(
             "batch",
             8,
-            "size of the batch, below which it does not judge",
+            "smallest batch that is judged",
             CHOSEN,
         ),
     ),

@@ -34,7 +34,7 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold("share", 0.01, "loaded rate over the one before, below which it fires", CHOSEN),
-        Threshold("steps", 5, "steps, below which it does not judge", CHOSEN),
+        Threshold("steps", 5, "steps needed to judge", CHOSEN),
     ),
     calibration=(
         "Silent on the honest programs of tests/rules and on 20 honest trainings that were "

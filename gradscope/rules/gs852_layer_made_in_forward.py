@@ -28,7 +28,7 @@ RULE = Rule(
         "PyTorch tutorials, what is torch.nn: layers are attributes of the module",
         "PyTorch forum: defining layers in forward, parameters are not updated",
     ),
-    thresholds=(Threshold("steps", 3, "steps, below which it does not judge", CHOSEN),),
+    thresholds=(Threshold("steps", 3, "steps needed to judge", CHOSEN),),
     runs=Runs(loop=True),
     explains=(
         "GS401",

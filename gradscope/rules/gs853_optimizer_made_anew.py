@@ -28,9 +28,7 @@ RULE = Rule(
         "PyTorch, torch.optim: the optimizer holds the current state",
         "Kingma and Ba 2014, Adam, algorithm 1: the moments are kept between steps",
     ),
-    thresholds=(
-        Threshold("times", 5, "optimizers in a row, below which it does not judge", CHOSEN),
-    ),
+    thresholds=(Threshold("times", 5, "optimizers in a row needed to judge", CHOSEN),),
     runs=Runs(loop=True),
     explains=("GS6",),
 )

@@ -30,7 +30,7 @@ RULE = Rule(
         "PyTorch forum: gradient accumulation, where to call zero_grad",
     ),
     thresholds=(
-        Threshold("backwards", 3, "backwards in a step, below which it does not judge", CHOSEN),
+        Threshold("backwards", 3, "backwards in a step needed to judge", CHOSEN),
         Threshold("share", 0.5, "share of the steps, above which it fires", CHOSEN),
     ),
     runs=Runs(loop=True),

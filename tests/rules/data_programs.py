@@ -322,7 +322,7 @@ BROKEN = {
             optimizer.step()
         """, "optimizer"),
     "Muon with AdamW's learning rate": LoopProgram(
-        "GS618", ("an update of `muon` (Muon)",), """
+        "GS618", ("updates of `muon` (Muon)",), """
         wide = nn.Sequential(
             nn.Linear(4, 1024), nn.ReLU(), nn.Linear(1024, 16), nn.ReLU(), nn.Linear(16, 2)
         )

@@ -89,7 +89,7 @@ def test_an_inferred_loss_excuses_what_is_not_used_and_no_detach():
         (found,) = of(
             "GS401", report(run=run | {"loss": "sum"}, parameters=(lost,), answers=answers)
         )
-        assert ("name yours by `loss`" in str(found.advice)) == (severity == "warning")
+        assert ("set `loss` to yours" in str(found.advice)) == (severity == "warning")
     assert "A cut path is an error." in lookup("GS401").what
 
 
@@ -106,4 +106,4 @@ def test_an_inferred_loss_excuses_what_is_not_used_and_no_detach():
 def test_what_a_run_started_from_instead_of_a_cut_loss(loss, said):
     run = {"loss": loss, "loss_inferred": loss != "own", "without_graph": ("output.kl",)}
     (found,) = of("GS507", report(run=run))
-    assert found.message.endswith(f"; this run started from {said}.")
+    assert found.message.endswith(f". It started from {said}.")

@@ -128,7 +128,10 @@ def test_a_straggler(tmp_path: Path) -> None:
     entry = next(one for one in entries() if one.rule.code == "GS707")
     for number, (times, slow) in enumerate(
         [
-            ((0.02, 0.09), "rank 1 of 2 needs 90.00 ms a step, and the others 20.00 ms"),
+            (
+                (0.02, 0.09),
+                "rank 1 of 2 needs 90.00 ms a step before its backward, the others 20.00 ms",
+            ),
             ((0.02, 0.03, 0.02, 0.08), "rank 3 of 4"),
             ((0.08, 0.09), None),
             ((0.002, 0.008), None),  # four times as long, and nothing to wait for
