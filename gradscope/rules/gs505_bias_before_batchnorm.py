@@ -16,8 +16,8 @@ RULE = Rule(
     severity="info",
     summary="a bias is cancelled by the BatchNorm after it",
     what=(
-        "Finds, in the autograd graph, a linear or convolutional layer with a trainable bias "
-        "whose only consumer is a BatchNorm in train mode."
+        "Finds, in the autograd graph, linear or convolutional layers with a trainable bias "
+        "whose output goes only into a BatchNorm in train mode."
     ),
     why=(
         "The norm subtracts the mean, and the bias with it. The bias's gradient is rounding "

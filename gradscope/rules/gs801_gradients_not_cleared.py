@@ -13,16 +13,16 @@ RULE = Rule(
     code="GS801",
     name="gradients-not-cleared",
     severity="error",
-    summary="backward adds to gradients that a step has used already",
+    summary="backward adds to gradients that an earlier step has already used",
     what=(
-        "Compares, at every backward, the optimizer's gradients with what its last step left: the "
-        "same tensor, not written to since. Backward then adds to it. Gradients that the script "
-        "clears, replaces or writes to in between are another matter, as is accumulation before "
-        "one step."
+        "Compares, at every backward, the optimizer's gradients with those of its last step: if "
+        "they are the same tensors, unchanged since, backward adds to them. Gradients that the "
+        "script clears, replaces or writes to in between do not count, nor does accumulation "
+        "before one step."
     ),
     why=(
-        "The step goes along the sum of all gradients since the first, not along that of its "
-        "batch: old gradients never leave, and the loss rises or swings."
+        "Each step follows the sum of all gradients so far, not that of its batch. The loss "
+        "rises or oscillates."
     ),
     fix="Call `optimizer.zero_grad()` once for each step, before `loss.backward()`.",
     sources=(
@@ -32,7 +32,7 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold("share", 0.5, "share of an optimizer's steps, above which it fires", CHOSEN),
-        Threshold("steps", 4, "such steps, below which it waits for the end of the run", CHOSEN),
+        Threshold("steps", 4, "such steps needed to report before the end of the run", CHOSEN),
     ),
     runs=Runs(loop=True),
     explains=("GS102", "GS104", "GS601", "GS602", "GS603", "GS613", "GS604", "GS607"),
@@ -53,7 +53,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 optimizer.name,
-                f"`backward` adds to the gradients that the step before has used, "
+                "`backward` adds to the gradients that the last step has used, "
                 f"{in_steps(count, following, 'step')} after the first: "
                 f"{_cleared(rounds, optimizer.name)}.",
                 advice=f"Call `{optimizer.name}.zero_grad()` before each `backward`.",

@@ -15,12 +15,12 @@ RULE = Rule(
     severity="error",
     summary="gradients are cleared between backward and step",
     what=(
-        "Looks at each step for a `zero_grad` since the last backward after which the optimizer's "
+        "Finds steps with a `zero_grad` since the last backward, after which the optimizer's "
         "parameters have no gradient, or one of zeros."
     ),
     why=(
-        "The optimizer gets nothing: it skips the parameters, or moves them by weight decay and "
-        "old momentum alone. The loss stays where it was."
+        "The optimizer gets no gradient: it skips the parameters, or moves them by weight decay "
+        "and old momentum only. The loss does not fall."
     ),
     fix="Call `zero_grad` before `backward`, or after `step`.",
     sources=(

@@ -14,13 +14,16 @@ RULE = Rule(
     code="GS803",
     name="optimizer-never-steps",
     severity="error",
-    summary="an optimizer makes no step though its parameters get gradients",
+    summary="an optimizer never steps, though its parameters get gradients",
     what=(
-        "Counts the backwards after which the parameters of an optimizer had gradients, while it "
-        "made no step, and no other optimizer that steps holds them."
+        "Counts the backwards that gave an optimizer's parameters gradients. It fires if that "
+        "optimizer never steps, and no other optimizer that steps holds the parameters."
     ),
-    why="Gradients are computed and thrown away: these parameters keep their first values.",
-    fix="Call `optimizer.step()` after `backward`: with the parentheses, and where it is reached.",
+    why="Gradients are computed but not used: these parameters keep their initial values.",
+    fix=(
+        "Call `optimizer.step()` after `backward`. Check its parentheses, and that the line is "
+        "reached."
+    ),
     sources=(
         "PyTorch, torch.optim: taking an optimization step",
         "PyTorch tutorials, optimizing model parameters: zero_grad, backward, step",
@@ -66,5 +69,5 @@ def _scheduled(loop: LoopRecord, optimizer: LoopOptimizer) -> str:
     """Return the sentence that a scheduler steps instead."""
     for scheduler in loop.schedulers:
         if scheduler.optimizer == optimizer.name and scheduler.steps:
-            return f" Its scheduler `{scheduler.name}` steps, which moves no weight."
+            return f" Only its scheduler `{scheduler.name}` steps, which moves no weight."
     return ""

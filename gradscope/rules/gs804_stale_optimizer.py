@@ -14,15 +14,15 @@ RULE = Rule(
     code="GS804",
     name="stale-optimizer",
     severity="error",
-    summary="an optimizer holds parameters of no model that runs",
+    summary="an optimizer holds parameters that belong to no running model",
     what=(
-        "Compares the parameters that an optimizer holds with those of the models that the script "
-        "calls. It fires on parameters that belong to no called model and never get a gradient, "
-        "and names the running model's parameters that no optimizer holds, and the module that was "
-        "set after the optimizer was made."
+        "Compares the parameters that an optimizer holds with those of the models that the "
+        "script calls. It fires if parameters belong to no called model and never get a "
+        "gradient. It names the running model's parameters that no optimizer holds, and the "
+        "module that was set after the optimizer was made."
     ),
     why=(
-        "The optimizer moves, or skips, tensors that nobody uses, and the layer that runs is never "
+        "The optimizer moves, or skips, unused tensors, and the layer that runs is never "
         "trained. Most often the head was replaced after the optimizer was made."
     ),
     fix="Make the optimizer after the last change to the model.",
@@ -108,7 +108,7 @@ def _times(optimizer: LoopOptimizer) -> str:
     if not optimizer.steps:
         return ""
     steps = in_steps(optimizer.steps, optimizer.steps)
-    return f"What `{optimizer.name}` holds gets no gradient {steps}."
+    return f"The parameters of `{optimizer.name}` get no gradient {steps}."
 
 
 def _advice(optimizer: LoopOptimizer, loop: LoopRecord) -> str:

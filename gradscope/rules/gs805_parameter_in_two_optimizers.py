@@ -16,12 +16,12 @@ RULE = Rule(
     severity="warning",
     summary="two optimizers that take turns hold the same parameter",
     what=(
-        "Compares the parameters of all optimizers. It fires where two hold the same and both make "
-        "steps in turn; one that follows the other, as after a warm-up, does not count."
+        "Compares the parameters of all optimizers. It fires if two hold the same parameter and "
+        "step in turn. An optimizer that replaces the other, as after a warm-up, does not count."
     ),
     why=(
-        "Each moves the weight by the same gradient: steps are twice as long, and each one's "
-        "momentum knows nothing of the other's steps."
+        "Each moves the weight by the same gradient: steps are twice as long, and neither "
+        "momentum includes the other's steps."
     ),
     fix="Give each parameter to one optimizer, or make one optimizer with two groups.",
     sources=(

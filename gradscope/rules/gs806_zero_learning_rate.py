@@ -16,12 +16,12 @@ RULE = Rule(
     severity="error",
     summary="a learning rate is 0 in every step",
     what=(
-        "Reads the learning rate of every parameter group at every step. It fires where one was 0 "
-        "in all steps so far: a warm-up from 0 has left it after one step. One group of several is "
-        "a warning, as a group may be kept still on purpose."
+        "Reads the learning rate of every parameter group at every step. It fires if a rate was "
+        "0 in all steps so far: a warm-up that starts at 0 leaves it after one step. If other "
+        "groups have a rate, it is a warning: a group may be frozen on purpose."
     ),
     why="Parameters of the group do not move, whatever their gradient.",
-    fix="Look at where the rate is computed: an integer division, a schedule's factor, a config.",
+    fix="Check how the rate is computed: an integer division, a schedule's factor, a config.",
     sources=("PyTorch, torch.optim: per-parameter options",),
     runs=Runs(loop=True),
     explains=("GS104", "GS603", "GS613", "GS605", "GS608"),

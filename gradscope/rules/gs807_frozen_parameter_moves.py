@@ -16,12 +16,13 @@ RULE = Rule(
     severity="warning",
     summary="an optimizer moves parameters with requires_grad=False",
     what=(
-        "Compares, at every step, the version of parameters that want no gradient and still have "
-        "one, before and after the step. An optimizer skips only parameters whose `.grad` is None."
+        "Finds parameters that require no gradient but still have one, and compares their "
+        "version before and after each step. An optimizer skips only parameters whose `.grad` is "
+        "None."
     ),
     why=(
-        "The frozen weights change: by the gradient of the last backward before they were frozen, "
-        "by momentum and by weight decay, step after step."
+        "The frozen weights change at every step: by the last gradient before they were frozen, "
+        "by momentum and by weight decay."
     ),
     fix=(
         "Set `.grad` to None when you freeze (`optimizer.zero_grad(set_to_none=True)`), or leave "

@@ -13,19 +13,19 @@ RULE = Rule(
     code="GS808",
     name="ineffective-clipping",
     severity="warning",
-    summary="gradients are clipped too late, of other parameters, or before they are unscaled",
+    summary="gradients are clipped too late, before they are unscaled, or for the wrong parameters",
     what=(
-        "Looks at each `clip_grad_norm_` and `clip_grad_value_`: whether the gradients have been "
-        "used by a step already, whether an optimizer holds the parameters, whether there are any, "
-        "and whether a gradient scaler's factor is still in them."
+        "Checks each `clip_grad_norm_` and `clip_grad_value_`: a step must not have used the "
+        "gradients, an optimizer must hold the parameters, there must be some, and a gradient "
+        "scaler's factor must be removed first."
     ),
     why=(
-        "The optimizer gets gradients as they are, large ones too. With a scaler's factor in "
-        "them the bound is 65536 times too tight: every step is clipped to almost nothing."
+        "The optimizer gets unclipped gradients, however large. With a scaler's factor in them, "
+        "the bound is 65536 times too tight: every step is clipped to almost nothing."
     ),
     fix=(
-        "Clip between `backward` and `step`, the parameters that the optimizer holds; with a "
-        "gradient scaler after `scaler.unscale_(optimizer)`."
+        "Clip the optimizer's parameters between `backward` and `step`; with a gradient scaler, "
+        "after `scaler.unscale_(optimizer)`."
     ),
     sources=(
         "PyTorch, automatic mixed precision examples: gradient clipping",
@@ -51,7 +51,7 @@ _FAULTS = {
     ),
     "empty": (
         "there is no parameter to clip: the list or generator is empty",
-        "Give `model.parameters()` anew at each call: a generator is used up by its first use.",
+        "Call `model.parameters()` again for each clip: a generator is empty after its first use.",
     ),
     "scaled": (
         "gradients are clipped while the loss scale is in them",

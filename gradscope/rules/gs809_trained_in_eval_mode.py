@@ -16,15 +16,15 @@ RULE = Rule(
     severity="warning",
     summary="dropout or batch normalization is off in training steps",
     what=(
-        "Looks at the mode of each model in every call with gradients. It fires where a model with "
-        "dropout or batch normalization, none of it frozen, is called in eval mode in every step, "
-        "or in every step since an evaluation."
+        "Reads the mode of each model in every call with gradients. It fires if a model with "
+        "dropout or batch normalization that is not frozen is in eval mode in every step, or in "
+        "every step since an evaluation."
     ),
     why=(
         "Dropout does not regularize, and batch normalization uses running statistics that no "
         "longer follow the weights."
     ),
-    fix="Call `model.train()` before the training steps, after each evaluation too.",
+    fix="Call `model.train()` before the training steps, and again after each evaluation.",
     sources=(
         "PyTorch, torch.nn.Module.train and eval",
         'Karpathy 2018, most common neural net mistakes: "you forgot to toggle train/eval mode"',
@@ -64,7 +64,10 @@ def _finding(
     return RULE.finding(
         model.name,
         f"`{model.name}` trains in eval mode {since}: {which}.",
-        advice=f"Call `{model.name}.train()` before the training steps, after each evaluation too.",
+        advice=(
+            f"Call `{model.name}.train()` before the training steps, and again after each "
+            "evaluation."
+        ),
         value=float(count),
         location=model.eval_at or event.location,
     )

@@ -15,14 +15,15 @@ RULE = Rule(
     severity="warning",
     summary="dropout or batch normalization is in train mode in an evaluation",
     what=(
-        "Looks at calls without gradients, under `no_grad` or `inference_mode`, between the steps "
-        "of a model that trains. It fires where dropout or batch normalization is in train mode "
-        "then. Calls at every step that trains another model do not count, as a GAN's generator "
-        "has them, nor those that repeat one input, as Monte Carlo dropout does."
+        "Reads calls without gradients (under `no_grad` or `inference_mode`) between the steps "
+        "of a model that trains. It fires if dropout or batch normalization is in train mode in "
+        "them. It ignores calls in each step of another model, as of a GAN's generator, and "
+        "calls that repeat one input, as Monte Carlo dropout does."
     ),
     why=(
-        "Batch normalization learns from the evaluation's data and uses its batch; dropout drops "
-        "activations. The figures are not those of the model that you will use."
+        "Batch normalization updates its statistics with the evaluation's data, and normalizes "
+        "by its batches; dropout drops activations. The measured results are not those of the "
+        "model that you will use."
     ),
     fix="Call `model.eval()` before the evaluation, and `model.train()` after it.",
     sources=(
@@ -30,7 +31,12 @@ RULE = Rule(
         'Karpathy 2018, most common neural net mistakes: "you forgot to toggle train/eval mode"',
     ),
     thresholds=(
-        Threshold("share", 0.5, "share of steps with such a call, above which it is meant", CHOSEN),
+        Threshold(
+            "share",
+            0.5,
+            ("share of steps with such a call, above which it counts as intended"),
+            CHOSEN,
+        ),
     ),
     runs=Runs(loop=True, end=True),
 )
@@ -92,5 +98,5 @@ def _in_train_mode(events: tuple[LoopEvent, ...], model: LoopModel) -> list[Loop
 def _which(event: LoopEvent) -> str:
     if "norm-on" in event.facts:
         also = ", and dropout drops activations" if "dropout-on" in event.facts else ""
-        return f"batch normalization learns from the evaluation's data{also}"
+        return f"batch normalization updates its statistics with the evaluation's data{also}"
     return "dropout drops activations"

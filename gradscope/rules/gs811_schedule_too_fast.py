@@ -16,13 +16,14 @@ RULE = Rule(
     severity="warning",
     summary="a scheduler that steps after every batch ends the training early",
     what=(
-        "Follows the learning rate and the steps of each scheduler. It fires where the rate fell "
-        "below a hundredth of its highest and stayed there for a good part of the run, while a "
-        "scheduler made a step after nearly every batch."
+        "Follows the learning rate and the steps of each scheduler. It fires if the rate fell "
+        "below a hundredth of its highest and stayed there for a good part of the run, and a "
+        "scheduler stepped after nearly every batch."
     ),
     why=(
-        "`StepLR`, `MultiStepLR` and `ExponentialLR` count calls of their `step`: numbers that are "
-        "meant as epochs run out after as many batches, and nothing is learned from then on."
+        "`StepLR`, `MultiStepLR` and `ExponentialLR` count calls of their `step`. If their "
+        "numbers are meant as epochs, the schedule ends after as many batches, and the model "
+        "learns nothing from then on."
     ),
     fix="Call `scheduler.step()` once for each epoch, or give its numbers in steps.",
     sources=(

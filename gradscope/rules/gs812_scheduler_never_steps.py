@@ -15,14 +15,14 @@ RULE = Rule(
     code="GS812",
     name="scheduler-never-steps",
     severity="warning",
-    summary="a scheduler changes no learning rate that is used",
+    summary="a scheduler never steps, or belongs to an optimizer that never steps",
     what=(
-        "Counts the steps of each scheduler until the script ends. It fires where one made none "
-        "while its optimizer made some, and where one steps whose optimizer never does. A script "
-        "that gradscope ends before its end must have had two epochs."
+        "Counts the steps of each scheduler until the script ends. It fires if a scheduler made "
+        "none while its optimizer made some, or if a scheduler steps and its optimizer never "
+        "does. If gradscope ends the script early, it needs two epochs first."
     ),
-    why="The learning rate stays as it was given: the schedule in the code is not run.",
-    fix="Call `scheduler.step()`, on a scheduler that was made of the optimizer that steps.",
+    why="The learning rate never changes: the schedule has no effect.",
+    fix="Call `scheduler.step()`, and make the scheduler with the optimizer that steps.",
     sources=("PyTorch, torch.optim.lr_scheduler: how to adjust learning rate",),
     thresholds=(Threshold("steps", 5, "steps needed to judge", CHOSEN),),
     runs=Runs(loop=True, end=True),

@@ -16,11 +16,11 @@ RULE = Rule(
     severity="warning",
     summary="the autograd graphs of old steps are kept alive",
     what=(
-        "Marks the graph of each step's loss, and looks which are alive. A script holds the last "
-        "one or two. It fires where nearly all since some step are, or those of as many calls in "
-        "eval mode, and looks for the variable that holds them."
+        "Marks the graph of each step's loss, and counts those that are still alive. A script "
+        "normally holds the last one or two. It fires if nearly all since some step are alive, "
+        "or those of as many calls in eval mode, and finds the variable that holds them."
     ),
-    why="Memory grows with every step, until there is none left.",
+    why="Memory grows with every step, until it runs out.",
     fix=(
         "Keep numbers: `total += loss.item()`, or `loss.detach()` for a tensor; evaluate under "
         "`torch.no_grad()`."
@@ -30,7 +30,7 @@ RULE = Rule(
         "discuss.pytorch.org 197063: accumulating model output blows up CUDA memory",
     ),
     thresholds=(
-        Threshold("graphs", 8, "graphs that are alive needed to judge", CHOSEN),
+        Threshold("graphs", 8, "live graphs needed to judge", CHOSEN),
         Threshold(
             "share", 0.8, "share of the backwards since the first, above which it fires", CHOSEN
         ),

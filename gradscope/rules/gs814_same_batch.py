@@ -15,17 +15,17 @@ RULE = Rule(
     code="GS814",
     name="same-batch",
     severity="warning",
-    summary="every step trains on the same batch of more data",
+    summary="every step trains on the same batch, although there is more data",
     what=(
-        "Compares what each call of a model is given with the first, bit by bit, until one "
-        "differs. It fires where all are equal, and the batch is made anew each time or is a part "
-        "of a larger tensor: a script that trains on all of its data, or on one batch on purpose, "
-        "gives the same tensor each time."
+        "Compares each call's input with the first one, bit by bit, until one differs. It fires "
+        "if all are equal, and the batch is a new tensor each time or a part of a larger one. A "
+        "script that trains on all of its data, or on one batch on purpose, gives the same "
+        "tensor each time."
     ),
     why="The model learns one batch by heart and sees nothing of the rest.",
     fix=(
-        "Iterate over the data loader (`for batch in loader`): `next(iter(loader))` begins it anew "
-        "at each call. Look at the index, and at a seed that is set in the loop."
+        "Iterate over the data loader (`for batch in loader`): `next(iter(loader))` restarts it "
+        "at each call. Check the index, and whether the loop sets a seed."
     ),
     sources=(
         "PyTorch, torch.utils.data: a loader's iterator begins anew with each iter()",
@@ -49,13 +49,12 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         next((e.location for one in loop.rounds for e in one.events if e.kind == "call"), None),
     )
     if anew and begun > 0.5 * loop.steps:
-        why = f": a data loader of {plural(loop.loader, 'batch', 'batches')} begins anew each time"
+        why = f": a data loader of {plural(loop.loader, 'batch', 'batches')} restarts each time"
         where = _most(loop).location
     yield at(
         RULE.finding(
             "",
-            f"all {loop.same_batch:,} calls of the model with gradients were given the same "
-            f"numbers{why}.",
+            f"all {loop.same_batch:,} calls of the model with gradients got the same input{why}.",
             value=float(loop.same_batch),
             limit=limits.of("calls"),
             location=where,

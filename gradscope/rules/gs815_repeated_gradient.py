@@ -15,13 +15,13 @@ RULE = Rule(
     severity="warning",
     summary="the same gradient is added twice, or used by two steps",
     what=(
-        "Notices a backward that begins with the same tensor as the one before, or with a sum that "
-        "has it for a term, without `zero_grad` in between, and a step without a backward since "
-        "the last, whose gradients nobody has written to."
+        "Finds two cases: a backward that starts at the same tensor as the one before, or at a "
+        "sum with that tensor as a term, without `zero_grad` in between; and a step without a "
+        "backward since the last step, on unchanged gradients."
     ),
     why=(
-        "A loss that goes backward twice doubles its gradients. A step on old gradients goes on "
-        "along a direction that the weights have left."
+        "Two backwards of one loss double its gradients. A step on old gradients repeats a "
+        "direction that no longer fits the weights."
     ),
     fix="Call `backward` once for each loss, and `step` once for each backward.",
     sources=(
@@ -40,8 +40,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 "",
-                f"the same loss goes backward twice before the step {in_steps(count, loop.steps)}"
-                f"{_alone(event, before)}: its gradients are added twice.",
+                "`backward` runs twice on the same loss before the step "
+                f"{in_steps(count, loop.steps)}{_alone(event, before)}: its gradients are added "
+                "twice.",
                 advice="Call `backward` once for each loss; add losses before it.",
                 value=float(count),
                 threshold=limits["share"],
@@ -59,7 +60,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 optimizer.name,
-                f"`{optimizer.name}` makes a step without a `backward` since the last, "
+                f"`{optimizer.name}` steps without a `backward` since its last step, "
                 f"{in_steps(count, optimizer.steps)}: it uses the same gradients again.",
                 advice="Call `step` once for each backward.",
                 value=float(count),

@@ -16,16 +16,16 @@ RULE = Rule(
     severity="error",
     summary="backward begins with a loss that depends on no parameter",
     what=(
-        "Looks at every backward for a loss that no operation made (`torch.tensor(…, "
-        "requires_grad=True)`, `loss.requires_grad_()`), and at every step for an optimizer none "
-        "of whose parameters has a gradient, though backward was called."
+        "Finds two cases: a backward whose loss is not the result of an operation "
+        "(`torch.tensor(…, requires_grad=True)`, `loss.requires_grad_()`); and a step of an "
+        "optimizer none of whose parameters has a gradient, though backward was called."
     ),
     why=(
         "The path from the loss to the parameters was cut: by `.item()`, `.detach()`, `.data`, "
         "numpy or `no_grad`. `requires_grad=True` on the result hides PyTorch's error, and "
         "nothing is learned."
     ),
-    fix="Compute the loss of tensors to the end, and drop `requires_grad` from it.",
+    fix="Compute the loss with tensors only, and remove `requires_grad` from it.",
     sources=(
         "PyTorch forum and Stack Overflow: element 0 of tensors does not require grad and does not "
         "have a grad_fn, answered by requires_grad=True on the loss",
@@ -61,7 +61,7 @@ def _finding(event: LoopEvent, leaves: int, loop: LoopRecord) -> Finding:
     before = "" if cut is None else f"{cut.message.rstrip('.')}. So "
     return RULE.finding(
         "",
-        f"{before}`backward` begins with a tensor that no operation made, "
+        f"{before}`backward` starts at a tensor without a graph, "
         f"{in_steps(leaves, max(leaves, loop.steps))}: no parameter gets a gradient from it.",
         value=float(leaves),
         cause=None if cut is None else cut.cause,

@@ -17,13 +17,13 @@ RULE = Rule(
     summary="the loss broadcasts [N, 1] with [N] to [N, N]",
     what=(
         "Reads the graph of the loss in the sampled steps, from the loss towards the models. It "
-        "fires where a loss function, or arithmetic of the script, puts a column [N, 1] together "
-        "with a row [N] of the same N. Pairs that are meant, with an axis added to both sides or "
-        "by `unsqueeze`, do not count."
+        "fires if a loss function, or the script's own arithmetic, combines a column [N, 1] with "
+        "a row [N] of the same N. Intended pairs do not count: an axis added to both sides, or "
+        "by `unsqueeze`."
     ),
     why=(
-        "Each prediction is compared with the targets of all samples, so that the best prediction "
-        "is their mean: the loss falls to the variance of the targets and stays there."
+        "Each prediction is compared with the targets of all samples. The best prediction is "
+        "then their mean, and the loss falls no lower than the variance of the targets."
     ),
     fix="Give both the same shape: `prediction.squeeze(1)`, or `target.unsqueeze(1)`.",
     sources=(

@@ -13,12 +13,12 @@ RULE = Rule(
     code="GS818",
     name="softmax-over-one",
     severity="error",
-    summary="a softmax over an axis of size one gives 1 whatever the network computes",
+    summary="a softmax over an axis of size one always gives 1",
     what=(
         "Reads the graph of the loss in the sampled steps, from the loss towards the models: a "
         "softmax or log-softmax over an axis of size one, as of a network with one output under "
-        "a cross entropy. Where other terms of the loss depend on the network, nothing is "
-        "reported: a detector of one class has such a term on purpose."
+        "a cross entropy. It is silent if other terms of the loss depend on the network: a "
+        "detector of one class has such a term on purpose."
     ),
     why=(
         "The softmax of one number is 1, its logarithm 0. The loss does not depend on the network, "

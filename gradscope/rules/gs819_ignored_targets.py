@@ -13,19 +13,18 @@ RULE = Rule(
     code="GS819",
     name="ignored-targets",
     severity="error",
-    summary="every target of the cross entropy is the index that it ignores",
+    summary="every target of the cross entropy is its `ignore_index`",
     what=(
-        "Reads the targets of cross entropies in the sampled steps, as the loss has kept them. It "
-        "fires where all targets of all batches that were read are `ignore_index`."
+        "Reads the targets of cross entropies in the sampled steps. It fires if all targets of "
+        "all batches that were read are `ignore_index`."
     ),
     why=(
-        "Nothing is learned: the loss is the mean over no target, which is NaN, or the sum over "
-        "none, which is 0. Most often the labels of a prompt were masked, and of the answer too, "
-        "or the answer was cut off."
+        "The model learns nothing: the mean over no target is NaN, the sum is 0. Most often the "
+        "answer's labels were masked along with the prompt's, or the answer was cut off."
     ),
     fix=(
-        "Look at the labels of one batch: `(labels != -100).sum()`. Mask the prompt and the "
-        "padding alone, and leave out samples of whose answer nothing is left."
+        "Look at the labels of one batch: `(labels != -100).sum()`. Mask only the prompt and the "
+        "padding, and drop samples whose answer was cut off."
     ),
     sources=(
         "PyTorch, nn.CrossEntropyLoss: ignore_index does not contribute to the input gradient",
@@ -47,7 +46,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             RULE.finding(
                 "",
                 f"all {one.targets:,} targets that were read are ignore_index {one.ignore_index}, "
-                f"{often}: the labels that the script gives have no target left.",
+                f"{often}: no target is left for the loss.",
                 value=float(one.targets),
                 cause=str(number) if number else None,
                 location=of_loss(loop, one),

@@ -17,19 +17,18 @@ RULE = Rule(
     summary="all targets of a loss are the same class, or the same number",
     what=(
         "Reads the targets of a cross entropy, a binary one, or a squared error, in the sampled "
-        "steps. It fires where all targets of all batches are alike; before it says so while the "
-        "run goes on, the "
-        "targets of the next 64 steps are read, too. The scores must come from a layer that "
-        "trains and has one output for each class: a contrastive loss, whose positive always has "
-        "the same place, does not count, nor do losses with class weights, nor a squared error "
-        "beside other terms of the loss."
+        "steps. It fires if all targets of all batches are equal. Before it reports during the "
+        "run, it reads the targets of 64 more steps. The scores must come from a trainable layer "
+        "with one output per class: a contrastive loss, whose positive is always at the same "
+        "index, does not count. Losses with class weights do not count either, nor a squared "
+        "error beside other terms of the loss."
     ),
     why=(
-        "The network learns to give one answer to everything, and the loss falls to 0: it looks "
-        "like success. Most often the labels are compared, indexed or encoded wrongly, or the "
-        "data are sorted by class."
+        "The network learns one answer for everything, and the loss falls to 0, which looks like "
+        "success. Most often the labels are compared, indexed or encoded wrongly, or the data "
+        "are sorted by class."
     ),
-    fix="Look at the labels: `torch.bincount(labels)`, and at how they are made and shuffled.",
+    fix="Look at `torch.bincount(labels)`, and at the code that makes and shuffles the labels.",
     sources=(
         "Karpathy 2019, A recipe for training neural networks: become one with the data",
         "DeepChecker and UMLAUT check labels before training: unbalanced, or of one class",
@@ -59,7 +58,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             RULE.finding(
                 "",
                 f"all {one.targets - one.ignored:,} targets that were read are {what}, in "
-                f"{plural(batches, 'batch', 'batches')}: the network need not look at its input.",
+                f"{plural(batches, 'batch', 'batches')}: the network can ignore its input.",
                 value=float(batches),
                 limit=limits.of("batches"),
                 cause=str(place) if place else None,

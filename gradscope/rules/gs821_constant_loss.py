@@ -16,17 +16,17 @@ RULE = Rule(
     severity="error",
     summary="the loss is the same number at every step, to the last bit",
     what=(
-        "Compares the loss of each backward with the first, in float32 or float64, and what the "
-        "models are given with the first batch. It fires where all losses are equal to the last "
-        "bit while the batches differ."
+        "Compares the loss of each backward with the first loss, in float32 or float64, and each "
+        "batch with the first batch. It fires if all losses are equal to the last bit although "
+        "the batches differ."
     ),
     why=(
-        "The loss does not depend on the input, nor on the weights that have moved: a constant "
-        "output, a clamp or a softmax at its end, an advantage or a mask of zeros."
+        "The loss depends neither on the input nor on the moved weights. Causes are a constant "
+        "output, a clamp or a softmax at the end, or an advantage or a mask of zeros."
     ),
     fix=(
-        "Look at the output of the model for two batches, then at each operation between it and "
-        "the loss."
+        "Print the model's output for two batches, then the result of each operation between it "
+        "and the loss."
     ),
     sources=(
         "PyTorch forum: loss does not change at all during training",

@@ -17,16 +17,16 @@ RULE = Rule(
     severity="error",
     summary="an optimizer steps on gradients that still have the loss scale in them",
     what=(
-        "Compares, where gradients are read, their norm as the optimizer gets it with that of the "
-        "loss without a gradient scaler's factor. It fires where one is the other times the "
-        "factor. A warning with optimizers that divide by the gradient's size, as Adam: there the "
-        "factor does little harm, and some scripts scale on purpose."
+        "Compares the gradient norm that the optimizer gets with that of the unscaled loss, at "
+        "the steps where gradients are read. It fires if they differ by the gradient scaler's "
+        "factor. It is a warning with optimizers that divide by the gradient's size, such as "
+        "Adam: there the factor does little harm, and some scripts scale on purpose."
     ),
     why=(
-        "With a scale of 65536 the step of SGD is 65536 times too long; clipping and weight decay "
-        "are off by it too. Gradients that overflow are not skipped."
+        "With a scale of 65536, the step of SGD is 65536 times too long. Clipping and weight "
+        "decay are wrong by the same factor. Steps with overflowed gradients are not skipped."
     ),
-    fix="Call `scaler.step(optimizer)` and `scaler.update()` in place of `optimizer.step()`.",
+    fix="Call `scaler.step(optimizer)` and `scaler.update()` instead of `optimizer.step()`.",
     sources=(
         "PyTorch, automatic mixed precision examples: scaler.step unscales the gradients",
         "nerfstudio-project/nerfacc#307: the scaler scales the loss, and not the update step",
@@ -53,7 +53,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 f"`{optimizer.name}` steps on gradients that are multiplied by the loss scale, in "
                 f"{optimizer.scaled:,} of {plural(optimizer.readings, 'step')} that were read.",
                 advice=(
-                    f"Call `scaler.step({optimizer.name})` and `scaler.update()` in place of "
+                    f"Call `scaler.step({optimizer.name})` and `scaler.update()` instead of "
                     f"`{optimizer.name}.step()`."
                 ),
                 severity="warning" if is_scale_free(optimizer.kind) else None,

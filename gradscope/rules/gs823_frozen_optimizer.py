@@ -14,15 +14,15 @@ RULE = Rule(
     code="GS823",
     name="frozen-optimizer",
     severity="error",
-    summary="an optimizer holds nothing but frozen parameters",
+    summary="all parameters of an optimizer are frozen",
     what=(
-        "Looks at the parameters of each optimizer that makes steps. It fires where all of them "
-        "have `requires_grad=False` and none had a gradient at any step. It names the parameters "
-        "that do train and that no optimizer holds."
+        "Reads the parameters of each optimizer that steps. It fires if all of them have "
+        "`requires_grad=False` and none had a gradient at any step. It names the trainable "
+        "parameters that no optimizer holds."
     ),
-    why="No step moves a weight. What trains, if anything does, is in no optimizer.",
+    why="No step moves a weight. If other parameters are trainable, no optimizer holds them.",
     fix=(
-        "Give the optimizer the parameters that are to train, or unfreeze them with "
+        "Give the optimizer the parameters that should train, or unfreeze them with "
         "`requires_grad_(True)`."
     ),
     sources=(

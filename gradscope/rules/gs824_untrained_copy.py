@@ -14,25 +14,26 @@ RULE = Rule(
     code="GS824",
     name="untrained-copy",
     severity="warning",
-    summary="a model is evaluated, and a copy of it is trained in its place",
+    summary="the evaluated model never trains: a copy of it is trained instead",
     what=(
-        "Compares the models of a script that have the same class and shapes. It fires where one "
-        "is called only without gradients, after the training began and in few of its steps, and "
-        "keeps its weights, none of them frozen, while another one is trained and never evaluated. "
-        "A target network, an average of weights, a teacher and a reference policy do not count: "
-        "they change, are frozen, or are called at each step."
+        "Compares the script's models of the same class and shapes. It fires if one is evaluated "
+        "and the other trained. The evaluated one is called only without gradients, after the "
+        "training began and in few of its steps; it is not frozen, and its weights never change. "
+        "The trained one is never evaluated. A target network, an average of weights, a teacher "
+        "and a reference policy do not count: they change, are frozen, or are called at each "
+        "step."
     ),
     why=(
-        "The figures of the evaluation are those of the first weights: they never change, however "
-        "well the copy learns."
+        "The evaluation measures the initial weights: its results never change, however well the "
+        "copy learns."
     ),
-    fix="Evaluate the model that is trained, or load its weights into the other before.",
+    fix="Evaluate the model that is trained, or first load its weights into the other.",
     sources=(
         "PyTorch tutorials, what is a state_dict: copies of a model share no parameters",
         "Python, copy: a deep copy shares nothing with the original",
     ),
     thresholds=(
-        Threshold("evaluations", 2, "calls of it needed to judge", CHOSEN),
+        Threshold("evaluations", 2, "evaluations needed to judge", CHOSEN),
         Threshold(
             "share", 0.5, "share of the steps with one, above which it does not judge", CHOSEN
         ),

@@ -13,17 +13,17 @@ RULE = Rule(
     code="GS825",
     name="softmax-axis",
     severity="error",
-    summary="the softmax before a classification loss runs over another axis than the classes",
+    summary="the softmax before a classification loss runs over the wrong axis",
     what=(
-        "Reads, from the graph of the loss, over which axis the softmax runs whose result "
-        "`nll_loss` or `cross_entropy` takes: the second axis is that of the classes. A linear "
-        "layer's output of three axes has its classes in the last."
+        "Finds, in the graph of the loss, the softmax whose result goes into `nll_loss` or "
+        "`cross_entropy`, and reads its axis. These losses expect the classes in axis 1. A "
+        "linear layer's output with three axes has them in the last."
     ),
     why=(
-        "The probabilities of one sample do not sum to 1, and those of different samples compete. "
-        "The loss falls and means nothing."
+        "The probabilities of one sample do not sum to 1, and different samples compete. The "
+        "loss falls but means nothing."
     ),
-    fix="Use `dim=1`, or `cross_entropy` on the scores, which does both.",
+    fix="Use `dim=1`, or `cross_entropy` on the scores, which includes the softmax.",
     sources=(
         "PyTorch, torch.nn.NLLLoss: the input has size (N, C) or (N, C, d1, …, dK)",
         "PyTorch, torch.nn.functional.log_softmax: dim",

@@ -13,12 +13,12 @@ RULE = Rule(
     code="GS826",
     name="number-in-loss",
     severity="warning",
-    summary="a term of the loss is a Python number that a tensor gave",
+    summary="a term of the loss is a Python number made by `.item()`",
     what=(
-        "Finds, among the terms of the loss in its graph, a constant, and reads in the script's "
-        "line whether `.item()` made it of a tensor."
+        "Finds constants among the terms of the loss in its graph, and checks in the script's "
+        "line whether `.item()` made them."
     ),
-    why="The term changes the loss that is printed, and has no gradient: nothing minimizes it.",
+    why="The term changes the printed loss, but has no gradient: nothing minimizes it.",
     fix="Add the tensor, without `.item()`; use `.item()` for what is only printed.",
     sources=(
         "PyTorch, torch.Tensor.item: returns the value as a Python number; not differentiable",

@@ -13,20 +13,20 @@ RULE = Rule(
     code="GS827",
     name="sample-without-gradient",
     severity="warning",
-    summary="`sample()` lets no gradient through, and the distribution has `rsample()`",
+    summary="`sample()` passes no gradient, and the distribution has `rsample()`",
     what=(
-        "Counts the steps in which `sample()` was called on a distribution of "
-        "`torch.distributions` that has `rsample()` and whose parameters want a gradient. It fires "
-        "where a model made the sample or was given it, or where parameters get no gradient at "
-        "all. Silent where `log_prob` is called on such a distribution, as policy gradients do."
+        "Counts the steps that called `sample()` on a distribution of `torch.distributions` that "
+        "has `rsample()` and whose parameters require a gradient. It fires if a model made the "
+        "sample or takes it as input, or if parameters get no gradient. It is silent if "
+        "`log_prob` is called on such a distribution, as policy gradients do."
     ),
-    why="What computes the distribution gets no gradient from what is made of the sample.",
+    why="The layers that compute the distribution get no gradient through the sample.",
     fix="Use `rsample()`; use `sample()` under `torch.no_grad()` where no gradient is wanted.",
     sources=(
         "PyTorch, torch.distributions: score function and pathwise derivative",
         "Kingma and Welling 2014, arXiv 1312.6114: the reparameterization trick",
     ),
-    thresholds=(Threshold("share", 0.9, "share of the steps, from which on it fires", CHOSEN),),
+    thresholds=(Threshold("share", 0.9, "share of the steps, at or above which it fires", CHOSEN),),
     runs=Runs(loop=True),
     explains=("GS103", "GS401", "GS804"),
 )
@@ -46,8 +46,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 "",
-                f"`{one.kind}.sample()` cuts the graph {in_steps(one.steps, of)}: its "
-                "parameters want a gradient, and get none through the sample.",
+                f"`{one.kind}.sample()` cuts the graph {in_steps(one.steps, of)}: its parameters "
+                "require a gradient and get none through the sample.",
                 advice="Use `rsample()`, which lets the gradient through.",
                 value=float(one.steps),
                 threshold=limits["share"],

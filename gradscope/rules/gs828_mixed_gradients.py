@@ -13,18 +13,18 @@ RULE = Rule(
     code="GS828",
     name="mixed-gradients",
     severity="warning",
-    summary="an optimizer uses gradients that another optimizer's loss has left",
+    summary="an optimizer uses gradients left over from another optimizer's loss",
     what=(
         "Compares the gradients of an optimizer's parameters when another optimizer makes its step "
         "and when the next backward begins. It fires where a backward on another line then adds to "
         "them without `zero_grad` in between."
     ),
     why=(
-        "The two losses often want the opposite, as those of a discriminator and a generator do: "
-        "the step follows their sum."
+        "The step follows the sum of two losses. Those of a discriminator and a generator oppose "
+        "each other."
     ),
     fix=(
-        "Detach what the first loss takes from the other network, or call `zero_grad` right before "
+        "Detach the other network's output in the first loss, or call `zero_grad` right before "
         "the second backward."
     ),
     sources=(
@@ -47,9 +47,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             RULE.finding(
                 optimizer.name,
                 f"`{optimizer.name}` uses the gradients of two losses "
-                f"{in_steps(count, optimizer.steps)}: those of its own at {own}, and those that "
-                f"the backward at {before} left before another optimizer's step.",
-                advice=f"Detach what the loss at {before} takes from this network, or call "
+                f"{in_steps(count, optimizer.steps)}: of its own at {own}, and of the backward at "
+                f"{before}, before another optimizer's step.",
+                advice=f"Detach this network's output in the loss at {before}, or call "
                 f"`{optimizer.name}.zero_grad()` right before the backward at {own}.",
                 value=float(count),
                 threshold=limits["share"],

@@ -13,14 +13,14 @@ RULE = Rule(
     code="GS829",
     name="nll-of-scores",
     severity="error",
-    summary="`nll_loss` takes a layer's scores, which are no logarithms of probabilities",
+    summary="`nll_loss` gets raw scores instead of log-probabilities",
     what=(
-        "Reads, from the graph of the loss, what `nll_loss` takes: the output of a linear or a "
-        "convolution layer, with no log_softmax between."
+        "Reads the input of `nll_loss` in the graph of the loss. It fires if that is the output "
+        "of a linear or convolution layer, without a log_softmax in between."
     ),
     why=(
-        "Nothing bounds the loss: it falls below 0 as the scores of the classes grow, all of them "
-        "alike, and the network learns no difference."
+        "The loss has no lower bound: it falls below 0 as the scores of all classes grow alike, "
+        "and the network does not learn to tell them apart."
     ),
     fix="Use `cross_entropy` on the scores, or put a `log_softmax` before `nll_loss`.",
     sources=(
@@ -40,9 +40,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 "",
-                f"`nll_loss` takes the scores [{shape}] of a layer "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: it wants "
-                "the logarithms of probabilities, as `log_softmax` gives them.",
+                f"`nll_loss` gets the raw scores [{shape}] of a layer "
+                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: it takes "
+                "log-probabilities, the output of `log_softmax`.",
                 advice="Use `cross_entropy` on the scores, or `log_softmax` before `nll_loss`.",
                 value=float(one.count),
                 threshold=limits["share"],

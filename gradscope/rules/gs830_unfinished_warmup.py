@@ -14,16 +14,15 @@ RULE = Rule(
     code="GS830",
     name="unfinished-warmup",
     severity="warning",
-    summary="the training ends while the learning rate still rises, far below its target",
+    summary="the training ends during the warm-up: the learning rate is far below its target",
     what=(
-        "Compares the highest learning rate of the run with the one that its scheduler rises to, "
-        "once the script has ended. It fires where the rate is still at its highest and below half "
-        "of that."
+        "Compares the run's highest learning rate with its scheduler's target, when the script "
+        "has ended. It fires if the rate still rises and is below half of the target."
     ),
-    why="Most steps were made with a small part of the learning rate that was chosen.",
+    why="Most steps used a small part of the chosen learning rate.",
     fix=(
-        "Give the scheduler the number of steps that it gets: warm up for fewer, or call "
-        "`scheduler.step()` after every batch where its numbers are batches."
+        "Match the schedule to the number of `scheduler.step()` calls: warm up for fewer steps, "
+        "or call it after every batch if its numbers count batches."
     ),
     sources=(
         "PyTorch, OneCycleLR: step should be called after a batch has been used for training",
@@ -69,7 +68,7 @@ def _message(optimizer: LoopOptimizer, scheduler: LoopScheduler, target: float) 
     kind = f" ({scheduler.kind})" if scheduler.kind != scheduler.name else ""
     of = f" of {total:,.0f}" if total else ""
     return (
-        f"the learning rate of `{optimizer.name}` still rises when the training ends: it came to "
-        f"{number(optimizer.peak)}, of {number(target)}. `{scheduler.name}`{kind} "
-        f"made {plural(scheduler.steps, 'step')}{of}, `{optimizer.name}` {optimizer.steps:,}."
+        f"the learning rate of `{optimizer.name}` still rises when the training ends: it reached "
+        f"{number(optimizer.peak)} of {number(target)}. `{scheduler.name}`{kind} made "
+        f"{plural(scheduler.steps, 'step')}{of}, `{optimizer.name}` {optimizer.steps:,}."
     )

@@ -14,21 +14,21 @@ RULE = Rule(
     code="GS831",
     name="training-undone",
     severity="error",
-    summary="`load_state_dict` sets a model back to the same weights while it trains",
+    summary="`load_state_dict` resets a model to the same weights while it trains",
     what=(
-        "Compares what `load_state_dict` leaves in a model that an optimizer trains. It fires "
-        "where it is the same every time, though the same optimizer made steps between."
+        "Compares the weights of a model that an optimizer trains after each `load_state_dict`. "
+        "It fires if they are the same every time, though the optimizer made steps in between."
     ),
-    why="Everything that was learned between two loads is thrown away.",
+    why="Everything learned between two loads is lost.",
     fix=(
-        "Load the other way round: the target network takes the weights of the one that trains. "
-        "To begin again on purpose, make a new optimizer too."
+        "Load in the other direction: the target network takes the trained weights. To restart "
+        "on purpose, make a new optimizer too."
     ),
     sources=(
         "PyTorch tutorials, reinforcement learning (DQN): target_net takes policy_net's weights",
         "Mnih et al. 2015, Human-level control: every C steps the target is set to the network",
     ),
-    thresholds=(Threshold("loads", 3, "such loads needed to judge", CHOSEN),),
+    thresholds=(Threshold("loads", 3, "such loads needed to report", CHOSEN),),
     runs=Runs(loop=True),
     explains=("GS603", "GS613", "GS605", "GS835"),
 )
@@ -42,8 +42,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 model.name,
-                f"`load_state_dict` set `{model.name}` back to the same weights "
-                f"{plural(model.undone + 1, 'time')}, and undid the steps between.",
+                f"`load_state_dict` reset `{model.name}` to the same weights "
+                f"{plural(model.undone + 1, 'time')}, and undid the steps in between.",
                 advice=f"Load the weights of `{model.name}` into the other model, not the other "
                 "way round.",
                 value=float(model.undone),

@@ -14,14 +14,14 @@ RULE = Rule(
     code="GS832",
     name="one-class-batches",
     severity="warning",
-    summary="the targets of nearly every batch are of one class: the data are not shuffled",
+    summary="nearly every batch has targets of one class only: the data are not shuffled",
     what=(
-        "Reads the targets of the cross entropy in the steps that are sampled. It fires where "
-        "those of a batch are alike, and those of other batches are others."
+        "Reads the targets of the cross entropy in the sampled steps. It fires if all targets of "
+        "a batch are of one class, and other batches have another class."
     ),
     why=(
-        "Each step teaches one class and forgets the others: the loss of a batch is low, that of "
-        "the next one high."
+        "Each step learns one class and forgets the others: the loss of one batch is low, and "
+        "that of the next class's batch high."
     ),
     fix="Shuffle: `DataLoader(…, shuffle=True)`, or a permutation of data sorted by class.",
     sources=(
@@ -30,7 +30,9 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold("batches", 5, "batches of 8 targets needed to judge", CHOSEN),
-        Threshold("share", 0.8, "share of batches of one class, from which on it fires", CHOSEN),
+        Threshold(
+            "share", 0.8, "share of batches of one class, at or above which it fires", CHOSEN
+        ),
     ),
     runs=Runs(loop=True),
     explains=("GS601", "GS602", "GS603", "GS613"),
@@ -48,8 +50,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             RULE.finding(
                 "",
                 f"all targets of a batch are one class in {one.single:,} of "
-                f"{plural(one.judged, 'batch', 'batches')} that were read, and another one in "
-                "others: the data come class by class, and are not shuffled.",
+                f"{plural(one.judged, 'batch', 'batches')} that were read, and the class differs "
+                "between batches: the data are sorted by class, not shuffled.",
                 value=one.single / one.judged,
                 limit=limits.of("share"),
                 cause=str(place) if place else None,

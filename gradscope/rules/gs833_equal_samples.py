@@ -15,14 +15,13 @@ RULE = Rule(
     severity="warning",
     summary="all samples of a batch are the same",
     what=(
-        "Compares the samples of each batch that a model is called on in the sampled steps. It "
-        "fires where all samples of every batch were equal, in each tensor that the model takes. "
-        "Models that take tensors without samples too, as the edges of a graph, do not count."
+        "Compares the samples of each model input in the sampled steps. It fires if all samples "
+        "of every batch were equal, in each tensor of the input. Models with inputs that have no "
+        "sample axis, such as the edges of a graph, do not count."
     ),
     why=(
-        "The network sees nothing that tells one sample from another: all it can learn is one "
-        "answer for all. Most often a data set ignores its index, or a constant takes the place "
-        "of the data."
+        "The network cannot tell one sample from another, and learns one answer for all. Most "
+        "often a dataset ignores its index, or a constant replaces the data."
     ),
     fix="Print two samples of a batch: look at `__getitem__`, its index, and the transforms.",
     sources=(

@@ -14,18 +14,18 @@ RULE = Rule(
     code="GS834",
     name="ascended-loss",
     severity="warning",
-    summary="the loss that is to be small is maximised",
+    summary="a loss that should be minimised is maximised",
     what=(
-        "Reads the graph of the loss in the sampled steps. It fires where backward begins with the "
-        "negative of a cross entropy, a binary one, or a squared or Huber loss, and nothing else, "
-        "in a run of one optimizer; and where an optimizer with `maximize=True` is given such a "
-        "loss as it is."
+        "Reads the graph of the loss in the sampled steps. It fires if backward starts at the "
+        "negative of a cross entropy, a binary cross entropy, or a squared or Huber loss alone, "
+        "in a run with one optimizer. It also fires if an optimizer with `maximize=True` gets "
+        "such a loss."
     ),
     why=(
-        "Each step makes the answers worse: the loss grows without a bound. Networks that work "
-        "against each other do so on purpose, with an optimizer each."
+        "Each step makes the answers worse: the loss grows without bound. Adversarial networks "
+        "do so on purpose, with one optimizer each."
     ),
-    fix="Drop the minus in front of the loss, or `maximize=True`.",
+    fix="Remove the minus before the loss, or `maximize=True`.",
     sources=(
         "PyTorch, torch.optim: maximize, maximize the objective instead of minimizing it",
         "PyTorch forum: loss becomes more and more negative",
@@ -56,9 +56,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 "",
-                f"backward begins with the negative of a {name} "
-                f"{in_steps(one.count, loop.graphs, 'loss that was read', 'losses that were read')}"
-                ": each step makes it larger.",
+                f"backward starts at the negative of a {name} "
+                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: each step "
+                "makes it larger.",
                 value=float(one.count),
                 limit=limits.of("share"),
                 location=of_loss(loop, one),

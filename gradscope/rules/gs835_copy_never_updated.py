@@ -14,19 +14,18 @@ RULE = Rule(
     code="GS835",
     name="copy-never-updated",
     severity="warning",
-    summary="a target network, an average of weights or a teacher never changes",
+    summary="a target network, a weight average or a teacher never changes",
     what=(
-        "Finds copies of a model that trains: modules of the same class with the same weights "
-        "before the first step, which no optimizer holds. It fires at the end of the script, "
-        "where a copy was used and has the weights of the start, and its name says that it "
-        "follows the model: target, ema, teacher, momentum, average, slow. A reference that is "
-        "meant to stay, under another name, does not count. It fires, too, where the weights of "
-        "such a copy follow and its running statistics do not."
+        "Finds copies of a model that trains: modules of the same class with the same initial "
+        "weights that no optimizer holds. It fires at the end of the script, if a copy was used "
+        "and never changed, and its name contains target, ema, teacher, momentum, average or "
+        "slow. A fixed reference under another name does not count. It also fires if the weights "
+        "of such a copy follow the model and its running statistics do not."
     ),
     why=(
-        "The copy still is the random network of the start: targets, teachers' answers or the "
-        "evaluation's figures come from it. Most often the update assigns to a loop variable, "
-        "which changes nothing, or is never called."
+        "The copy is still the initial network, and gives the targets, the teacher's answers or "
+        "the evaluation's results. Most often the update is never called, or assigns to a loop "
+        "variable, which changes nothing."
     ),
     fix=(
         "Write into the copy's own tensors: `p.data.mul_(d).add_(q.data, alpha=1 - d)`, or "
@@ -71,8 +70,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             RULE.finding(
                 one.name,
                 f"`{one.name}` never changes: it still has the weights that `{one.of}` began "
-                f"with, after {plural(loop.steps, 'step')}, and is called in "
-                f"{plural(one.steps, 'step')} of them.",
+                f"with, after {plural(loop.steps, 'step')}, and {plural(one.steps, 'step')} of "
+                "them call it.",
                 value=float(one.calls),
                 location=one.made or one.location,
             ),

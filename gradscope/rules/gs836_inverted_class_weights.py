@@ -16,13 +16,13 @@ RULE = Rule(
     severity="warning",
     summary="the class weights of a cross entropy grow with the classes' frequency",
     what=(
-        "Compares the `weight` of a cross entropy with how often each class came in the targets "
-        "that were read. It fires where, for nearly every pair of classes that differ in both, the "
-        "rarer class has the smaller weight, and the weights and the frequencies spread widely."
+        "Compares the `weight` of a cross entropy with the frequency of each class in the "
+        "targets that were read. It fires if weights and frequencies vary widely, and the rarer "
+        "class of nearly every pair has the smaller weight."
     ),
     why=(
-        "Weights are to make up for rare classes. These count the rare ones down once more, and "
-        "the network never answers them."
+        "Class weights should compensate for rare classes. These reduce the rare ones further, "
+        "and the network never predicts them."
     ),
     fix="Use the inverse: `weight = counts.sum() / (classes * counts)`.",
     sources=(
@@ -30,7 +30,9 @@ RULE = Rule(
         "King and Zeng 2001, Logistic regression in rare events data: inverse class frequency",
     ),
     thresholds=(
-        Threshold("spread", 2, "largest over smallest weight and count, above which it fires",
+        Threshold("spread", 2, (
+            "largest divided by smallest, of the weights and of the counts, above which it fires"
+        ),
                   CHOSEN),
         Threshold("pairs", 0.9, "share of the pairs of classes in that order", CHOSEN),
         Threshold("targets", 64, "targets needed to judge", CHOSEN),
@@ -62,7 +64,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 "",
                 f"the class weights grow with the frequency: the rarest class ({rare[1]:,} "
                 f"targets) has weight {number(rare[0])}, the most frequent ({frequent[1]:,}) "
-                f"{number(frequent[0])}. Rare classes are weighted down: use the inverse.",
+                f"{number(frequent[0])}. Rare classes count less: use the inverse.",
                 value=spread,
                 limit=limits.of("spread"),
                 location=of_loss(loop, one),

@@ -14,15 +14,15 @@ RULE = Rule(
     code="GS837",
     name="nothing-loaded",
     severity="error",
-    summary="load_state_dict(strict=False) found none of the model's weights",
+    summary="load_state_dict(strict=False) loaded none of the model's weights",
     what=(
-        "Reads what `load_state_dict` returns. It fires where every parameter of the module is "
-        "missing in the state, and every key of the state is unknown to the module."
+        "Reads what `load_state_dict` returns. It fires if every parameter of the module is "
+        "missing, and every key of the state is unexpected."
     ),
     why=(
-        "With `strict=False` nothing raises: the model keeps its random weights. Most often the "
-        "keys have a prefix, as `module.` of DataParallel, or the weights are one level deeper, "
-        "under `state_dict` or `model`."
+        "With `strict=False` there is no error: the model keeps its random weights. Most often "
+        "the keys have a prefix, such as `module.` of DataParallel, or the weights are one level "
+        "deeper, under `state_dict` or `model`."
     ),
     fix=(
         "Compare the keys, and strip the prefix: `{k.removeprefix('module.'): v for k, v in "
@@ -46,7 +46,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 f"load_state_dict loaded nothing into this {one.module}: "
                 f"{plural(one.missing, 'key')} are missing, such as `{missing}`, and "
                 f"{plural(one.unexpected, 'key')} are unexpected, such as `{unexpected}`. "
-                "strict=False hides it: the weights are the random ones.",
+                "strict=False hides it: the model keeps its initial weights.",
                 value=float(one.missing),
                 cause=str(place) if place else None,
                 location=one.location,

@@ -14,22 +14,22 @@ RULE = Rule(
     code="GS838",
     name="copied-targets",
     severity="error",
-    summary="each target is the input token at its own position: the shift by one is missing",
+    summary="each target is the input token at the same position: the shift by one is missing",
     what=(
-        "Compares the targets of a classification with the tokens that the model was given, "
-        "in the sampled steps. Where each target that counts is the token at its own "
-        "position, it runs one call again with other tokens, in eval mode, before the update. "
-        "It fires where an output depends on earlier tokens and on no later one: of a model "
-        "that predicts the next token the target is the token after. A model that sees all "
-        "tokens, as an autoencoder or a masked language model, does not count."
+        "Compares the targets of a classification with the model's input tokens, in the sampled "
+        "steps. If each target that is not ignored equals the token at its position, it replays "
+        "one call with other tokens, in eval mode, before the update. It fires if outputs depend "
+        "on earlier tokens and on no later one: such a model predicts the next token, which "
+        "should be the target. A model that sees all tokens, such as an autoencoder or a masked "
+        "language model, does not count."
     ),
     why=(
-        "The model copies its input: the loss falls to 0, and in generation it repeats the "
+        "The model learns to copy its input: the loss falls to 0, and generation repeats the "
         "last token."
     ),
     fix=(
-        "Shift the targets by one: `inputs, targets = tokens[:, :-1], tokens[:, 1:]`. Models "
-        "of transformers shift `labels` themselves."
+        "Shift the targets by one: `inputs, targets = tokens[:, :-1], tokens[:, 1:]`. Models of "
+        "the transformers library shift `labels` themselves."
     ),
     sources=(
         "karpathy/nanoGPT, get_batch: y is x one position later",

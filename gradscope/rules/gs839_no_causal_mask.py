@@ -13,16 +13,16 @@ RULE = Rule(
     code="GS839",
     name="no-causal-mask",
     severity="error",
-    summary="the target is the next token, and the model sees that token: it has no causal mask",
+    summary="the model sees the next token, which is its target: a causal mask is missing",
     what=(
-        "Compares the targets of a classification with the tokens that the model was given, "
-        "in the sampled steps. Where each target is the token after its position, it runs one "
-        "call again with other tokens in the second half of each sequence, in eval mode, "
-        "before the update. It fires where outputs of the first half change."
+        "Compares the targets of a classification with the model's input tokens, in the sampled "
+        "steps. If each target is the next token, it replays one call with other tokens in the "
+        "second half of each sequence, in eval mode, before the update. It fires if outputs of "
+        "the first half change."
     ),
     why=(
-        "The answer is in the input: the loss falls far below what can be known, and the "
-        "model fails in generation, where later tokens do not exist yet."
+        "The input contains the answer: the loss falls too far, and the model fails in "
+        "generation, where later tokens do not exist yet."
     ),
     fix=(
         "Mask later positions: `is_causal=True` of `scaled_dot_product_attention`, or "
@@ -55,9 +55,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 name,
-                "the target at each position is the next input token, and the output there depends "
-                "on later tokens: attention has no causal mask, and the model sees what it is to "
-                "predict.",
+                "the target at each position is the next input token, and the output there "
+                "depends on later tokens: attention has no causal mask, and the model sees the "
+                "token that it should predict.",
                 value=float(one.following),
                 limit=limits.of("batches"),
                 location=one.mixed_at or of_loss(loop, one),

@@ -14,16 +14,16 @@ RULE = Rule(
     code="GS840",
     name="padding-in-loss",
     severity="warning",
-    summary="most targets of a loss are padding: it has no `ignore_index` for them",
+    summary="most targets of a loss are padding, and `ignore_index` does not exclude them",
     what=(
-        "Reads the targets of a classification beside the tokens that the model was given, in "
-        "the sampled steps. It fires where sequences of different lengths end in one token "
-        "that is nowhere else, all targets there are one class that is nowhere else, none is "
-        "ignored, and together they are most of the targets."
+        "Reads the targets of a classification and the model's input tokens, in the sampled "
+        "steps. Padding is a token that fills the ends of sequences of different lengths and "
+        "occurs nowhere else. It fires if all targets there are one class that occurs nowhere "
+        "else, none is ignored, and they are most of the targets."
     ),
     why=(
-        "The mean is over the padding too: the loss and the accuracy look good as soon as the "
-        "model answers padding, and the gradient of the real targets is a small part."
+        "The mean includes the padding: loss and accuracy look good as soon as the model "
+        "predicts padding, and real targets give a small part of the gradient."
     ),
     fix=(
         "Leave the padding out: `nn.CrossEntropyLoss(ignore_index=pad)`, or pad the targets "

@@ -14,14 +14,14 @@ RULE = Rule(
     code="GS841",
     name="ignored-end-token",
     severity="warning",
-    summary="the token that ends each sequence is also its padding, and is never a target",
+    summary="the end token is also the padding, so it is never a target",
     what=(
-        "Reads the targets of a classification beside the tokens and the attention mask that "
-        "the model was given, in the sampled steps. It fires where all padded sequences end "
-        "in one token, the padding is that token too, and the target at the end is ignored "
-        "while those before it count."
+        "Reads the targets of a classification, and the tokens and attention mask of the model's "
+        "input, in the sampled steps. It fires if all padded sequences end in one token, the "
+        "padding is the same token, and the target at the end is ignored while earlier ones "
+        "count."
     ),
-    why=("The model never learns to end a sequence: generation goes on to the longest length."),
+    why=("The model never learns to end a sequence: generation runs to the maximum length."),
     fix=(
         "Mask the labels by the attention mask, not by the token: `labels[attention_mask == "
         "0] = -100`. Or add a padding token of its own."

@@ -13,17 +13,14 @@ RULE = Rule(
     code="GS842",
     name="divided-twice",
     severity="warning",
-    summary="the loss is divided twice by one number, or its mean by the batch size",
+    summary="the loss is divided twice by the same number, or a mean is divided by the batch size",
     what=(
-        "Reads the divisions at the end of the loss in its graph. It fires where the loss is "
-        "divided twice by the number of backwards in a step, or where the mean over a batch "
-        "is divided by the batch size once more, in every loss that was read. With Adam and "
-        "its kin the second is an info: they do not depend on the gradient's scale."
+        "Reads the divisions at the end of the loss in its graph. It fires if the loss is "
+        "divided twice by the number of backwards in a step, or if the mean over a batch is "
+        "divided by the batch size again, in every loss that was read. With optimizers like Adam "
+        "the second is an info: they do not depend on the gradient's scale."
     ),
-    why=(
-        "Gradients are as many times too small: with SGD the learning rate is in effect "
-        "divided by that number."
-    ),
+    why=("Gradients are too small by that factor. With SGD, this divides the learning rate by it."),
     fix=(
         "Divide once. `Accelerator.backward` and `Trainer` divide by the accumulation steps "
         "themselves, and the losses of PyTorch are means over the batch."

@@ -13,18 +13,18 @@ RULE = Rule(
     code="GS843",
     name="penalty-without-graph",
     severity="error",
-    summary="a term of the loss is made of gradients without a graph: it trains nothing",
+    summary="a gradient penalty has no graph: it trains nothing",
     what=(
-        "Notes calls of `torch.autograd.grad` without `create_graph`, for what is no "
-        "parameter. It fires where a term of the loss is a constant, and the script's lines "
-        "compute that term from such gradients. Inputs that are made of gradients, as "
-        "adversarial ones, do not count."
+        "Notes calls of `torch.autograd.grad` without `create_graph` for tensors other than "
+        "parameters. It fires if a term of the loss is a constant, and the script computes that "
+        "term from such gradients. Inputs made of gradients, such as adversarial ones, do not "
+        "count."
     ),
     why=(
-        "The penalty changes the loss that is printed and has no gradient: a critic that it "
-        "is to bound grows without bound."
+        "The penalty changes the printed loss, but has no gradient. A critic that it should "
+        "limit grows without bound."
     ),
-    fix=("Ask with `torch.autograd.grad(…, create_graph=True)`."),
+    fix=("Call `torch.autograd.grad(…, create_graph=True)`."),
     sources=(
         "Gulrajani et al. 2017, Improved training of Wasserstein GANs",
         "PyTorch, torch.autograd.grad: create_graph",

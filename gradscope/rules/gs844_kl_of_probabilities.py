@@ -14,15 +14,14 @@ RULE = Rule(
     code="GS844",
     name="kl-of-probabilities",
     severity="error",
-    summary="`kl_div` is given probabilities for log-probabilities, or the other way round",
+    summary="`kl_div` gets probabilities instead of log-probabilities, or the other way round",
     what=(
-        "Reads the arguments of `torch.nn.functional.kl_div`, which `nn.KLDivLoss` calls, in "
-        "the sampled steps. It fires where the input is probabilities: no less than 0, with a "
-        "sum of 1; or where the target is log-probabilities without `log_target`, or "
-        "probabilities with it."
+        "Reads the arguments of `torch.nn.functional.kl_div`, which `nn.KLDivLoss` calls, in the "
+        "sampled steps. It fires if the input is probabilities (at least 0, with a sum of 1), or "
+        "if the target is log-probabilities without `log_target`, or probabilities with it."
     ),
     why=(
-        "The result is no divergence: it may be negative, and its least value is not at the target."
+        "The result is not a divergence: it may be negative, and its minimum is not at the target."
     ),
     fix=(
         "Give `F.kl_div(log_probabilities, probabilities)`: `F.log_softmax` for the input; "
@@ -45,9 +44,9 @@ RULE = Rule(
 
 
 _WORDS = {
-    "kl-input": "the input of `kl_div` is probabilities, and it takes log-probabilities",
-    "kl-target": "the target of `kl_div` is log-probabilities, and it takes probabilities",
-    "kl-log-target": "the target of `kl_div` is probabilities, and `log_target=True` says "
+    "kl-input": "the input of `kl_div` is probabilities, and should be log-probabilities",
+    "kl-target": "the target of `kl_div` is log-probabilities, and should be probabilities",
+    "kl-log-target": "the target of `kl_div` is probabilities, but `log_target=True` expects "
     "log-probabilities",
 }
 _ADVICE = {
@@ -69,7 +68,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             RULE.finding(
                 "",
                 f"{_WORDS[one.kind]}: values from {number(low)} to {number(high)}, "
-                f"{in_steps(one.count, int(calls), 'call')} that were read. The result is no "
+                f"{in_steps(one.count, int(calls), 'call')} that were read. The result is not a "
                 "divergence.",
                 advice=_ADVICE[one.kind],
                 value=float(one.count),

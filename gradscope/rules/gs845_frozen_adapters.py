@@ -14,19 +14,19 @@ RULE = Rule(
     code="GS845",
     name="frozen-adapters",
     severity="error",
-    summary="a low-rank adapter is frozen, with its second factor at zero",
+    summary="a low-rank adapter is frozen while its second factor is zero",
     what=(
-        "Looks for two frozen weights of one layer whose product is a matrix of low rank, and "
-        "of which the second is zero, in a model of which something trains. Layers with an "
-        "adapter that trains do not count: others may wait beside it."
+        "Finds, in a model that trains, two frozen weights of one layer whose product is a "
+        "low-rank matrix, if the second weight is zero. Layers with another adapter that trains "
+        "do not count."
     ),
     why=(
-        "A product with zero adds nothing: the adapter has no effect in forward and never "
-        "gets one. Most often a loop freezes all parameters after the adapters were added."
+        "The product is zero: the adapter has no effect, and never trains. Most often a loop "
+        "freezes all parameters after the adapters were added."
     ),
     fix=(
-        "Freeze the model first and add the adapters then, or set `requires_grad_(True)` on "
-        "their parameters."
+        "Freeze the model before adding the adapters, or set `requires_grad_(True)` on their "
+        "parameters."
     ),
     sources=(
         "Hu et al. 2021, LoRA: B starts at zero",

@@ -14,17 +14,16 @@ RULE = Rule(
     code="GS846",
     name="posterior-collapse",
     severity="warning",
-    summary="the posterior of a VAE is the prior: the KL term outweighs the reconstruction",
+    summary="posterior collapse of a VAE: the KL term outweighs the reconstruction",
     what=(
-        "Reads the two terms of the loss in its graph: an error of the output, and the "
-        "divergence of a Gaussian from the standard one, with what each element of them is "
-        "multiplied by. It fires where the divergence counts more than a hundred times what "
-        "the evidence lower bound has, and the posterior is the prior: means near 0 and "
-        "variances near 1."
+        "Reads two terms of the loss in its graph, and the factor of each: the reconstruction "
+        "error, and the KL divergence of a Gaussian from the standard one. It fires if the "
+        "divergence counts more than a hundred times as much as in the evidence lower bound, and "
+        "the posterior equals the prior: means near 0 and variances near 1."
     ),
     why=(
-        "The code says nothing of the input: the decoder answers the mean of the data. Most "
-        "often one term is a mean over all elements, and the other a sum."
+        "The code holds no information on the input: the decoder gives the mean of the data. "
+        "Most often one term is a mean over all elements, and the other a sum."
     ),
     fix=(
         "Reduce both alike: sum both over elements and average over the batch, `F.mse_loss(…, "
@@ -38,11 +37,11 @@ RULE = Rule(
         Threshold(
             "weight",
             100,
-            "factor of the KL term over that of the bound",
+            "factor of the KL term divided by that of the bound, above which it fires",
             CHOSEN,
         ),
         Threshold("mean", 0.1, "root mean square of the means, below which it fires", CHOSEN),
-        Threshold("spread", 0.2, "how far the variances are from 1 at most", CHOSEN),
+        Threshold("spread", 0.2, "distance of the variances from 1, below which it fires", CHOSEN),
     ),
     calibration=(
         "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
@@ -64,10 +63,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 "",
-                f"the posterior collapsed to the prior: means have a root mean square of "
-                f"{number(mean)}, variances are within {number(spread)} of 1. The KL term "
-                f"dominates: it counts {number(weight)} times what it does where both terms are "
-                "sums, as one is a mean and the other a sum.",
+                "the posterior collapsed to the prior: means have a root mean square of "
+                f"{number(mean)}, variances are within {number(spread)} of 1. The KL term counts "
+                f"{number(weight)} times too much: one term is a mean, the other a sum.",
                 value=weight,
                 limit=limits.of("weight"),
                 location=of_loss(loop, one),

@@ -14,15 +14,15 @@ RULE = Rule(
     code="GS847",
     name="restored-rate",
     severity="warning",
-    summary="`load_state_dict` of an optimizer brought back a far smaller learning rate",
+    summary="an optimizer's `load_state_dict` restored a far smaller learning rate",
     what=(
-        "Compares the learning rate of an optimizer before and after its `load_state_dict`. "
-        "It fires where the loaded one is a small part of the one that it was made with, and "
-        "the rate never comes back in its steps."
+        "Compares the learning rate of an optimizer before and after its `load_state_dict`. It "
+        "fires if the loaded rate is a small part of the rate that the optimizer was made with, "
+        "and later steps never raise it."
     ),
     why=(
-        "The state of an optimizer has its learning rate in it: of a run whose schedule has "
-        "ended that is next to 0, and the new run hardly moves."
+        "An optimizer's state contains its learning rate. After a finished schedule that is "
+        "nearly 0, and the new run hardly moves."
     ),
     fix=(
         "Set the rate again after loading: `for group in optimizer.param_groups: group['lr'] "
@@ -33,7 +33,9 @@ RULE = Rule(
         "PyTorch forum: loading the optimizer overrides the new learning rate",
     ),
     thresholds=(
-        Threshold("share", 0.01, "loaded rate over the one before, below which it fires", CHOSEN),
+        Threshold(
+            "share", 0.01, "loaded rate divided by the one before, below which it fires", CHOSEN
+        ),
         Threshold("steps", 5, "steps needed to judge", CHOSEN),
     ),
     calibration=(

@@ -14,16 +14,16 @@ RULE = Rule(
     code="GS848",
     name="evaluation-scale",
     severity="warning",
-    summary="a model is evaluated on inputs of another scale than those it is trained on",
+    summary="a model is evaluated on inputs of another scale than in training",
     what=(
-        "Compares mean and deviation of the first tensor of numbers that a model is given: in "
-        "training, in the sampled steps, and in calls without gradients, of which it reads "
-        "the first and ever fewer of the next. It fires where all evaluations that were read "
-        "are far from the training."
+        "Compares mean and standard deviation of the model's first floating-point input between "
+        "the sampled training steps and calls without gradients. Of the latter it reads the "
+        "first ones, and then ever fewer. It fires if all evaluations that were read are far "
+        "from the training."
     ),
     why=(
-        "The model has never seen such numbers: the evaluation says nothing of it. Most often "
-        "one of the two is not normalized."
+        "The model was not trained on such inputs, so the evaluation says nothing about it. Most "
+        "often one of the two is not normalized."
     ),
     fix=("Use the same transform for both: the mean and deviation of the training data."),
     sources=(
@@ -34,7 +34,7 @@ RULE = Rule(
         Threshold(
             "shift",
             10,
-            "difference of the means in deviations of the training",
+            "difference of the means in standard deviations of the training, above which it fires",
             CHOSEN,
         ),
         Threshold("ratio", 50, "quotient of the deviations, above which it fires", CHOSEN),
@@ -60,8 +60,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             RULE.finding(
                 name,
                 f"`{name}` is evaluated on another scale than it is trained on: inputs have mean "
-                f"{number(mean)} and deviation {number(deviation)} there, and {number(one.mean)} "
-                f"and {number(one.deviation)} in training. Normalize both alike.",
+                f"{number(mean)} and standard deviation {number(deviation)}, in training "
+                f"{number(one.mean)} and {number(one.deviation)}. Normalize both alike.",
                 value=one.least_shift if far else one.least_ratio,
                 limit=limits.of("shift" if far else "ratio"),
                 location=one.location,

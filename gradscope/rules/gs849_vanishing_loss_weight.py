@@ -14,24 +14,23 @@ RULE = Rule(
     code="GS849",
     name="vanishing-loss-weight",
     severity="warning",
-    summary="a learned weight of a term of the loss shrinks, and no term holds it up",
+    summary="a learned loss weight shrinks to zero: nothing keeps it up",
     what=(
-        "Finds, among the terms of the loss in its graph, products of a term and of a "
-        "positive number that a small parameter gives alone, as `exp(-log_var)`. It fires "
-        "where no other term depends on that parameter, and the weight has fallen to a part "
-        "of what it was."
+        "Finds terms of the loss that are multiplied by a positive function of a small parameter "
+        "alone, such as `exp(-log_var)`. It fires if no other term depends on that parameter, "
+        "and the weight has fallen to a part of its first value."
     ),
     why=(
-        "The loss falls as the weight does, whatever the model answers: the weight goes to 0, "
-        "and with it the gradient of the term."
+        "The loss falls with the weight, whatever the model predicts: the weight goes to 0, and "
+        "so does the gradient of the term."
     ),
     fix=(
-        "Add the term that holds it up: `exp(-log_var) * loss + log_var`, as in the "
+        "Add the term that limits the weight: `exp(-log_var) * loss + log_var`, as in the "
         "likelihood of a Gaussian."
     ),
     sources=("Kendall et al. 2018, Multi-task learning using uncertainty to weigh losses, eq. 7",),
     thresholds=(
-        Threshold("left", 0.5, "last weight over the first, below which it fires", CHOSEN),
+        Threshold("left", 0.5, "last weight divided by the first, below which it fires", CHOSEN),
     ),
     calibration=(
         "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
@@ -54,8 +53,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             RULE.finding(
                 "",
                 f"the learned weight of a loss term (`{one.name}` of a parameter) fell from "
-                f"{number(first)} to {number(last)}: without a term like `+ log_var` nothing "
-                "holds it up, and it goes towards zero.",
+                f"{number(first)} to {number(last)}: without a term like `+ log_var` it goes to "
+                "zero.",
                 value=last / first,
                 limit=limits.of("left"),
                 location=of_loss(loop, one),

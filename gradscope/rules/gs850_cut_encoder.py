@@ -13,15 +13,15 @@ RULE = Rule(
     code="GS850",
     name="cut-encoder",
     severity="warning",
-    summary="the reconstruction has no gradient for the encoder before a quantizer",
+    summary="the reconstruction sends no gradient to the encoder before a quantizer",
     what=(
-        "Finds, in the graph of the loss, the two distances between an encoder's output and "
-        "the codes that replace it, each with one side detached. It fires where nothing else "
-        "of the loss depends on the encoder."
+        "Finds, in the graph of the loss, the two distances between an encoder's output and its "
+        "codes, each with one side detached. It fires if no other term of the loss depends on "
+        "the encoder."
     ),
     why=(
-        "Choosing a code has no derivative: the encoder is only drawn towards the codes that "
-        "it has chosen, and not towards a better reconstruction. The codes collapse."
+        "The choice of a code has no derivative. The encoder moves towards its codes, not "
+        "towards a better reconstruction, and the codes collapse."
     ),
     fix=("Pass the gradient straight through: `codes = z + (codes - z).detach()`."),
     sources=(

@@ -17,13 +17,13 @@ RULE = Rule(
     severity="warning",
     summary="scores are cosines times less than 1: the softmax stays nearly uniform",
     what=(
-        "Reads the scores of a classification loss in its graph. It fires where they are "
-        "products of rows of norm 1, times a constant below 1."
+        "Reads the scores of a classification loss in its graph. It fires if they are products "
+        "of rows of norm 1, times a constant below 1."
     ),
     why=(
-        "No score can differ from another by more than twice that constant: the loss cannot "
-        "fall far below that of guessing. Most often the cosines are multiplied by a "
-        "temperature, not divided by it."
+        "Scores differ by at most twice that constant, so the loss cannot fall far below that of "
+        "guessing. Most often the cosines are multiplied by a temperature instead of divided by "
+        "it."
     ),
     fix=("Divide the cosines by the temperature: `similarity / temperature`."),
     sources=(

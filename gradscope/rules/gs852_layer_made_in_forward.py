@@ -13,15 +13,15 @@ RULE = Rule(
     code="GS852",
     name="layer-made-in-forward",
     severity="error",
-    summary="a layer with parameters is made within forward, in each step",
+    summary="forward makes a new layer with parameters in each step",
     what=(
-        "Notes the parameters that are registered while a model is called with gradients. It "
-        "fires where one line makes some in several steps. A layer that is made at the first "
-        "call alone, as a lazy one, does not count."
+        "Notes parameters that are registered while a model is called with gradients. It fires "
+        "if the same line registers some in several steps. A layer made only in the first call, "
+        "such as a lazy module, does not count."
     ),
     why=(
-        "Each step has a new, random layer, which no optimizer holds: it never trains, and "
-        "the layers before it learn for one that is gone."
+        "Each step has a new random layer that no optimizer holds: it never trains, and the "
+        "layers before it adapt to a layer that is then replaced."
     ),
     fix=("Make the layer in `__init__`, and call it in `forward`."),
     sources=(
@@ -46,8 +46,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 "",
-                f"a layer with parameters is made anew in forward {in_steps(count, loop.steps)}: "
-                "no optimizer holds it, and it never trains.",
+                f"forward makes a new layer with parameters {in_steps(count, loop.steps)}: no "
+                "optimizer holds it, and it never trains.",
                 value=float(count),
                 limit=limits.of("steps"),
                 cause=line,

@@ -13,15 +13,15 @@ RULE = Rule(
     code="GS853",
     name="optimizer-made-anew",
     severity="warning",
-    summary="an optimizer with a state is made anew for each step",
+    summary="an optimizer with a state is created again for each step",
     what=(
-        "Notes where optimizers are made. It fires where one line makes one after the other "
-        "for the same parameters, and each makes one step. SGD does not count: it may have no "
-        "state."
+        "Notes the line that makes each optimizer. It fires if one line makes optimizers "
+        "repeatedly for the same parameters, and each makes one step. SGD does not count: it may "
+        "have no state."
     ),
     why=(
-        "Moments and step counts are lost each time: every step of Adam is its first one, of "
-        "the learning rate's size whatever the gradient is."
+        "Moments and step counts are lost each time: every step of Adam is a first step, as "
+        "large as the learning rate whatever the gradient."
     ),
     fix=("Make the optimizer once, before the loop."),
     sources=(
@@ -44,8 +44,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 one.name,
-                f"`{one.name}` ({one.kind}) is made anew for each step, {one.anew + 1:,} times: "
-                "its moments are lost each time.",
+                f"`{one.name}` ({one.kind}) is created again for each step, {one.anew + 1:,} "
+                "times: its moments are lost each time.",
                 value=float(one.anew),
                 limit=limits.of("times"),
                 location=line,

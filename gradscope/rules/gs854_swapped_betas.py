@@ -14,15 +14,13 @@ RULE = Rule(
     name="swapped-betas",
     severity="warning",
     summary="the first beta of an optimizer like Adam is larger than the second",
-    what=(
-        "Reads the `betas` of each optimizer with two of them. It fires where the first is larger."
-    ),
+    what=("Reads the `betas` of each optimizer that has two. It fires if the first is larger."),
     why=(
-        "The gradient is averaged over longer than its square: steps go on in an old "
-        "direction, divided by the size of the last gradients alone. Most often the two are "
+        "The gradient is averaged over more steps than its square: updates follow an old "
+        "direction, divided by the size of only the last gradients. Most often the two are "
         "swapped."
     ),
-    fix=("Give `betas=(0.9, 0.999)`: the gradient's first, the square's second."),
+    fix=("Use `betas=(0.9, 0.999)`: the first is for the gradient, the second for its square."),
     sources=(
         "Kingma and Ba 2014, Adam, algorithm 1: beta1 = 0.9, beta2 = 0.999",
         "Reddi et al. 2018, On the convergence of Adam: beta1 below the square root of beta2",

@@ -15,14 +15,14 @@ RULE = Rule(
     severity="warning",
     summary="gradients of several backwards are cleared before the step uses them",
     what=(
-        "Reads the order of backward and `zero_grad` between two steps of the only optimizer. "
-        "It fires where one line calls backward at least three times in a step, and gradients "
-        "are cleared between every two of them. Backwards of a closure do not count: the "
-        "optimizer calls it, and uses each of them."
+        "Reads the order of backward and `zero_grad` between two steps of the only optimizer. It "
+        "fires if one line calls backward at least three times in a step, and gradients are "
+        "cleared between each two. Backwards in a closure do not count: the optimizer uses each "
+        "of them."
     ),
     why=(
-        "Only the last backward counts: the others are computed and thrown away. Most often "
-        "`zero_grad` stands in the inner loop of a gradient accumulation."
+        "Only the last backward counts: the others are wasted. Most often `zero_grad` is in the "
+        "inner loop of a gradient accumulation."
     ),
     fix=("Call `zero_grad` once per step, before the first backward."),
     sources=(
@@ -53,8 +53,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         RULE.finding(
             loop.optimizers[0].name,
             f"`zero_grad` clears the gradients between the {most} backwards of a step, "
-            f"{in_steps(steps, loop.steps)}: only the last backward counts, and the others are "
-            "thrown away.",
+            f"{in_steps(steps, loop.steps)}: only the last backward counts.",
             value=float(most),
             limit=limits.of("backwards"),
             location=place,

@@ -13,17 +13,17 @@ RULE = Rule(
     code="GS856",
     name="fixed-running-statistics",
     severity="warning",
-    summary="a batch norm has momentum 0, and its running statistics are those of the start",
+    summary="a batch norm has momentum 0: its running statistics never change",
     what=(
-        "Looks for batch norms with `momentum=0`, whose running mean is 0 and "
-        "running variance 1, in a model that is called in train mode."
+        "Finds batch norms with `momentum=0`, a running mean of 0 and a running variance of 1, "
+        "in a model that runs in train mode."
     ),
     why=(
-        "In train mode the batch's own statistics are used; in eval mode the running ones, "
-        "which never moved: the network is another one there. Elsewhere momentum is the share "
-        "that is kept, in PyTorch that of the new batch."
+        "Train mode uses the batch's statistics; eval mode uses the running ones, which never "
+        "moved. The network then behaves differently. In PyTorch, momentum is the weight of the "
+        "new batch; in other libraries, it is the share that is kept."
     ),
-    fix=("Leave `momentum` at 0.1, or give `None` for the mean over all batches."),
+    fix=("Keep `momentum=0.1`, or use `None` for the mean over all batches."),
     sources=(
         "PyTorch, torch.nn.BatchNorm1d: momentum is the weight of the new value",
         "PyTorch forum: BatchNorm momentum convention",
@@ -45,8 +45,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 model.fixed_norms[0],
-                f"{these(model.fixed_norms)}: momentum is 0, and the running mean and variance are "
-                "still 0 and 1: evaluation uses those, and training the batch's.",
+                f"{these(model.fixed_norms)}: momentum is 0, and the running mean and variance "
+                "are still 0 and 1: evaluation uses these, and training uses the batch's.",
                 value=float(len(model.fixed_norms)),
             ),
             loop,

@@ -13,10 +13,13 @@ RULE = Rule(
     name="sees-the-future",
     severity="error",
     summary="an output of a causal model depends on later inputs",
-    what=("Gives everything after a position other content: outputs up to it must keep every bit."),
-    why=("The loss falls since the answer is in the input; the model then fails to generate."),
+    what=(
+        "Replaces the input after a position: outputs up to it must stay the same to the last bit."
+    ),
+    why=("The loss falls because the input contains the answer; the model then fails to generate."),
     fix=(
-        "Mask later positions wherever positions are mixed, and pad convolutions on the left only."
+        "Mask later positions in every layer that mixes positions, and pad convolutions on the "
+        "left only."
     ),
     sources=(
         "huggingface/transformers#48745: causal models that saw later tokens",

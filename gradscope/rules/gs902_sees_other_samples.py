@@ -13,9 +13,11 @@ RULE = Rule(
     name="sees-other-samples",
     severity="error",
     summary="a sample's outputs depend on the other samples of its batch",
-    what=("Gives all samples but one other content: the outputs of this one must keep every bit."),
-    why=("Predictions then depend on what else is in the batch, and are others at inference."),
-    fix=("Compute each sample from its own entries: check reshapes, and the axes of reductions."),
+    what=(
+        "Replaces all samples but one: the outputs of that one must stay the same to the last bit."
+    ),
+    why=("Predictions then depend on the rest of the batch, and differ at inference."),
+    fix=("Compute each sample from its own values: check reshapes, and the axes of reductions."),
     sources=(
         "Karpathy, A Recipe for Training Neural Networks: use backprop to chart dependencies",
     ),

@@ -12,10 +12,13 @@ RULE = Rule(
     code="GS903",
     name="sees-padding",
     severity="error",
-    summary="padding changes what is not padded",
-    what=("Gives padded places other content, and then more of them: all other outputs must stay."),
+    summary="padding changes the outputs of other positions",
+    what=("Replaces the padding, then adds more of it: all other outputs must stay the same."),
     why=("A sample's prediction then depends on the longest sample of its batch."),
-    fix=("Give the mask to attention, pooling and normalisation; count positions without it."),
+    fix=(
+        "Pass the mask to attention, pooling and normalisation, and count positions without the "
+        "padding."
+    ),
     sources=("keras-team/keras#23038: padding that is not masked",),
     runs=None,
     on_demand=True,

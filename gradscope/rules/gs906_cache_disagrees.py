@@ -14,9 +14,10 @@ RULE = Rule(
     severity="error",
     summary="decoding step by step gives other outputs than the full pass",
     what=(
-        "Runs a beginning at once and the rest one by one: outputs must be those of the full pass."
+        "Runs a prefix at once and the rest token by token: outputs must equal those of the full "
+        "pass."
     ),
-    why=("Generation then runs another model than the one that was trained."),
+    why=("Generation then uses a different function than training."),
     fix=("Check positions, mask and the order of the cached keys at each step."),
     sources=("karpathy/nanochat#844: a cache that decodes otherwise",),
     runs=None,

@@ -14,11 +14,11 @@ RULE = Rule(
     severity="error",
     summary="a packed document depends on the other documents of its row",
     what=(
-        "Gives one document of a row other content: outputs at the others must keep every bit. An "
-        "input has to say which document a position belongs to."
+        "Replaces one document of a row: outputs of the others must stay the same to the last "
+        "bit. It needs an input that gives the document of each position."
     ),
-    why="The model learns from neighbours that it will not have, and from where it was packed.",
-    fix="Mask all pairs of positions whose document differs, and restart states and positions.",
+    why="The model learns from neighbours and positions that it will not have at inference.",
+    fix="Mask all pairs of positions in different documents, and restart states and positions.",
     sources=("Krell et al. 2021, Efficient Sequence Packing without Cross-contamination",),
     runs=None,
     on_demand=True,

@@ -52,13 +52,12 @@ GS505 bias-before-batchnorm  info
 A bias is cancelled by the BatchNorm after it.
 
 What it looks for
-  Looks in the autograd graph for a linear or convolutional layer with a
-  trainable bias whose output goes into a BatchNorm in train mode and nowhere
-  else.
+  Finds, in the autograd graph, linear or convolutional layers with a trainable
+  bias whose output goes only into a BatchNorm in train mode.
 
 Why it matters
-  The norm subtracts the mean, and with it the bias: its gradient is rounding
-  noise, and memory and optimizer state are spent on it. It does no harm.
+  The norm subtracts the mean, and the bias with it. The bias's gradient is
+  rounding noise, and it costs memory and optimizer state. It does no harm.
 
 How to fix it
   Build the layer with `bias=False`; the norm has its own bias.

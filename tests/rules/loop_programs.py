@@ -227,7 +227,7 @@ BROKEN = {
             cycle.step()  # broken
         """, "cycle"),
     "the network takes the weights of its target": LoopProgram(
-        "GS831", ("set `net` back to the same weights 4 times",), """
+        "GS831", ("reset `net` to the same weights 4 times",), """
         import copy
         target = copy.deepcopy(net)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -318,7 +318,7 @@ BROKEN = {
                 net(x)
         """, "net"),
     "evaluated in train mode": LoopProgram(
-        "GS810", ("batch normalization learns from the evaluation's data",), """
+        "GS810", ("batch normalization updates its statistics",), """
         net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for epoch in range(4):
@@ -386,7 +386,7 @@ BROKEN = {
             total += loss.item()  # mended
         """, "total"),
     "the loader begins anew at each step": LoopProgram(
-        "GS814", ("begins anew each time",), """
+        "GS814", ("restarts each time",), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         loader = DataLoader(TensorDataset(x, y), batch_size=8)
         batches = iter(loader)  # mended
@@ -398,7 +398,7 @@ BROKEN = {
             optimizer.step()
         """),
     "one loss goes backward twice": LoopProgram(
-        "GS815", ("goes backward twice",), """
+        "GS815", ("`backward` runs twice on the same loss",), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(12):
             inputs, labels = batch(step)
@@ -409,7 +409,7 @@ BROKEN = {
             optimizer.step()
         """),
     "two steps for one backward": LoopProgram(
-        "GS815", ("without a `backward` since the last",), """
+        "GS815", ("steps without a `backward` since its last step",), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(12):
             inputs, labels = batch(step)
@@ -419,7 +419,7 @@ BROKEN = {
             optimizer.step()  # broken # here
         """, "optimizer"),
     "a loss made of numbers": LoopProgram(
-        "GS816", ("begins with a tensor that no operation made", "`.item()`"), """
+        "GS816", ("starts at a tensor without a graph", "`.item()`"), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(12):
             inputs, labels = batch(step)

@@ -289,7 +289,7 @@ BROKEN = {
             optimizer.step()
         """),
     "binary labels that are all 1": LoopProgram(
-        "GS820", ("are 1, in", "the network need not look"), """
+        "GS820", ("are 1, in", "the network can ignore"), """
         net = nn.Linear(4, 1)
         optimizer = torch.optim.Adam(net.parameters())
         for step in range(64):

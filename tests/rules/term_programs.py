@@ -219,7 +219,7 @@ BROKEN = {
     ),
     "weights of two tasks, without the logarithm": LoopProgram(
         "GS849",
-        ("`exp` of a parameter", "nothing holds it up"),
+        ("`exp` of a parameter", "it goes to zero"),
         f"""
 {_TASKS}
             loss = sum((-w).exp() * error for w, error in zip(weights, errors))  # broken # here
@@ -250,7 +250,7 @@ BROKEN = {
     ),
     "a layer that is made in forward": LoopProgram(
         "GS852",
-        ("made anew in forward in all 8 steps",),
+        ("forward makes a new layer with parameters in all 8 steps",),
         """
         class Net(nn.Module):
             def __init__(self):
@@ -274,7 +274,7 @@ BROKEN = {
     ),
     "an Adam for each step": LoopProgram(
         "GS853",
-        ("is made anew for each step",),
+        ("is created again for each step",),
         """
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01)  # mended
         for step in range(8):

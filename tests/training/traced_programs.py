@@ -86,7 +86,7 @@ TRACED = {
             optimizer.step()
         """),
     "a sum of numbers": TracedProgram(
-        "GS816", "detached", ("`.item()`", "`backward` begins with a tensor"), """
+        "GS816", "detached", ("`.item()`", "`backward` starts at a tensor"), """
         net = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(12):
