@@ -57,7 +57,7 @@ def topological(
 def ordered(roots: Iterable[Node]) -> list[Node]:
     """Every node upstream of ``roots``, each before those that it leads to, the latest made first.
 
-    A leaf follows the first operation that leaves nobody else to wait for.
+    A leaf follows the first operation after which nothing else waits.
     """
     return topological(roots, upstream, lambda node: -node._sequence_nr())
 

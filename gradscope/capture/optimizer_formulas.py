@@ -6,7 +6,7 @@ Each optimizer has one function here. It returns the two parts of its update,
 
 which all of them share, element by element. ``g`` is the gradient, ``λw`` is weight decay that the
 optimizer adds to it, ``slope`` and ``shift`` come from the state. The weight after the step and
-this equation give Δw, so nobody has to keep the weight before it. Sources: ``torch.optim``, the
+this equation give Δw, so the weight before it need not be kept. Sources: ``torch.optim``, the
 function ``_single_tensor_*`` of each file.
 """
 

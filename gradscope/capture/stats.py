@@ -106,7 +106,7 @@ def _read_along(item: Deferred) -> TensorStats:
     """
     with _lock:
         items = [item, *(w for w in _waiting if w.numbers.device == item.numbers.device)]
-        _waiting.difference_update(items)  # whatever happens: nobody else stumbles over them
+        _waiting.difference_update(items)  # also if the read fails: others must not wait for them
     items = list(dict.fromkeys(items))
     try:
         _read(items)

@@ -49,7 +49,7 @@ class Trace:
         locate: the user's line in a node's stack, a list of formatted frames.
         stacks: entered where a checkpoint runs its function again, so that its nodes keep theirs.
         excluded: tensors that cost nothing more when they are saved.
-        unreadable: somebody's hooks may be before saved tensors, and nobody can tell where.
+        unreadable: foreign hooks may change saved tensors, at unknown places.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class Update:
         norm: ‖Δw‖.
         weight: ‖w‖ before the step.
         ratio: ‖Δw‖ / ‖w‖.
-        moved: whether any element is another; None where nobody can tell.
+        moved: whether any element is another; None where it is unknown.
         rms: the root mean square of Δw.
         effective_lr: ‖Δw‖ / ‖g‖, g being the gradient as the optimizer got it.
         cosine: of Δw and g: −1 is straight down the gradient.

@@ -108,8 +108,8 @@ def require_constructed(model: nn.Module, place: Place | None = None) -> None:
             where = f" (it is `{name}` in `{type(model).__name__}`)" if name else ""
             raise ModelError(
                 Problem(
-                    f"`{type(module).__name__}.__init__` never calls `super().__init__()`, by "
-                    f"which a module comes to hold parameters{where}",
+                    f"`{type(module).__name__}.__init__` never calls `super().__init__()`, which "
+                    f"a module needs to hold parameters{where}",
                     place,
                     "call `super().__init__()` as its first line",
                 )

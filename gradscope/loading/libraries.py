@@ -47,7 +47,7 @@ def install(module: str) -> str:
         return f"pip install 'gradscope[{_EXTRAS[package]}]'"
     if package in ("torchvision", "pandas", "umap"):
         return f"pip install {'umap-learn' if package == 'umap' else package}"
-    return f"install the package that provides `{package}`, or mend the import"
+    return f"install the package that provides `{package}`, or fix the import"
 
 
 def mismatch(error: BaseException) -> Problem | None:

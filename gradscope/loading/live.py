@@ -46,7 +46,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
     """
     if any(is_lazy(parameter) for parameter in model.parameters()):
         raise OptionError(
-            "the model has lazy modules, which a first call changes for good",
+            "the model has lazy modules, which their first call changes permanently",
             help="call it once on a batch, `model(inputs)`, before inspecting it",
         )
     if any(parameter.is_inference() for parameter in model.parameters()):

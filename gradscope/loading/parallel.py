@@ -67,7 +67,7 @@ class ParallelModel:
             more = max(1, round(size / self.parts)) * self.parts
             raise ConfigError(
                 f"a batch of {size} cannot be cut into {self.parts} equal parts: samples would "
-                "weigh otherwise than in one process",
+                "have other weights than in one process",
                 help=f"give a batch of {more}: `input.batch={more}`, or more in `input.shape`",
             )
         if batch.target is None:
@@ -209,8 +209,8 @@ def _require_own(unit: nn.Module, name: str, model: nn.Module, place: Place | No
         for key, parameter in module.named_parameters(recurse=False):
             if id(parameter) in own:
                 raise ConfigError(
-                    f"`{own[id(parameter)]}` is `{f'{outside_name}.{key}'.lstrip('.')}` too, and "
-                    "would not be any more",
+                    f"`{own[id(parameter)]}` is also `{f'{outside_name}.{key}'.lstrip('.')}`: "
+                    "spreading it would separate the two",
                     place=place,
                     help="leave layers with shared weights out",
                 )

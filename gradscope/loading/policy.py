@@ -112,8 +112,8 @@ class Policy:
             return
         if not isinstance(module, str) or not isinstance(qualname, str) or not callable(found):
             raise TargetError(
-                f"`{written}` may not be imported: it is an object of type "
-                f"{type(found).__name__}, of which no module says that it defines it",
+                f"`{written}` may not be imported: no module says that it defines this object of "
+                f"type {type(found).__name__}",
                 place=place,
                 help="name a class or a function that gives the object",
             )

@@ -215,7 +215,7 @@ def _launched(config: str, place: Place | None) -> tuple[int, int, int]:
     missing = [name for name in _ENVIRONMENT if not os.environ.get(name)]
     if missing or not distributed.is_available():
         raise ConfigError(
-            "`parallel` is for several processes, and this one is alone",
+            "`parallel` needs several processes, and there is only one",
             place=place,
             help=f"start it as `torchrun --nproc-per-node 2 -m gradscope inspect {config}`",
         )

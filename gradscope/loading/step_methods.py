@@ -41,7 +41,7 @@ class StepMethod:
     def notices(self) -> list[str]:
         """Says in a sentence which method a step calls."""
         how = ", with the batch as one argument" if self.as_one else ""
-        return [f"call: {self.name} in the place of forward{how}"]
+        return [f"call: {self.name} instead of forward{how}"]
 
     def batches(
         self, given: Callable[[], Iterator[Batch]], target: Any = None

@@ -184,7 +184,7 @@ def notices(found: Sequence[Intervention]) -> list[str]:
     if not found:
         return []
     done = ", ".join(dict.fromkeys(f"{one.do} at {one.at}" for one in found))
-    return [f"interventions: {done}; everything below is of the step that they change"]
+    return [f"interventions: {done}; all figures below are of the changed step"]
 
 
 def module_names(model: nn.Module) -> list[Named]:

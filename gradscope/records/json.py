@@ -135,7 +135,7 @@ def _parse(text: str, file: str, help: str) -> Any:
     except json.JSONDecodeError as error:
         lines = text.split("\n")
         line = lines[min(error.lineno, len(lines)) - 1]
-        # A report on one line can be megabytes long: a caret under it would help nobody; and what
+        # A report on one line can be megabytes long: a caret under it would not help; and what
         # does not print could move the terminal's cursor.
         shown = line if len(line) <= 200 and line.isprintable() else None
         # Of a string that does not end the decoder names the beginning.

@@ -330,8 +330,8 @@ class LoopRecord:
         rest: the events since the last step.
         optimizers, models, schedulers: those that were made, or found.
         parameters: those that a fact holds of.
-        same_batch: in how many calls from the first on the models were given the same numbers; 0
-            where they were given others, or nobody could tell.
+        same_batch: number of calls, from the first on, whose models got the same input; 0
+            where inputs differed, or it is unknown.
         same_tensor: whether it was the same tensor each time, of which it was all.
         loader: the most batches of a data loader that was iterated over; 0 without one.
         loader_at: the line that assigns the first data loader, if it keeps the data in their order.

@@ -87,13 +87,13 @@ def summary(check: CheckReport) -> str:
 
 
 def stale(check: CheckReport) -> Iterator[str]:
-    """The baseline's entries that no finding answers to any more."""
+    """The baseline's entries that match no finding any more."""
     if not check.stale:
         return
     named = plural(len(check.stale), "entry", "entries")
-    answers = "answers" if len(check.stale) == 1 else "answer"
+    match = "matches" if len(check.stale) == 1 else "match"
     yield (
-        f"{named} of {plain(check.baseline or 'the baseline')} {answers} to nothing any more: "
+        f"{named} of {plain(check.baseline or 'the baseline')} {match} no finding any more: "
         f"{', '.join(map(entry, check.stale))}"
     )
 

@@ -116,7 +116,7 @@ def lines(group: SimilarFindings, known: Known = nothing) -> Iterator[Line]:
 
 
 def lead(finding: Finding, known: Known = nothing) -> str:
-    """Return severity, code, rule and time of a finding, in front of its place."""
+    """Return severity, code, rule and time of a finding, before its place."""
     parts = (finding.severity, finding.code, finding.rule, known(finding).when)
     return " ".join(plain(part) for part in parts if part)
 

@@ -21,9 +21,9 @@ COMPARISONS = (
         code="GD101",
         name="forward-diverges",
         severity="error",
-        summary="with A's inputs, B's call returns another output",
+        summary="given A's inputs, B's call returns a different output",
         what=f"Finds the first layer, in the order of forward, where B diverges. {_NOISE}",
-        why="All activations downstream of it, and all gradients, are those of another model.",
+        why="All activations downstream of it, and all gradients, differ from A's.",
         fix="Compare the code, the arguments, the dtype and the weights of this module in A and B.",
         sources=("docs/diff.md, how a layer is found",),
     ),
@@ -31,7 +31,7 @@ COMPARISONS = (
         code="GD102",
         name="backward-diverges",
         severity="error",
-        summary="with A's output gradient, B's call returns another input gradient",
+        summary="given A's output gradient, B's call returns a different input gradient",
         what=f"Finds the first layer, from the loss back, where B diverges. {_NOISE}",
         why="An equal forward hides a wrong backward: the loss is right, the training is wrong.",
         fix="Check a layer with a custom backward: `gradscope inspect MODEL --gradcheck LAYER`.",
@@ -66,7 +66,10 @@ COMPARISONS = (
             "Finds a parameter's gradient with an error above 10 %, if a change of A's last bits "
             "changes it by less than 1 %, and no layer diverges."
         ),
-        why="Rounding accumulates in backward: a narrow dtype then trains on another gradient.",
+        why=(
+            "Rounding accumulates in backward: training in a narrow dtype then uses a different "
+            "gradient."
+        ),
         fix="Keep the layers where errors grow in a wider dtype, or accept the error.",
         sources=("msprobe: an error of 0.1",),
     ),
@@ -81,8 +84,8 @@ COMPARISONS = (
         ),
         why="All later steps differ; the cause is in this step, or right before it.",
         fix=(
-            "An error that grows over the steps is rounding; a sudden one has a cause: compare "
-            "data, seeds and settings."
+            "If the error grows over many steps, it is rounding. If it is sudden, compare data, "
+            "seeds and settings."
         ),
         sources=("docs/diff.md, two trainings",),
     ),

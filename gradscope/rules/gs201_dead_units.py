@@ -21,11 +21,11 @@ RULE = Rule(
         "in under 1 % of their values, and says how many values of each unit it saw. A ReLU is "
         "off at zero; a smooth one (GELU, SiLU) is off where its slope is nearly zero. Values "
         "from one picture or sentence are alike, so they count as the square root of their "
-        "number. A unit with fewer than 16 values cannot be judged alone, so the layer is judged "
-        "as a whole, in three ways. Units count that no input of the batch's magnitude can "
-        "activate, by the weights and the bias before them. It fires if 99 % of the layer's "
-        "values are off. From two values on, it estimates the share of dead units: how many more "
-        "are always off than chance would give."
+        "number. A unit with fewer than 16 values cannot be judged alone, so it judges all "
+        "values of the layer together, in three ways. Units count that no input of the batch's "
+        "magnitude can activate, by the weights and the bias before them. It fires if 99 % of "
+        "the layer's values are off. From two values on, it estimates the share of dead units: "
+        "how many more are always off than chance would give."
     ),
     why=(
         "A dead ReLU passes no gradient back, so its unit never recovers. The network is then "
@@ -58,8 +58,8 @@ RULE = Rule(
         Threshold(
             "samples",
             16,
-            "values of each unit, below which the layer is judged as a whole; values of one "
-            "sample count as the square root of their number",
+            "values of each unit, below which the layer is judged over all its values; values of "
+            "one sample count as the square root of their number",
         ),
         Threshold("values", 64, "values of all units together, below which it estimates nothing"),
     ),

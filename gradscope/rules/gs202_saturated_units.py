@@ -54,7 +54,9 @@ RULE = Rule(
             "(a tanh beyond 0.97), above which it fires",
             presets={"sagemaker": None},
         ),
-        Threshold("samples", 16, "values of each unit, below which the layer is judged as a whole"),
+        Threshold(
+            "samples", 16, ("values of each unit, below which the layer is judged over all values")
+        ),
         Threshold(
             "values",
             16,

@@ -52,7 +52,7 @@ _NEAR, _SMALL = 0.4, 2.0
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """Yield at most one finding, on the model."""
     first = report.history[0].loss if report.history else _of_one_backward(report)
-    # Of a sum of several losses nobody knows what guessing would give.
+    # For a sum of several losses, the loss of guessing is unknown.
     if first is None or report.losses or not _is_cross_entropy(report) or _is_trained(report):
         return
     scores = _scores(report)

@@ -26,7 +26,7 @@ RULE = Rule(
     fix="Give each parameter to one optimizer, or make one optimizer with two groups.",
     sources=(
         "PyTorch, torch.optim: some parameters appear in more than one parameter group (an error "
-        "within one optimizer; between two nobody checks)",
+        "within one optimizer; PyTorch does not compare two)",
     ),
     runs=Runs(loop=True),
 )

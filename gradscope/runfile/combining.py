@@ -102,7 +102,7 @@ def _total_norms(there: Mapping[int, TrainingStep], layout: Layout) -> tuple[_Nu
         own = {rank: norms.get(rank, {}).get(number) for rank, number in group.numbers.items()}
         if any(own.values()):
             of_groups.append((_of_group(group, own, 0), _of_group(group, own, 1)))
-        elif not any(rank in there for rank in own):  # nobody is left who could tell
+        elif not any(rank in there for rank in own):  # no such rank is left
             of_groups.append((None, None))
     return root_of_squares([before for before, _ in of_groups]), root_of_squares(
         [after for _, after in of_groups]

@@ -12,7 +12,7 @@ from gradscope.patterns import Named, Pattern
 from gradscope.records.training import TrainingFinding
 from gradscope.runfile.reader import Series
 
-#: In front of every key, in all trackers.
+#: The start of every key, in all trackers.
 PREFIX: Final = "gradscope"
 #: Number of keys that a tracker gets by default.
 MOST_KEYS: Final = 200

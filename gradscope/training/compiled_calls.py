@@ -24,7 +24,7 @@ from gradscope.training.nan_detector.first_event import first_non_finite_event
 from gradscope.training.nan_detector.unknown_origin import DEEP_ADVICE
 from gradscope.training.probe_shift import ProbeShift
 
-_COMPILER = "compile with `backend='eager'` and `backend='aot_eager'`: which one has it, too?"
+_COMPILER = "compile with `backend='eager'` and `backend='aot_eager'`, to see which one has it too"
 
 #: Nodes of the loss graph that hide what a compiled model computed.
 _OPAQUE = ("CompiledFunction", "_WithGradient")
@@ -168,5 +168,8 @@ class CompiledCalls:
             return origins
         if not replayed or found.phase == "input":
             return (replace(found, advice=DEEP_ADVICE),)
-        message = f"{found.message[:-1]}; run eagerly, the model makes none: it is the compiler."
+        message = (
+            f"{found.message[:-1]}; run eagerly, the model produces none: the compiler is the "
+            "cause."
+        )
         return (replace(found, message=message, advice=_COMPILER),)

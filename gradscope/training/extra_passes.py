@@ -22,7 +22,7 @@ def refusal(model: Model) -> str:
 def notices(module: nn.Module) -> str:
     """Return the same of a model whose compiled parts may run again."""
     if foreign_modes() or _get_current_dispatch_mode() is not None:
-        return "the script has a mode on that sees every operation"
+        return "the script has a mode active that sees every operation"
     if torch._C._autograd._profiler_enabled():
         return "the script profiles"
     everywhere = nn.modules.module

@@ -39,7 +39,7 @@ _AGAIN = 64
 #: What comes and goes must hold twice as long each time to be reported, up to so many times.
 _LONGEST = 64
 _NON_FINITE = "GS301"
-#: They judge what `--leaks` found; nobody need select them.
+#: They judge what `--leaks` found: they need not be selected.
 _LEAKS = tuple(code for code, _ in RULES.values())
 
 

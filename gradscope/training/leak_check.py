@@ -36,7 +36,7 @@ from gradscope.training.models import Model, Models
 
 #: The step after which the models are judged.
 STEP = 2
-_GRAPH = "an input connects the entries of another, as in a graph: they are no samples"
+_GRAPH = "an input connects entries of another, as in a graph: these are not samples"
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 

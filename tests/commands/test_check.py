@@ -522,7 +522,7 @@ def test_another_cause_is_another_finding(check: Check, folder: Path) -> None:
     (folder / "nets.py").write_text(nets, encoding="utf-8")
     code, out, _ = check("detached.yaml", "--baseline", "known.json")
     assert code == 1
-    assert "answers to nothing any more: detached.yaml GS401 stem.weight detached" in out
+    assert "matches no finding any more: detached.yaml GS401 stem.weight detached" in out
 
 
 def test_stale_entries_are_said_only_of_what_was_looked_at(check: Check, folder: Path) -> None:

@@ -152,7 +152,7 @@ BROKEN = {
                     net(x), ema(x)
         """, "ema"),
     "a target network that is never updated": LoopProgram(
-        "GS835", ("`target_net` never changes", "is called in 23 steps"), """
+        "GS835", ("`target_net` never changes", "23 steps of them call it"), """
         net = nn.Linear(4, 2)
         target_net = nn.Linear(4, 2)  # here
         target_net.load_state_dict(net.state_dict())

@@ -156,7 +156,7 @@ BROKEN = {
             optimizer.step()  # mended
         """, "optimizer"),
     "a scheduler steps in the optimizer's place": LoopProgram(
-        "GS803", ("Its scheduler `scheduler` steps",), """
+        "GS803", ("Only its scheduler `scheduler` steps",), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
         for step in range(12):
@@ -214,7 +214,7 @@ BROKEN = {
             optimizer.step()
         """, "optimizer"),
     "a cycle that is stepped once an epoch": LoopProgram(
-        "GS830", ("came to 0.0", "made 4 steps of 32", "`optimizer` 32"), """
+        "GS830", ("reached 0.0", "made 4 steps of 32", "`optimizer` 32"), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=32)  # here
         for epoch in range(4):

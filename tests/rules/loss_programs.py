@@ -41,7 +41,7 @@ BROKEN = {
             optimizer.step()
         """),
     "nll_loss of scores": LoopProgram(
-        "GS829", ("the scores [8, 2] of a layer", "in all 5 losses"), """
+        "GS829", ("the raw scores [8, 2] of a layer", "in all 5 losses"), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         for step in range(12):
             inputs, labels = batch(step)

@@ -238,7 +238,7 @@ for step in range(3):
 def test_the_nodes_of_a_graph_are_no_samples(tmp_path):
     _, own, recorded = both(tmp_path, GRAPH)
     assert leaks(recorded) == []
-    assert "batch (an input connects the entries of another, as in a graph" in line_of(own)
+    assert "batch (an input connects entries of another, as in a graph" in line_of(own)
 
 
 def test_an_ignored_rule_reports_nothing(tmp_path):

@@ -121,7 +121,7 @@ def test_names_break_at_dots_only() -> None:
 
 
 def test_prose_breaks_at_spaces_and_keeps_every_word() -> None:
-    text = "one tensor stands at several inputs: grad_in is the sum over them"
+    text = "one tensor is passed as several inputs: grad_in is the sum over them"
     for width in (1, 10, 30, 66, None):
         lines = break_words(text, width, indent="  ")
         assert " ".join(line.strip() for line in lines) == text

@@ -47,7 +47,7 @@ class Tracer:
         parameters: the parameters that are followed; bit i of every mask is the i-th.
         last: the code of the function that starts the run: the frames around it are not the user's.
         numbers: whether the floats that leave torch tell where they are from. Their class is then
-            another than ``float``, which is for code that runs for nobody but us.
+            another than ``float``, so this is only for code that we run ourselves.
     """
 
     def __init__(

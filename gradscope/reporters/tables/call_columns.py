@@ -28,8 +28,8 @@ from gradscope.typeset.text import plain
 
 REMARKS = {
     "pass-through": "the call returns its input untouched: grad_in is that tensor's total gradient",
-    "shared-input": "one tensor stands at several inputs: grad_in is the sum over them",
-    "in-place-view": "a write in place through a view hides the gradient that is missing here",
+    "shared-input": "one tensor is passed as several inputs: grad_in is the sum over them",
+    "in-place-view": "an in-place write through a view hides this gradient",
     "inner-backward": "the loss uses a gradient taken through this call: grad_in is unknown",
     "recomputed": "checkpointed: gradients come from the second run of its forward, in backward",
     "no-grad": "ran while gradients were disabled",

@@ -156,7 +156,7 @@ def _legend(found: TaskGradients) -> Iterator[str]:
     if not found.layers:
         yield "the losses share no parameter"
     yield "grad: norm of that loss's gradient at the parameters that several losses reach"
-    yield "cos: 1 the same way, 0 at right angles, below 0 against each other"
+    yield "cos: 1 same direction, 0 orthogonal, below 0 opposed"
     if found.alone:
         named = [f"{name or 'the model'} ({task})" for name, task in found.alone]
         yield f"reached by one loss only: {some_names(named, _NAMES)}"

@@ -305,8 +305,8 @@ def check_choices(
     if columns is None:
         if view.columns or view.sort:
             raise OptionError(
-                f"the {name} have neither columns to choose nor an order but their own",
-                help="leave `--columns` and `--sort` away; `-f csv` has every field",
+                f"the {name} have fixed columns and a fixed order",
+                help="leave out `--columns` and `--sort`; `-f csv` has every field",
             )
         return
     for word in view.columns or ():

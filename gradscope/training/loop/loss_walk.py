@@ -101,7 +101,7 @@ def terms(root: Node) -> Iterator[Node]:
 def negated_loss(root: Node) -> Node | None:
     """The loss of PyTorch's that a loss is the negative of; None where it is anything else.
 
-    Between the two there are means and constant factors above zero, or that nobody can know.
+    Between the two there are means and constant factors above zero, or unknown ones.
     """
     node: Node | None = root
     negative = False

@@ -24,7 +24,7 @@ from gradscope.training.nan_detector.recorded_calls import RecordedCall
 _SHORTEST, _FEWEST = 4, 16
 #: So many calls of one step are known, and so many replays are tried.
 _CALLS, _TRIES = 8, 2
-#: Of sequences that hardly vary nobody can tell which token a target is.
+#: If sequences hardly vary, it is unknown which token a target is.
 _VARIES = 0.25
 _TOKENS = frozenset({torch.int64, torch.int32})
 

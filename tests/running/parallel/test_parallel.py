@@ -205,7 +205,7 @@ def refused(*words: str, entry=gradscope.inspect) -> str:
 
 def test_alone_it_says_how_to_start_several(nobody):
     text = refused("parallel.ddp=true")
-    assert "`parallel` is for several processes, and this one is alone" in text
+    assert "`parallel` needs several processes, and there is only one" in text
     assert "torchrun --nproc-per-node 2 -m gradscope inspect demo" in text
 
 
