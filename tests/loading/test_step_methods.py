@@ -1,4 +1,4 @@
-"""A method in the place of forward: what it gets, what it may return, how it fails."""
+"""A method instead of forward: what it gets, what it may return, how it fails."""
 
 from __future__ import annotations
 
