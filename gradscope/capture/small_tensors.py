@@ -28,7 +28,7 @@ def measure_all(tensors: Iterable[torch.Tensor]) -> list[Measured]:
     done: list[Measured | None] = [None] * len(tensors)
     alike: dict[tuple[int, torch.dtype], list[int]] = {}
     for i, tensor in enumerate(tensors):
-        if _is_small(tensor):
+        if _is_here(tensor) and SMALL < tensor.numel() <= BLOCK:
             alike.setdefault((tensor.numel(), tensor.dtype), []).append(i)
     for (numel, _), places in alike.items():
         at_once = max(1, _ROWS // numel)
@@ -60,11 +60,6 @@ def _is_here(tensor: torch.Tensor) -> bool:
         and tensor.layout == torch.strided
         and tensor.dtype in _NARROW
     )
-
-
-def _is_small(tensor: torch.Tensor) -> bool:
-    """Return True if a float64 row of a matrix can hold the full tensor."""
-    return _is_here(tensor) and SMALL < tensor.numel() <= BLOCK
 
 
 @torch.no_grad()

@@ -166,7 +166,7 @@ def _of_script(option: str, path: list[str], words: list[str]) -> str | None:
 def _meant(error: NoSuchOption) -> str | None:
     """The option whose name is close, or the key of the config that goes by this one."""
     word = error.option_name.lstrip("-").lower().replace("_", "-")
-    if word in _KEYS and _takes_keys(error):
+    if word in _KEYS and "--set" in _options(error):
         return f"it is a key of the config: write `{_KEYS[word]}`, without dashes"
     # Without the dashes: any two options are alike in these.
     options = {option.lstrip("-"): option for option in _options(error)}
@@ -184,7 +184,3 @@ def _options(error: NoSuchOption) -> list[str]:
         for name in param.opts + param.secondary_opts
         if name.startswith("--")
     ]
-
-
-def _takes_keys(error: NoSuchOption) -> bool:
-    return "--set" in _options(error)

@@ -35,7 +35,6 @@ _NAMED: tuple[tuple[str, str], ...] = (
 )
 #: Names of what an encoder takes beside a decoder: the decoder's own inputs are causal.
 _DECODER = re.compile(r"(?:decoder|dec|tgt|target_in|y_in)(?:_|\b)")
-_ENCODED = re.compile(r"(?:encoder|enc|src|source|memory|context|cond\w*|image|pixel)(?:_|\b)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -307,7 +307,7 @@ class RunFindings:
             if reported is None:
                 placed = self._placed(streak.finding, model, key)
                 reported = self._reported[key] = _Reported(placed, model)
-            elif _worse(finding, reported.finding):
+            elif SEVERITIES.index(finding.severity) < SEVERITIES.index(reported.finding.severity):
                 # Under its first name: that is what a record is known by.
                 first = reported.finding
                 reported.given = 0
@@ -345,7 +345,3 @@ def _holds_long(streak: _Streak, runs: Runs, ended: int, steps: bool) -> bool:
         return False
     needed = runs.steps if steps else runs.samples
     return streak.count >= needed * min(1 << min(ended, 10), _LONGEST)
-
-
-def _worse(one: Finding, than: Finding) -> bool:
-    return SEVERITIES.index(one.severity) < SEVERITIES.index(than.severity)

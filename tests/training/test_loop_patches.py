@@ -27,3 +27,17 @@ def test_a_script_is_compiled_with_pytorchs_own():
         observer.diverged.assert_not_called()
         assert torch.equal(divergence(given, target), expected)
     observer.diverged.assert_called_once()
+
+
+def test_arguments_may_be_given_by_name():
+    value, distribution = torch.tensor(0.5), torch.distributions.Normal(0.0, 1.0)
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer, scaler = torch.optim.SGD([weight]), torch.amp.GradScaler("cpu")
+    expected = distribution.log_prob(value)
+    observer = MagicMock()
+    with observe_loop(observer):
+        assert torch.equal(distribution.log_prob(value=value), expected)
+        scaler.scale(weight.sum()).backward()
+        scaler.unscale_(optimizer=optimizer)
+    observer.scored.assert_called_once_with(distribution, value)
+    observer.unscaled.assert_called_once_with(optimizer)

@@ -92,8 +92,22 @@ class LoopObserver(RegistrationObserver, Protocol):
 def observe_loop(observer: LoopObserver) -> ExitStack:
     """Call ``observer`` at each of them from now on, until the stack is closed."""
     patches = ExitStack()
+
+    def patch(
+        place: Any,
+        name: str,
+        *,
+        before: Callable[[Any], None] | None = None,
+        after: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        replace(patches, place, name, lambda f: _around(f, before, after))
+
     for owner in (Optimizer, nn.Module):
-        replace(patches, owner, "zero_grad", lambda f: _clearing(f, observer))
+        patch(
+            *(owner, "zero_grad"),
+            before=lambda _: observer.clearing(),
+            after=lambda own, _: observer.cleared(own),
+        )
     observe_registrations(observer, patches)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         by_norm = name == "clip_grad_norm_"
@@ -102,34 +116,33 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
             replace(patches, place, name, functools.partial(_instead, clip))
     for kind, name in _MADE:
         if hasattr(kind, name):
-            replace(patches, kind, name, lambda f: _then(f, observer.scheduler_made))
-    replace(patches, DataLoader, "__iter__", lambda f: _before(f, observer.epoch_begins))
+            patch(kind, name, after=lambda own, _: observer.scheduler_made(own))
+    patch(DataLoader, "__iter__", before=observer.epoch_begins)
     # Private; where it is not there, the indices of batches are not known.
     if hasattr(_BaseDataLoaderIter, "_next_index"):
-        replace(
-            patches,
-            _BaseDataLoaderIter,
-            "_next_index",
-            lambda f: _with_result(f, observer.batch_drawn),
-        )
-    replace(patches, nn.Module, "load_state_dict", lambda f: _with_result(f, observer.loaded))
-    replace(patches, torch, "load", lambda f: _reading(f, observer))
+        patch(_BaseDataLoaderIter, "_next_index", after=observer.batch_drawn)
+    patch(nn.Module, "load_state_dict", after=observer.loaded)
+    patch(torch, "load", after=lambda _, data: observer.read(data))
     for distribution in distributions():
         if "sample" in vars(distribution):
-            replace(patches, distribution, "sample", lambda f: _with_result(f, observer.drew))
+            patch(distribution, "sample", after=observer.drew)
         if "rsample" in vars(distribution):
-            replace(patches, distribution, "rsample", lambda f: _with_result(f, observer.scored))
+            patch(distribution, "rsample", after=observer.scored)
         if "log_prob" in vars(distribution):
             replace(patches, distribution, "log_prob", lambda f: _with_first(f, observer.scored))
-    replace(patches, Optimizer, "load_state_dict", lambda f: _restoring(f, observer))
+    patch(
+        *(Optimizer, "load_state_dict"),
+        before=observer.restoring,
+        after=lambda own, _: observer.restored(own),
+    )
     replace(patches, nn.functional, "kl_div", lambda f: _comparing(f, observer))
     for name in ("constant_", "ones_"):
-        replace(patches, nn.init, name, lambda f: _filling(f, observer))
+        patch(nn.init, name, after=lambda _, tensor: observer.filled(tensor))
     scaler = torch.amp.GradScaler
     replace(
         patches, scaler, "unscale_", lambda f: _with_first(f, lambda _, one: observer.unscaled(one))
     )
-    replace(patches, scaler, "update", lambda f: _then(f, lambda _: observer.scale_updated()))
+    patch(scaler, "update", after=lambda *_: observer.scale_updated())
     return patches
 
 
@@ -137,38 +150,24 @@ def _instead(function: Callable[..., Any], original: Callable[..., Any]) -> Call
     return function
 
 
-def _then(original: Callable[..., Any], act: Callable[[Any], None]) -> Callable[..., Any]:
-    """The method, and then ``act`` with its object."""
+def _around(
+    original: Callable[..., Any],
+    before: Callable[[Any], None] | None,
+    after: Callable[[Any, Any], None] | None,
+) -> Callable[..., Any]:
+    """The function; ``before`` it with its object, and ``after`` it with that and its result."""
 
     @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        act(self)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        own = args[0] if args else None
+        if before is not None:
+            before(own)
+        result = original(*args, **kwargs)
+        if after is not None:
+            after(own, result)
         return result
 
-    return method
-
-
-def _clearing(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        observer.clearing()
-        result = original(self, *args, **kwargs)
-        observer.cleared(self)
-        return result
-
-    return zero_grad
-
-
-def _before(original: Callable[..., Any], act: Callable[[Any], None]) -> Callable[..., Any]:
-    """``act`` with the method's object, and then the method."""
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        act(self)
-        return original(self, *args, **kwargs)
-
-    return method
+    return function
 
 
 def _with_first(
@@ -177,57 +176,12 @@ def _with_first(
     """The method, and then ``act`` with its object and its first argument."""
 
     @functools.wraps(original)
-    def method(self: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, first, *args, **kwargs)
-        act(self, first)
-        return result
-
-    return method
-
-
-def _with_result(
-    original: Callable[..., Any], act: Callable[[Any, Any], None]
-) -> Callable[..., Any]:
-    """Patch a method: call ``act`` after it, with its object and its result."""
-
-    @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        act(self, result)
+        act(self, next(iter((*args, *kwargs.values()))))
         return result
 
     return method
-
-
-def _reading(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load(*args: Any, **kwargs: Any) -> Any:
-        data = original(*args, **kwargs)
-        observer.read(data)
-        return data
-
-    return load
-
-
-def _filling(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def fill(*args: Any, **kwargs: Any) -> Any:
-        tensor = original(*args, **kwargs)
-        observer.filled(tensor)
-        return tensor
-
-    return fill
-
-
-def _restoring(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        observer.restoring(self)
-        result = original(self, *args, **kwargs)
-        observer.restored(self)
-        return result
-
-    return load_state_dict
 
 
 def _comparing(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ import re
 from torch import nn
 
 from gradscope.explain.errors.explanation import Case, Explanation, Kind, first_explanation, method
-from gradscope.explain.errors.failed_operation import FailedOperation, Operand
+from gradscope.explain.errors.failed_operation import Operand
 
 
 def explain(case: Case) -> Explanation | None:
@@ -83,17 +83,13 @@ def _index(case: Case) -> Explanation | None:
         if failed.function not in ("__getitem__", "__setitem__")
         else "an index"
     )
-    of = _source(failed)
+    of = failed.operands[0].label if failed.operands else "the tensor"
     ids = next((one for one in failed.operands[1:] if one.low is not None), None)
     has = f"; {ids.label} has {id_range(ids)}" if ids is not None else ""
     return Explanation(
         f"`{op}` asks for {value} of {of}, with {size} entries, 0 to {size - 1}{has}.",
         f"keep the index below {size}, or make that dimension longer",
     )
-
-
-def _source(failed: FailedOperation) -> str:
-    return failed.operands[0].label if failed.operands else "the tensor"
 
 
 def _asserted(case: Case) -> Explanation | None:
