@@ -12,6 +12,8 @@ from gradscope.api.spiking import chosen_capsule
 from gradscope.errors import ConfigError, OptionError
 from gradscope.output_files import check_file, whole_file, write_file
 from gradscope.records.spike import Capsule
+from gradscope.runfile.capsules import read_tensors
+from gradscope.runfile.sources import changed
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -37,7 +39,7 @@ def write_spike_config(
     path, capsule, _ = chosen_capsule(run, step)
     import safetensors.torch
 
-    tensors: dict[str, Any] = safetensors.torch.load_file(path) if capsule.tensors else {}
+    tensors: dict[str, Any] = read_tensors(path) if capsule.tensors else {}
     call = capsule.samples[0].call if capsule.samples else 0
     parts = _parts(tensors, f"call{call}.")
     if not parts["args"] and not parts["kwargs"]:
@@ -68,6 +70,10 @@ def write_spike_config(
         lines.append(f"checkpoint: {beside('weights', weights)}")
     else:
         notes.append("the capsule has no weights: `gradscope run --capsule-weights` keeps them")
+    notes += [
+        f"`{one}` has changed since the run: the step may not repeat"
+        for one in changed(capsule.sources)
+    ]
     lines.append("input:")
     for name, tensor in sorted(parts["args"].items(), key=lambda item: int(item[0])):
         lines.append(f"  - {{file: {beside(f'input-{name}', {'tensor': tensor})}}}")

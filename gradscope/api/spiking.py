@@ -10,8 +10,8 @@ from gradscope.errors import ConfigError, OptionError
 from gradscope.output_files import whole_file
 from gradscope.records.spike import Capsule, SpikeReport, SpikeSample, Without
 from gradscope.reporters.header import listed
-from gradscope.rules import spike_cause
-from gradscope.runfile.capsules import capsules_of, metadata, read_capsule
+from gradscope.rules import AFTERMATH, spike_cause
+from gradscope.runfile.capsules import every_capsule, metadata, read_capsule, read_tensors
 from gradscope.runfile.folder import files_of
 
 
@@ -45,6 +45,7 @@ def spike(run: Path, step: int | None = None, *, without: Sequence[int] = ()) ->
         notes=capsule.notes,
         without=tuple(_without(capsule, index) for index in without),
         others=tuple(one for one in steps if one != capsule.step),
+        rank=capsule.rank,
     )
 
 
@@ -66,7 +67,7 @@ def export_sample(run: Path, step: int | None, file: Path, *, force: bool = Fals
     count = sum(one.call == worst.call for one in capsule.samples)
     own = (f"call{worst.call}.", f"loss{worst.call}.")
     rows = {}
-    for name, tensor in safetensors.torch.load_file(path).items():
+    for name, tensor in read_tensors(path).items():
         if name.startswith(own) and tensor.dim() and tensor.shape[0] % count == 0:
             each = tensor.shape[0] // count
             rows[name] = tensor[worst.index * each : (worst.index + 1) * each].clone()
@@ -82,22 +83,47 @@ def chosen_capsule(run: Path, step: int | None) -> tuple[Path, Capsule, list[int
         ConfigError, OptionError: as ``spike``.
     """
     files_of(run)  # whether there is a run
-    found = capsules_of(run)
+    found = every_capsule(run)
     if not found:
         raise ConfigError(
             f"`{run}` has no capsule: no step stood out (GS601, GS602, NaN), or capsules were off",
             help="`gradscope run --capsule STEP SCRIPT.py` keeps a step in any case",
         )
-    if step is not None:
-        if step not in found:
-            raise OptionError(
-                f"`{run}` has no capsule of step {step}",
-                help=f"its capsules are of steps {listed(list(found))}",
-            )
-        return found[step], read_capsule(found[step]), list(found)
-    capsules = {number: read_capsule(path) for number, path in found.items()}
-    worst = max(capsules, key=lambda number: (_size(capsules[number]), -number))
-    return found[worst], capsules[worst], list(found)
+    steps = list(dict.fromkeys(number for number, _ in found))
+    if step is not None and step not in steps:
+        raise OptionError(
+            f"`{run}` has no capsule of step {step}",
+            help=f"its capsules are of steps {listed(steps)}",
+        )
+    capsules = [(path, read_capsule(path)) for number, path in found if step in (None, number)]
+    # Ranks share a gradient: the one whose samples made it has the evidence.
+    worst = max(capsules, key=lambda one: (_size(one[1]), _blames(one[1]), -one[1].step))
+    if step is None:
+        worst = _made_by(worst, capsules)
+    return *worst, steps
+
+
+def _made_by(
+    worst: tuple[Path, Capsule], capsules: Sequence[tuple[Path, Capsule]]
+) -> tuple[Path, Capsule]:
+    """The spike by a sample that began a series of spikes, of which the largest is one."""
+    first = worst[1].step - AFTERMATH
+    return next(
+        (
+            one
+            for one in capsules
+            if first <= one[1].step <= worst[1].step
+            and one[1].kind != "asked"
+            and (one[1].step < worst[1].step or one[1].kind == worst[1].kind)
+            and _blames(one[1])
+        ),
+        worst,
+    )
+
+
+def _blames(capsule: Capsule) -> bool:
+    """Return True if a sample made the spike."""
+    return spike_cause(capsule)[0] in ("samples", "labels")
 
 
 def _size(capsule: Capsule) -> float:

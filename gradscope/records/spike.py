@@ -19,6 +19,23 @@ CAUSES = (
 
 
 @dataclass(frozen=True, slots=True)
+class SpikeToken:
+    """The token of a sample with the largest loss.
+
+    Attributes:
+        position: in the sample's row of the targets, as the loss function got them, from 0.
+        loss: its own.
+        target: its index in the vocabulary.
+        median: of the losses of the sample's tokens; None: it is the only one that counts.
+    """
+
+    position: int
+    loss: float
+    target: int
+    median: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SpikeSample:
     """One sample of the step, and its part of the gradient.
 
@@ -33,6 +50,7 @@ class SpikeSample:
         nonfinite: "input", "output" or "gradient" where its row of these has a NaN or Inf.
         input_rms: root mean square of its inputs that are real numbers.
         call: the number of the model's call in the step.
+        token: with the largest loss, of a sequence of tokens.
     """
 
     index: int
@@ -45,6 +63,7 @@ class SpikeSample:
     nonfinite: str | None = field(default=None, metadata=SPARSE)
     input_rms: float | None = field(default=None, metadata=SPARSE)
     call: int = field(default=0, metadata=SPARSE)
+    token: SpikeToken | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +129,8 @@ class Capsule:
         tensors: the names of the tensors in the file.
         follows: the step of an earlier spike that no sample made, of which this may be the
             aftermath; None: there was none in the last steps.
+        rank: of the process whose samples these are; None: the run has one process.
+        sources: the files with the script and the model's classes, each with its SHA-256.
     """
 
     step: int
@@ -130,6 +151,8 @@ class Capsule:
     notes: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
     follows: int | None = None
+    rank: int | None = field(default=None, metadata=SPARSE)
+    sources: dict[str, str] = field(default_factory=dict, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +169,7 @@ class SpikeReport:
     """Answer of ``spike`` for one capsule.
 
     ``cause`` is one of ``CAUSES``, ``message`` its evidence. ``others`` are the steps of the run's
-    other capsules.
+    other capsules. ``rank`` is that of the process whose samples these are, of several.
     """
 
     step: int
@@ -166,3 +189,4 @@ class SpikeReport:
     notes: tuple[str, ...] = ()
     without: tuple[Without, ...] = ()
     others: tuple[int, ...] = ()
+    rank: int | None = field(default=None, metadata=SPARSE)

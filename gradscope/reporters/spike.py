@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from gradscope.charts.panels import Curve, Panel, Point, Stretch, point
-from gradscope.pages import Part
-from gradscope.records.spike import SpikeReport, SpikeSample
+from gradscope.pages import Part, Picture
+from gradscope.records.spike import SpikeReport, SpikeSample, SpikeToken
 from gradscope.reporters.document import Block, Document, Said
 from gradscope.reporters.formats import formats
 from gradscope.reporters.views import TextView
@@ -18,13 +19,16 @@ from gradscope.typeset.text import plain
 
 #: Number of samples, and of steps before, that are shown; JSON has all.
 _SAMPLES, _STEPS = 8, 8
+#: Number of samples whose input is drawn on the page.
+_PICTURES = 16
 _TONES = {"undetermined": "warn"}
 
 
 def title(report: SpikeReport) -> list[str]:
     """The step, its model, and why it was kept."""
     model = [plain(report.model)] if report.model else []
-    return [f"step {count(report.step)}", *model, plain(report.reason)]
+    rank = [] if report.rank is None else [f"rank {report.rank}"]
+    return [f"step {count(report.step)}", *rank, *model, plain(report.reason)]
 
 
 def verdict(report: SpikeReport) -> Iterator[Line]:
@@ -90,6 +94,7 @@ def _samples(samples: Sequence[SpikeSample]) -> Table:
             (Heading("cosine", keep=60), [_number(one.cosine) for one in shown]),
             (Heading("input rms", keep=50), [_number(one.input_rms) for one in shown]),
             (Heading("NaN or Inf in", False), [one.nonfinite or "" for one in shown]),
+            (Heading("worst token", False, 60), [_token(one.token) for one in shown]),
             (
                 Heading("parameters", False, 40, wraps=True),
                 [", ".join(map(plain, one.layers)) for one in shown],
@@ -125,6 +130,13 @@ def _number(value: float | None) -> str:
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _token(token: SpikeToken | None) -> str:
+    """``31: loss 19.40 (target 4127)``."""
+    if token is None:
+        return ""
+    return f"{token.position}: loss {number(token.loss)} (target {token.target})"
 
 
 def _text(value: int | None) -> str:
@@ -170,10 +182,29 @@ def panels(report: SpikeReport) -> tuple[Panel, ...]:
     return tuple(panel for panel in found if panel.has_points)
 
 
+def _pictures(report: SpikeReport) -> tuple[Picture, ...]:
+    """The inputs of the worst samples, if they are images and the capsule has them."""
+    if not report.samples or not report.file:
+        return ()
+    from gradscope.images.samples import sample_pictures
+
+    call = report.samples[0].call
+    own = [one for one in report.samples if one.call == call]
+    shown = own[:_PICTURES]
+    found = sample_pictures(Path(report.file), call, [one.index for one in shown], len(own))
+    return tuple(
+        Picture(png, f"input of sample {one.index}", f"{one.index}: {_percent(one.share)}")
+        for one, png in zip(shown, found, strict=False)
+    )
+
+
 def document(report: SpikeReport, view: TextView, format: str) -> Document:
     """Return the document: the verdict first, then its evidence."""
     blocks: list[Block] = [Said(tuple(verdict(report)), "verdict", listed=True)]
     blocks += [*tables(report), Said(tuple(end(report)), "optimizer")]
+    pictures = _pictures(report) if format == "html" else ()
+    if pictures:
+        blocks.append(Part("the inputs of the worst samples", pictures=pictures))
     charts = panels(report)
     if charts:
         blocks.append(Part("the steps before, and the samples", panels=charts))

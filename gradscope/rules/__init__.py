@@ -21,11 +21,12 @@ from gradscope.rules._rule import PRESETS, Limits, Rule, Runs, Threshold
 from gradscope.rules._sampled import Sampled
 from gradscope.rules._settings import FAIL_ON, RuleSettings
 from gradscope.rules._severity import SEVERITIES, reaches, severity
-from gradscope.rules._spike_causes import spike_cause
+from gradscope.rules._spike_causes import AFTERMATH, spike_cause
 from gradscope.rules._weights import Weights
 from gradscope.rules._window import StepWindows, Window
 
 __all__ = [
+    "AFTERMATH",
     "COMPARISONS",
     "FAIL_ON",
     "PRESETS",

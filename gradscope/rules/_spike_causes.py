@@ -17,6 +17,8 @@ _HALF = 0.5
 _UNUSUAL = 5.0
 #: Without the samples to blame, the gradient is at most so many times its median.
 _USUAL = 3.0
+#: Number of steps after a spike in which another may be its aftermath.
+AFTERMATH = 64
 #: Number of steps before that may be unusual; with more, this step is their aftermath.
 _BEFORE, _UNUSUAL_BEFORE = 16, 2
 #: A learning rate jumps if it grows by this factor within so many steps.
@@ -146,6 +148,7 @@ def _of_few(
     losses = [one.loss for one in rest if one.loss is not None]
     if first.loss is not None and losses:
         said.append(f"Its loss is {number(first.loss)} (median {number(median(losses))}).")
+    said += _worst_token(first)
     size = _size(first, rest)
     if not math.isnan(size):
         if size > _UNUSUAL:
@@ -155,6 +158,17 @@ def _of_few(
         elif first.loss is not None and losses and first.loss > _UNUSUAL * median(losses):
             said.append("Its input is of usual size: check its label.")
     return " ".join(said)
+
+
+def _worst_token(sample: SpikeSample) -> list[str]:
+    """A sentence on the token with the largest loss, if it is unusual."""
+    token = sample.token
+    if token is None or token.median is None or token.loss < _UNUSUAL * token.median:
+        return []
+    return [
+        f"Its token {token.position} (target {token.target}) has a loss of {number(token.loss)} "
+        f"(median of its tokens {number(token.median)})."
+    ]
 
 
 def _weights(capsule: Capsule) -> str | None:
@@ -281,10 +295,13 @@ def _labels(capsule: Capsule) -> str | None:
     gradient_is_usual = capsule.high_norm is not None and norm <= 2 * capsule.high_norm
     if high < _UNUSUAL * max(usual, 1e-12) or not gradient_is_usual:
         return None
-    return (
+    said = [
         f"{named(worst, len(capsule.samples))}: its loss is {number(high)} (median "
-        f"{number(usual)}), and the gradient is of usual size. Check its label."
-    )
+        f"{number(usual)}), and the gradient is of usual size.",
+        *_worst_token(worst),
+        "Check its label.",
+    ]
+    return " ".join(said)
 
 
 def _undetermined(capsule: Capsule) -> str:

@@ -8,10 +8,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gradscope.errors import ConfigError
 from gradscope.records.data import from_data, to_line
 from gradscope.records.spike import Capsule
+
+if TYPE_CHECKING:
+    import torch
 
 SCHEMA = "gradscope.capsule/1"
 #: The key of the record in the metadata, whose values are texts.
@@ -32,17 +36,38 @@ def metadata(capsule: Capsule) -> dict[str, str]:
 
 
 def capsules_of(run: Path) -> dict[int, Path]:
-    """The capsules beside a run, or those in the folder of one, by step."""
+    """The capsules beside a run, or those in the folder of one, by step; of several ranks, one."""
+    return dict(every_capsule(run))
+
+
+def every_capsule(run: Path) -> list[tuple[int, Path]]:
+    """The capsules beside a run, or those of all ranks in the folder of one, each with its step."""
     if run.is_dir():
         folder, pattern = run, "rank-*.step-*.capsule.safetensors"
     else:
         folder, pattern = run.parent, "*.capsule.safetensors"
-    found = {}
+    found = []
     for path in sorted(folder.glob(pattern)):
         match = _NAME.search(path.name)
         if match and (run.is_dir() or path.name == capsule_path(run, int(match[1])).name):
-            found[int(match[1])] = path
-    return dict(sorted(found.items()))
+            found.append((int(match[1]), path))
+    return sorted(found)
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors in a capsule.
+
+    Raises:
+        ConfigError: the file cannot be read, or is damaged.
+    """
+    import safetensors.torch
+
+    try:
+        return safetensors.torch.load_file(path)
+    except OSError as error:
+        raise ConfigError(f"cannot read `{path}`: {error.strerror or error}") from None
+    except safetensors.SafetensorError:
+        raise ConfigError(f"the tensors in `{path}` cannot be read: the file is damaged") from None
 
 
 def read_capsule(path: Path) -> Capsule:

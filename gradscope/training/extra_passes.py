@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gradscope.capture.hooks import OwnHook
 from gradscope.training.cause_tracer import foreign_modes
 from gradscope.training.models import Model
+from gradscope.training.nan_detector.no_collectives import NoCollectives
 
 
 def refusal(model: Model) -> str:
@@ -21,7 +22,8 @@ def refusal(model: Model) -> str:
 
 def notices(module: nn.Module) -> str:
     """Return the same of a model whose compiled parts may run again."""
-    if foreign_modes() or _get_current_dispatch_mode() is not None:
+    modes = _get_current_dispatch_mode_stack()
+    if foreign_modes() or any(not isinstance(one, NoCollectives) for one in modes):
         return "the script has a mode active that sees every operation"
     if torch._C._autograd._profiler_enabled():
         return "the script profiles"

@@ -131,7 +131,6 @@ class Observer:
         self._calls = ModelCalls(parts, guard)
         if processes > 1:
             parts.tracer.forbid("several processes train together")
-            self._forbid_spikes("several processes train together")
         if deep is not None:
             parts.tracer.forbid("`--deep` traces these steps")
             self._forbid_spikes("`--deep` traces steps")

@@ -350,6 +350,9 @@ class Session:
             return
         import safetensors.torch
 
+        if self.run.world_size > 1:
+            capsule = replace(capsule, rank=self.run.rank)
+
         # The script may have gone to another folder.
         path = capsule_path(Path(self.run.directory) / self.path, capsule.step)
         try:

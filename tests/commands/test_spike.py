@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +13,18 @@ from pathlib import Path
 import pytest
 import torch
 from commands.run_files import written
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from gradscope import cli
 from gradscope.api.spiking import spike
 from gradscope.records.answers import Judgement
-from gradscope.records.spike import Capsule, OptimizerState, SpikeSample, SpikeSignals
+from gradscope.records.spike import Capsule, OptimizerState, SpikeSample, SpikeSignals, SpikeToken
 from gradscope.records.training import TrainingRun
 from gradscope.reporters.spike import panels
 from gradscope.reporters.verdict import Verdict
 from gradscope.runfile.capsules import RECORD, capsule_path, metadata
+from gradscope.runfile.sources import digests
 
 SAMPLES = (
     SpikeSample(1, 91204, 19.4, 9.5, 0.9, 0.1, ("embed.weight",), call=0),
@@ -162,6 +167,79 @@ def test_a_config_says_what_it_lacks(gradscope, run: Path) -> None:
     assert not Path("other.yaml").exists()
 
 
+def test_the_worst_token_is_shown(gradscope, run: Path) -> None:
+    token = SpikeToken(31, 44.5, 4127, 2.0)
+    samples = (replace(SAMPLES[0], token=token), *SAMPLES[1:])
+    record = metadata(replace(CAPSULE, samples=samples))
+    save_file({"call0.args.0": INPUTS}, capsule_path(run, 12), record)
+    code, out, _ = gradscope("spike", str(run), "--width", "200")
+    assert code == 0
+    says = "Its token 31 (target 4127) has a loss of 44.50 (median of its tokens 2.000)."
+    assert says in " ".join(out.split())
+    assert "31: loss 44.50 (target 4127)" in out
+    code, out, _ = gradscope("spike", str(run), "-f", "json")
+    known = {"position": 31, "loss": 44.5, "target": 4127, "median": 2.0}
+    assert json.loads(out)["samples"][0]["token"] == known
+
+
+def test_the_page_has_pictures_of_images(gradscope, run: Path) -> None:
+    images = torch.rand(4, 3, 8, 8)
+    images[1, 0, 0, 0] = torch.nan
+    save_file({"call0.args.0": images}, capsule_path(run, 12), metadata(CAPSULE))
+    code, out, _ = gradscope("spike", str(run), "-f", "html")
+    assert code == 0
+    files = re.findall(r"data:image/png;base64,([^\"]+)", out)
+    worst = Image.open(io.BytesIO(base64.b64decode(files[0])))
+    assert (len(files), worst.size) == (4, (96, 96))
+    # The worst first, each pixel of it a square.
+    known = images[1].nan_to_num(-1.0)
+    low, high = known[known >= 0].min(), known.max()
+    expected = ((known - low) / (high - low) * 255).clamp_min(0).permute(1, 2, 0)
+    drawn = torch.tensor(list(worst.resize((8, 8), Image.Resampling.NEAREST).getdata()))
+    assert (drawn.view(8, 8, 3) - expected).abs().max() <= 0.51
+    save_file({"call0.args.0": images[:, :2]}, capsule_path(run, 12), metadata(CAPSULE))
+    assert "data:image/png" not in gradscope("spike", str(run), "-f", "html")[1]
+
+
+def test_of_several_ranks_the_one_with_the_evidence_is_taken(gradscope, tmp_path: Path) -> None:
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    alike = tuple(replace(one, share=0.25, gradient_norm=5.0) for one in SAMPLES)
+    for rank, samples in enumerate((alike, SAMPLES)):
+        path = written(folder / f"rank-{rank}.db")
+        record = metadata(replace(CAPSULE, rank=rank, samples=samples))
+        save_file({"call0.args.0": INPUTS}, capsule_path(path, 12), record)
+    for words in ([], ["--step", "12"], ["--rank", "1"]):
+        code, out, _ = gradscope("spike", str(folder), *words, "-f", "json")
+        assert code == 0
+        found = json.loads(out)
+        assert (found["rank"], found["cause"]) == (1, "samples")
+    code, out, _ = gradscope("spike", str(folder), "--rank", "0")
+    assert (code, out[:20]) == (0, "step 12 · rank 0 · n")
+
+
+def test_the_first_spike_of_a_series_is_the_one_of_the_sample(gradscope, run: Path) -> None:
+    alike = tuple(replace(one, share=0.25, gradient_norm=500.0) for one in SAMPLES)
+    later = replace(CAPSULE, step=14, norm=1000.0, samples=alike)
+    save_file({"call0.args.0": INPUTS}, capsule_path(run, 14), metadata(later))
+    code, out, _ = gradscope("spike", str(run), "-f", "json")
+    assert code == 0
+    assert (json.loads(out)["step"], json.loads(out)["cause"]) == (12, "samples")
+
+
+def test_a_config_says_that_the_source_has_changed(gradscope, run: Path, tmp_path: Path) -> None:
+    source = tmp_path / "net.py"
+    source.write_text("a = 1")
+    record = metadata(replace(CAPSULE, sources=digests([str(source)])))
+    save_file({"call0.args.0": INPUTS}, capsule_path(run, 12), record)
+    code, _, err = gradscope("spike", str(run), "--as-config", "same.yaml")
+    assert (code, "has changed" in err) == (0, False)
+    source.write_text("a = 2")
+    code, _, err = gradscope("spike", str(run), "--as-config", "again.yaml")
+    assert code == 0
+    assert f"`{source}` has changed since the run: the step may not repeat" in err
+
+
 def test_why_leads_to_it(gradscope, run: Path) -> None:
     code, _, err = gradscope("why", str(run))
     assert code == 0
@@ -204,6 +282,19 @@ def test_another_version_and_a_damaged_file_are_named(
     code, out, err = gradscope("spike", str(run))
     assert (code, out) == (2, "")
     assert "is not a capsule" in err
+
+
+def test_a_truncated_file_is_named(gradscope, run: Path) -> None:
+    path = capsule_path(run, 12)
+    whole = path.read_bytes()
+    for words, kept in (([], 200), (["--export", "a.safetensors"], len(whole) - 8)):
+        path.write_bytes(whole[:kept])
+        code, out, err = gradscope("spike", str(run), *words)
+        assert (code, out) == (2, "")
+        assert "is damaged" in err
+    code, _, err = gradscope("spike", str(run), "--as-config", "a.yaml")
+    assert code == 2
+    assert "is damaged" in err
 
 
 def test_a_run_without_findings_names_its_spikes() -> None:

@@ -174,3 +174,28 @@ for step, (inputs, targets) in enumerate(loader, 1):
 
 print(sum(p.detach().double().sum().item() for p in net.parameters()), torch.rand(()).item())
 """
+
+#: Two processes, each with half of every batch. Rank 1 has the bad sample, the last of step 60.
+RANKS = """
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+x = torch.randn(1280, 8)
+y = (x @ torch.randn(8, 4)).argmax(1)
+bad = 60 * 16 - 1
+x[bad] *= -1000
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+net = nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), 3e-2)
+data = TensorDataset(x, y)
+for inputs, targets in DataLoader(data, 8, sampler=DistributedSampler(data, shuffle=False)):
+    optimizer.zero_grad()
+    F.cross_entropy(net(inputs), targets).backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""

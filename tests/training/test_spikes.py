@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -11,14 +12,15 @@ import torch.nn.functional as F
 from processes import gradscope, python
 from torch.utils.data import DataLoader, TensorDataset
 
+from gradscope.api.spiking import spike
 from gradscope.records.spike import Capsule, OptimizerState, SpikeSample, SpikeSignals
 from gradscope.rules import spike_cause
-from gradscope.runfile.capsules import capsules_of, read_capsule
+from gradscope.runfile.capsules import capsules_of, every_capsule, read_capsule
 from gradscope.runfile.reader import RunFile
 from gradscope.training.loop.patches import observe_loop
 from gradscope.training.spikes.batch_indices import BatchIndices
 from gradscope.training.spikes.sample_losses import row_losses
-from training.spike_scripts import INNOCENT, KINDS, SAMPLES, SCRIPT
+from training.spike_scripts import INNOCENT, KINDS, RANKS, SAMPLES, SCRIPT
 
 #: The step of the fault, as the scripts count.
 AT = 60
@@ -77,6 +79,20 @@ def test_a_spike_without_a_guilty_sample_blames_none(tmp_path: Path, fault: str,
     assert found
     assert all(cause != "samples" for cause, _ in found), found
     assert INNOCENT[fault] in [cause for cause, _ in found], found
+
+
+@pytest.mark.slow
+def test_of_ranks_the_one_with_the_bad_sample_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    observed = ["-m", "gradscope", "run", "--quiet", "--every", "1", "-o", "run", "train.py"]
+    done = python([*torchrun, *observed], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = [read_capsule(path) for step, path in every_capsule(tmp_path / "run") if step == AT]
+    assert sorted(one.rank or 0 for one in found) == [0, 1]
+    report = spike(tmp_path / "run", AT)
+    assert (report.cause, report.rank) == ("samples", 1), report.message
+    assert report.samples[0].dataset_index == AT * 16 - 1, report.message
 
 
 # ---------------------------------------------------------------- the cause, by its evidence
@@ -192,6 +208,24 @@ def test_the_losses_of_samples_are_those_of_the_loss_function(name: str, factor:
     assert rows is not None
     expected = function(scores, target, reduction="none").reshape(6, -1).double().mean(1)
     assert rows.of_samples(6) == pytest.approx(expected.tolist(), rel=1e-6)
+
+
+def test_the_worst_token_of_each_sample_is_that_of_the_loss_function() -> None:
+    scores = torch.randn(3, 4, 7, dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([[1, 2, 3, -100], [-100, -100, 5, -100], [0, 6, 6, 2]])
+    each = F.cross_entropy(scores.view(-1, 7), target.view(-1), reduction="none").view(3, 4)
+    rows = row_losses([F.cross_entropy(scores.view(-1, 7), target.view(-1))])
+    assert rows is not None
+    tokens = rows.tokens(3, 4)
+    for n, token in enumerate(tokens):
+        known = each[n][target[n] != -100].tolist()
+        assert token is not None
+        assert token.loss == pytest.approx(max(known), rel=1e-12)
+        assert each[n][token.position].item() == pytest.approx(token.loss, rel=1e-12)
+        assert token.target == target[n][token.position]
+        assert token.median == (None if n == 1 else pytest.approx(median(known), rel=1e-12))
+    assert rows.tokens(3, 5) == tokens  # the input has one token more: targets are shifted
+    assert rows.tokens(3, 9) == [None] * 3
 
 
 def test_a_square_by_hand_and_a_sum_with_a_penalty_are_read_too() -> None:

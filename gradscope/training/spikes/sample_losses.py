@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.graph import Node
 
+from gradscope.records.spike import SpikeToken
 from gradscope.training.loop.loss_walk import kind, saved, shape_of, signed
 
 #: Operations of a scalar loss beside its loss function.
@@ -38,6 +40,41 @@ class RowLosses:
         sums = torch.where(counts, values, 0.0).sum(1)
         means: list[float] = (sums / counts.sum(1).clamp_min(1)).tolist()
         return means
+
+    def tokens(self, count: int, length: int) -> list[SpikeToken | None]:
+        """The token with the largest loss of each sample; None for each where these are no tokens.
+
+        Args:
+            count: how many samples.
+            length: how many tokens each has in the input; a target may lack the first one.
+        """
+        none: list[SpikeToken | None] = [None] * count
+        target = self.target
+        if target is None or target.is_floating_point() or target.numel() != self.values.numel():
+            return none
+        if self.values.numel() not in (count * length, count * (length - 1)):
+            return none
+        found = zip(
+            self.values.reshape(count, -1).double(),
+            self.counts.reshape(count, -1),
+            target.reshape(count, -1),
+            strict=True,
+        )
+        return [_worst_token(*one) for one in found]
+
+
+def _worst_token(
+    losses: torch.Tensor, counts: torch.Tensor, targets: torch.Tensor
+) -> SpikeToken | None:
+    """The token with the largest loss among those that count."""
+    known = losses[counts & losses.isfinite()].sort().values
+    if not len(known):
+        return None
+    place = int(losses.masked_fill(~counts | ~losses.isfinite(), -math.inf).argmax())
+    # As the median of all numbers: of an even number, the mean of the middle two.
+    middle = float((known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2)
+    median = middle if len(known) > 1 else None
+    return SpikeToken(place, float(losses[place]), int(targets[place]), median)
 
 
 def row_losses(roots: Sequence[torch.Tensor]) -> RowLosses | None:

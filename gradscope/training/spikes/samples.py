@@ -141,6 +141,15 @@ def input_sizes(call: RecordedCall, count: int) -> list[float] | None:
     return sizes
 
 
+def tokens_each(call: RecordedCall, count: int) -> int | None:
+    """Return how many tokens each sample of a call has; None if its inputs are no token indices."""
+    for _, tensor in find((call.args, call.kwargs), torch.Tensor):
+        indices = not tensor.is_floating_point() and tensor.dtype != torch.bool
+        if indices and tensor.dim() == 2 and tensor.shape[0] == count:
+            return int(tensor.shape[1])
+    return None
+
+
 def _has_rows(tensor: torch.Tensor, count: int) -> bool:
     plain = tensor.layout == torch.strided and tensor.is_floating_point()
     return plain and tensor.dim() > 0 and tensor.shape[0] == count and tensor.numel() > 0

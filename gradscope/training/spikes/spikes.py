@@ -16,7 +16,7 @@ from gradscope.capture.hooks import raised_by_a_handler
 from gradscope.errors import message_of
 from gradscope.nesting import find
 from gradscope.records.spike import Capsule, SpikeSample
-from gradscope.rules import Limits, RuleSettings, Window, spike_cause
+from gradscope.rules import AFTERMATH, Limits, RuleSettings, Window, spike_cause
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.extra_passes import refusal
 from gradscope.training.models import Models
@@ -36,7 +36,9 @@ from gradscope.training.spikes.samples import (
     seen_by_hooks,
     table,
     taken_apart,
+    tokens_each,
 )
+from gradscope.training.spikes.sources import sources_of
 from gradscope.typeset.numbers import number, size
 
 #: Number of spikes kept in a run; a larger one later replaces the smallest.
@@ -48,8 +50,6 @@ _DTYPES = frozenset(
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
     }
 )
-#: Number of steps after a spike without a sample as cause in which another may be its aftermath.
-_AFTERMATH = 64
 #: A larger batch is not taken apart.
 SAMPLES = 256
 #: A sample is at most as expensive as a step: all of a batch take no longer than half of the run.
@@ -122,7 +122,8 @@ class Spikes:
         self._backwards = Window()
         self._losses: list[RowLosses | None] = []
         self._kept: list[tuple[float, int]] = []
-        self._blameless: list[int] = []  # the steps of spikes that no sample made
+        self._blamed: list[int] = []  # the steps of spikes that samples made
+        self._blameless: list[int] = []  # those of the others
         self._nonfinite = False
         self._began = time.perf_counter()
 
@@ -214,7 +215,10 @@ class Spikes:
         if step in self._settings.asked:
             return True
         if len(self._kept) == MOST:
-            smallest = min(self._kept)
+            # A sample's spike stays: larger ones soon after it may be its aftermath.
+            since = step - AFTERMATH
+            others = [one for one in self._kept if one[1] not in self._blamed or one[1] < since]
+            smallest = min(others, default=(math.inf, 0))
             if spike.size <= smallest[0]:
                 return False
             self._kept.remove(smallest)
@@ -224,12 +228,12 @@ class Spikes:
 
     def _judged(self, capsule: Capsule) -> tuple[Capsule, str]:
         """The capsule with the spike that it may be the aftermath of, and its cause."""
-        since = capsule.step - _AFTERMATH
+        since = capsule.step - AFTERMATH
         earlier = [step for step in self._blameless if since <= step < capsule.step]
         capsule = replace(capsule, follows=min(earlier, default=None))
         cause, _ = spike_cause(capsule)
-        if cause not in ("samples", "labels"):
-            self._blameless.append(capsule.step)
+        blameless = cause not in ("samples", "labels")
+        (self._blameless if blameless else self._blamed).append(capsule.step)
         return capsule, cause
 
     # ---------------------------------------------------------------- what is kept
@@ -245,7 +249,10 @@ class Spikes:
         for place, call in enumerate(calls):
             found = self._samples(place, call, batches[place], spike, scale, notes)
             if found is not None:
-                tables.append(self._with_losses(found, place, len(calls), batches[place], notes))
+                length = tokens_each(call, len(found.samples))
+                tables.append(
+                    self._with_losses(found, place, len(calls), batches[place], length, notes)
+                )
         if not calls:
             notes.append("no call of a model can be replayed at this step")
         if len(tables) > 1 and spike.kind != "non-finite":
@@ -262,6 +269,7 @@ class Spikes:
             mixing=tuple(dict.fromkeys(name for one in tables for name in one.mixing)),
             notes=tuple(dict.fromkeys(notes)),
             tensors=tuple(tensors),
+            sources=sources_of([call.module for call in calls]),
         ), tensors
 
     def _samples(
@@ -324,14 +332,19 @@ class Spikes:
         place: int,
         calls: int,
         indices: list[int] | None,
+        length: int | None,
         notes: list[str],
     ) -> CallSamples:
-        """Return the samples with their losses and indices in the dataset."""
+        """Return the samples with their losses, indices in the dataset and worst tokens.
+
+        ``length`` is the number of tokens in each; None: they are no tokens.
+        """
         count = len(found.samples)
         rows = self._losses[place] if len(self._losses) == calls else None
         if len(self._losses) == 1:
             rows = self._losses[0]
         losses = None if rows is None else rows.of_samples(count)
+        tokens = [None] * count if rows is None or not length else rows.tokens(count, length)
         if losses is None:
             notes.append("losses of samples are not known")
         named = indices if indices is not None and len(indices) == count else None
@@ -342,6 +355,7 @@ class Spikes:
                 one,
                 loss=None if losses is None or not math.isfinite(losses[n]) else losses[n],
                 dataset_index=None if named is None else named[n],
+                token=tokens[n],
             )
             for n, one in enumerate(found.samples)
         ]
