@@ -106,19 +106,17 @@ def chosen_capsule(run: Path, step: int | None) -> tuple[Path, Capsule, list[int
 def _made_by(
     worst: tuple[Path, Capsule], capsules: Sequence[tuple[Path, Capsule]]
 ) -> tuple[Path, Capsule]:
-    """The spike by a sample that began a series of spikes, of which the largest is one."""
-    first = worst[1].step - AFTERMATH
-    return next(
-        (
-            one
-            for one in capsules
-            if first <= one[1].step <= worst[1].step
-            and one[1].kind != "asked"
-            and (one[1].step < worst[1].step or one[1].kind == worst[1].kind)
-            and _blames(one[1])
-        ),
-        worst,
-    )
+    """The spike that began a series, of which the largest is one: by a sample, or else by another
+    cause if that of the largest is undetermined.
+    """
+    step = worst[1].step
+    before = [
+        one for one in capsules if step - AFTERMATH <= one[1].step < step and one[1].kind != "asked"
+    ]
+    by_sample = [one for one in before if _blames(one[1])]
+    if spike_cause(worst[1])[0] == "undetermined":
+        by_sample += [one for one in before if spike_cause(one[1])[0] != "undetermined"]
+    return next(iter(by_sample), worst)
 
 
 def _blames(capsule: Capsule) -> bool:

@@ -122,8 +122,9 @@ class Spikes:
         self._backwards = Window()
         self._losses: list[RowLosses | None] = []
         self._kept: list[tuple[float, int]] = []
-        self._blamed: list[int] = []  # the steps of spikes that samples made
-        self._blameless: list[int] = []  # those of the others
+        self._blameless: list[int] = []  # the steps of spikes that no sample made
+        self._firsts: set[int] = set()  # the spikes with none in the steps before
+        self._latest = -math.inf  # the step of the last spike
         self._nonfinite = False
         self._began = time.perf_counter()
 
@@ -214,10 +215,13 @@ class Spikes:
         """Return True if the step is kept; the smallest spike is dropped if the space is full."""
         if step in self._settings.asked:
             return True
+        if step - self._latest > AFTERMATH:
+            self._firsts.add(step)
+        self._latest = step
         if len(self._kept) == MOST:
-            # A sample's spike stays: larger ones soon after it may be its aftermath.
+            # The first of a series stays: larger ones soon after it may be its aftermath.
             since = step - AFTERMATH
-            others = [one for one in self._kept if one[1] not in self._blamed or one[1] < since]
+            others = [one for one in self._kept if one[1] not in self._firsts or one[1] < since]
             smallest = min(others, default=(math.inf, 0))
             if spike.size <= smallest[0]:
                 return False
@@ -232,8 +236,8 @@ class Spikes:
         earlier = [step for step in self._blameless if since <= step < capsule.step]
         capsule = replace(capsule, follows=min(earlier, default=None))
         cause, _ = spike_cause(capsule)
-        blameless = cause not in ("samples", "labels")
-        (self._blameless if blameless else self._blamed).append(capsule.step)
+        if cause not in ("samples", "labels"):
+            self._blameless.append(capsule.step)
         return capsule, cause
 
     # ---------------------------------------------------------------- what is kept
