@@ -65,8 +65,8 @@ class Guard:
         Otherwise it compiles them where a compiled function calls them, as a compiled step does.
         """
         if self._untraced is None:
+            from torch._C._dynamo.eval_frame import set_eval_frame
             from torch._dynamo import trace_rules
-            from torch._dynamo.eval_frame import set_eval_frame
 
             trace_rules.add(__package__)
             self._untraced = set_eval_frame
