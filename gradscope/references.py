@@ -39,7 +39,7 @@ def as_written(text: str) -> str:
 
 
 def data_as_written(data: Any) -> Any:
-    """Plain data with each text in it as ``as_written`` has it; keys stay."""
+    """Apply ``as_written`` to every text in plain data, but not to keys."""
     if not _references:
         return data
     if isinstance(data, str):

@@ -40,7 +40,7 @@ BEST = 6
 
 
 def filters(viewer: Viewer, pattern: str | None, top: int) -> FeatureResult:
-    """The filters of a convolution, the model's first without a pattern; the ``top`` are drawn.
+    """The filters of a convolution; without a pattern, of the first. The ``top`` are drawn.
 
     Raises:
         GradscopeError: no such layer, or it has no filters.

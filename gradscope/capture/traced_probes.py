@@ -107,7 +107,7 @@ def add_probe(module: nn.Module, see: Callable[[Probe, Tensor, str, int], None])
 
 @functools.cache
 def _untraced() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """What the hooks do outside a graph: also where the compiler waits for the next frame, as it
+    """The work of hooks outside a graph: also where the compiler waits for the next frame, as it
     does in the hooks of the module that it compiles."""
     return _COMPILER.disable(_look_at_all), _COMPILER.disable(_observed)
 

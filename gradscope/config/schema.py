@@ -96,7 +96,7 @@ _Codes = Annotated[
     list[str],
     BeforeValidator(listed),
     WithJsonSchema(TEXTS),
-    Expected("a list of rules", item="a rule's code, its beginning, or a name, which is text"),
+    Expected("a list of rules", item="text: a rule's code, the beginning of codes, or a name"),
 ]
 
 

@@ -21,7 +21,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 @dataclass(frozen=True, slots=True)
 class StepMethod:
-    """A method of the model that a step calls in the place of forward.
+    """A method of the model that a step calls instead of forward.
 
     Attributes:
         name: as the class has it.

@@ -87,7 +87,7 @@ def _default(one: Field[Any]) -> Any:
 
 
 def from_data(kind: type[_Record], data: Any, *, file: str = "report") -> _Record:
-    """The record of that kind whose ``to_data`` is ``data``; ``file`` is where that came from.
+    """The record of that kind whose ``to_data`` is ``data``; ``file`` is its source.
 
     Raises:
         ConfigError: a field is missing, of the wrong type or too deep; says which.

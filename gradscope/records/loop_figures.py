@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LossOperation:
-    """An operation between the models and the loss that no script can mean.
+    """An operation between the models and the loss that is always a mistake.
 
     Attributes:
         kind: "broadcast" ([N, 1] was combined with [N]), "single-softmax" (over an axis of

@@ -217,8 +217,8 @@ class CheckedModel:
 class CheckReport(Shown):
     """Result of one ``gradscope check``.
 
-    ``rules`` are the codes of those that looked, ``stale`` the entries of ``baseline`` that no
-    finding answers to any more. ``notes`` name the parts that could not be judged.
+    ``rules`` are the codes of the rules that ran, ``stale`` the entries of ``baseline`` that match
+    no finding any more. ``notes`` name the parts that could not be judged.
     """
 
     schema: str = "gradscope.check/2"

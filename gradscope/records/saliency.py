@@ -13,9 +13,9 @@ from gradscope.records.showing import Shown
 class ClassScore:
     """One class as the model sees the picture: its logit, and its share after softmax.
 
-    In a segmentation ``score`` is the mean logit over the pixels that count, and ``pixels`` the
-    share of the picture's that are predicted as the class. There, and where the model gives a
-    single number, ``probability`` is None.
+    For a segmentation, ``score`` is the mean logit over the selected pixels, and ``pixels`` the
+    share of all pixels that are predicted as this class. ``probability`` is then None, and also
+    if the model gives a single number.
     """
 
     id: int

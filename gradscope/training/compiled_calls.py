@@ -80,7 +80,7 @@ class CompiledCalls:
             self.compiled_backward = True
 
     def lines(self) -> list[str]:
-        """What the user is to know at the end."""
+        """The notices for the end of the run."""
         lines = [self.shift.line()]
         if self.compiled_backward:
             lines.append(

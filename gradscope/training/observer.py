@@ -179,7 +179,7 @@ class Observer:
     ) -> LeakCheck | None:
         if found is None:
             return None
-        from gradscope.training.leak_check import LeakCheck  # without `--leaks` nobody needs it
+        from gradscope.training.leak_check import LeakCheck  # needed for `--leaks` only
 
         check = LeakCheck(self.models, found)
         if processes > 1:

@@ -130,7 +130,7 @@ def test_a_config_names_a_method(net, overrides):
     assert report.status != "failed"
     assert report.parameters[0].gradient.norm > 0
     method = overrides[0].removeprefix("call=")
-    said = any(n.startswith(f"call: {method} in the place") for n in report.run.notices)
+    said = any(n.startswith(f"call: {method} instead of") for n in report.run.notices)
     assert said is (method != "forward")
 
 

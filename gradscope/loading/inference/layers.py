@@ -63,7 +63,7 @@ class Trial:
 def fitting(
     context: Context, names: Sequence[str], first: Layer, rows: int
 ) -> Inferred | list[Trial]:
-    """The input that forward takes, or the trials, which all failed.
+    """Return the input that forward takes, or the failed trials if no input fits.
 
     Each argument gets the input of the ``first`` layer. Where a layer refuses an argument, that
     argument gets this layer's input from then on.

@@ -36,14 +36,14 @@ def randomisation(
 ) -> list[CheckResults]:
     """Measure how similar the map stays while weights are shuffled (Adebayo et al., 1810.03292).
 
-    From the output towards the input, in ``stages`` equal parts of the layers, beginning with the
-    last layer alone, the values of each parameter are shuffled in place of new ones being drawn:
-    signals keep their size, so that maps change by the learned weights and not by their scale. The
-    target stays. Likeness is Spearman's rank correlation of absolute values: ``similarity`` with
-    all weights shuffled, ``cascade`` after each stage, by the last layer shuffled; None where the
-    map has become constant. Near 1 means that the map shows the picture rather than the model.
+    Shuffles the values of each parameter, from the output towards the input: first the last layer,
+    then the others in ``stages`` equal parts. Shuffled weights keep their scale, so maps change
+    because of what was learned. The target stays the same. Similarity is Spearman's rank
+    correlation of absolute values: ``similarity`` with all weights shuffled, ``cascade`` after
+    each stage, named by its last layer. It is None if the map has become constant. Near 1, the map
+    shows the picture rather than the model.
 
-    The model itself is not touched; a copy of it is.
+    Works on a copy of the model.
     """
     try:
         model = copy.deepcopy(subject.model)
