@@ -12,8 +12,8 @@ class LossOperation:
     Attributes:
         kind: "broadcast" ([N, 1] was combined with [N]), "single-softmax" (over an axis of
             size one), "softmax-axis" (over another axis than the classes' of the loss),
-            "negated" (a loss that falls as the answers get better is to be maximised),
-            "scores" (a layer's output in the place of logarithms of probabilities), "number" (a
+            "negated" (a loss that should be minimised is maximised),
+            "scores" (a layer's output instead of log-probabilities), "number" (a
             term of the loss is a Python number that a tensor gave), "penalty" (a term is made of
             gradients that have no graph), or one of those with figures:
 
