@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import gradscope
 from gradscope import plugins
 from gradscope.experiment import arm_runs
 from gradscope.experiment.arms import BY_NAME
+from gradscope.experiment.interventions.other_seed import SHIFT
 from gradscope.records.experiment import CAUSES, ExperimentReport
 from gradscope.reporters.views import TextView
 from gradscope.training.trial import Trial, Tried
@@ -95,6 +97,28 @@ def test_as_it_is_is_the_plain_script_to_the_last_bit(quick: None, folder: Path)
     assert list(one.losses) == printed
     assert list(other.losses) != printed
     assert sorted(path.name for path in folder.iterdir()) == ["train.py"]
+
+
+def test_another_seed_is_set_before_torch_is_imported(tmp_path: Path) -> None:
+    """Settings such as ``OMP_NUM_THREADS`` in the script must come first."""
+    program = f"""
+import random, sys
+from pathlib import Path
+from gradscope.experiment.arm_process import ArmProcess
+from gradscope.experiment.arms import OTHER_SEED
+folder = Path({str(tmp_path)!r})
+ArmProcess(OTHER_SEED, folder / "notes.json", folder, folder).begin()
+random.seed(0)
+print(random.getrandbits(30), "torch" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{random.Random(SHIFT).getrandbits(30)} False\n"
 
 
 @pytest.mark.slow

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-import torch
-
-from gradscope.capture.replaced import replace
-
 #: Number added to each seed.
 SHIFT = 1000
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
     """Change the seed of ``torch.manual_seed``; ``arm_process`` does so for Python and NumPy."""
+    import torch  # not above: seeds of Python's are shifted before the script imports torch
+
+    from gradscope.capture.replaced import replace
+
     for owner in (torch, torch.random):
         replace(patches, owner, "manual_seed", shifted)
     generator = torch.default_generator
