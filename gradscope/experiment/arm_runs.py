@@ -164,6 +164,8 @@ def _fault(arm: Arm, ended: Tried, history: RunHistory | None, notes: dict[str, 
         reads = " (it reads from the terminal)" if "EOFError" in how else ""
         return f"the script failed: {how}{reads}"
     if history is None or not any(step.losses for step in history.steps):
+        if ended.overdue or (run is not None and run.cut is not None):
+            return "no step with a loss in its time: `--seconds` allows more"
         notices = () if run is None else run.notices
         return "; ".join(notices) or "no step with a loss"
     if not notes:

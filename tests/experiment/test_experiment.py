@@ -176,6 +176,16 @@ def test_a_script_that_cannot_be_compared_says_why(case: str, quick: None, folde
     assert [path.name for path in folder.iterdir()] == ["train.py"]
 
 
+@pytest.mark.parametrize(("overdue", "words"), [(True, "`--seconds` allows more"), (False, "no")])
+def test_an_arm_whose_time_was_too_short_for_a_step_says_so(overdue: bool, words: str) -> None:
+    ended = Tried(Path("run.db"), code=0, overdue=overdue)
+    fault = arm_runs._fault(BY_NAME["as-it-is"], ended, None, {})
+    assert fault is not None
+    assert fault.startswith("no step with a loss")
+    assert words in fault
+    assert ("--seconds" in fault) == overdue
+
+
 @pytest.mark.slow
 def test_an_arm_that_fails_does_not_end_the_others(quick: None, folder: Path) -> None:
     picky = SCRIPT.replace("    loss.backward()", "    assert loss < 50\n    loss.backward()")
