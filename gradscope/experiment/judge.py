@@ -319,5 +319,6 @@ def _compared(arms: Arms, name: str) -> str:
         return f"trains, unlike {AS_IT_IS.name}"
     difference = arms.curves[name].end - arms.plain.end
     if not abs(difference) > _SIGMA * arms.noise(name):
-        return f"ends as {AS_IT_IS.name}"
+        apart = abs(difference) > _SIGMA * arms.noise(AS_IT_IS.name)
+        return "scatters too much to compare" if apart else f"ends as {AS_IT_IS.name}"
     return "ends lower" if difference < 0 else "ends higher"

@@ -137,6 +137,12 @@ def test_only_causes_that_the_arms_can_show_are_ruled_out() -> None:
     assert alone.message == "undetermined: no arm to compare with has a loss"
 
 
+def test_an_arm_that_scatters_is_not_as_it_is() -> None:
+    wild = Curve(tuple(3.0 + 30.0 * math.sin(7 * step) for step in range(STEPS)))
+    found = judge(Arms({**HEALTHY, "learning-rate-x100": wild}, 0.0))
+    assert found.arms["learning-rate-x100"] == "scatters too much to compare"
+
+
 def test_targets_that_may_be_memorised_are_not_ruled_out() -> None:
     once, often = (judge(Arms(HEALTHY, 0.0, repeats)) for repeats in (1.5, 25.0))
     assert "targets" in once.message
