@@ -29,7 +29,7 @@ class StepHistory:
         now: the current step; everything else is of the steps before.
         count: how many steps there were, ``now`` included.
         alone: whether no other optimizer has stepped in the run so far.
-        loss: of the losses of steps that sum as many backwards as ``now``.
+        loss: window of the losses of steps with as many backwards as ``now``.
         windows: of the steps before, the losses and the norms of the gradient.
         blocks: the losses since the run began.
         peak: the highest learning rate of any group so far.

@@ -265,7 +265,7 @@ class RankFile:
         return tuple(step for (step,) in found)
 
     def sample(self, step: int, model: int | None = None) -> tuple[StepSample, ...]:
-        """The samples of a step, by model, or that of one model; none where it has none."""
+        """The samples of a step, by model, or of one model only; empty without any."""
         query = (
             "SELECT record FROM sample WHERE step = ? AND (? IS NULL OR model = ?) ORDER BY model"
         )

@@ -1,4 +1,4 @@
-"""A loss's class ids that are not there: which values came, how many there are, and where."""
+"""A loss got class ids out of range: their values, their number and their places."""
 
 from __future__ import annotations
 
