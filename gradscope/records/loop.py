@@ -242,6 +242,7 @@ class LoopModel:
         kind: its class.
         calls: how often it was called with gradients enabled.
         evaluations: how often without.
+        steps: in how many steps of any optimizer it was called with gradients.
         trainable: how many of its parameters want a gradient.
         held: how many of those an optimizer holds.
         parameters: how many it has.
@@ -278,6 +279,7 @@ class LoopModel:
     eval_at: str | None = None
     unchanged: bool = False
     fixed_norms: tuple[str, ...] = ()
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

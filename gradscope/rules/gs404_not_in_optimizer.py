@@ -23,7 +23,8 @@ RULE = Rule(
         "Compares the parameters that require a gradient with those in the optimizer's groups, "
         "and names the outermost module that has none there. This needs an optimizer. It always "
         "reports tensors that get a gradient but are in a plain list, dict or attribute of a "
-        "module: `model.parameters()` does not have them."
+        "module: `model.parameters()` does not have them. In a run, it leaves out a parameter "
+        "that got no gradient since an optimizer began with other parameters: its phase is over."
     ),
     why=(
         "The gradient is computed, but no step uses it. Most often the optimizer was made before "
@@ -57,10 +58,10 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for each module that runs and that no optimizer holds, of all that were made."""
-    steps = max((one.steps for one in loop.optimizers), default=0)
-    unheld = [one for one in loop.parameters if {"unheld", "graded"} <= one.facts]
-    if not loop.optimizers or not enough(loop, steps):
+    if not loop.optimizers or not enough(loop, _all_steps(loop)):
         return
+    unheld = [one for one in loop.parameters if {"unheld", "graded"} <= one.facts]
+    unheld = [one for one in unheld if enough(loop, _steps([one.model], loop))]
     yield from _plain_tensors(loop)
     counts = Counter(one.model for one in unheld)
     outside = {one.name: one.kind for one in loop.models if counts[one.name] == one.trainable}
@@ -69,9 +70,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if one.model in outside:
             kinds.setdefault(outside[one.model], []).append(one)
     for kind, members in kinds.items():
-        yield at(_outside(kind, members, loop, steps), loop, parameters=concerned(members, loop))
+        yield at(_outside(kind, members, loop), loop, parameters=concerned(members, loop))
     for model, module, members in gathered([one for one in unheld if one.model not in outside]):
-        names = listed(full_names(members, loop))
+        names, steps = listed(full_names(members, loop)), _steps([model], loop)
         finding = RULE.finding(
             module or model,
             f"no optimizer holds {names}, though {'it gets' if len(members) == 1 else 'they get'} "
@@ -80,6 +81,17 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             location=_place(members, loop),
         )
         yield at(finding, loop, model=model, parameters=concerned(members, loop))
+
+
+def _all_steps(loop: LoopRecord) -> int:
+    """Return the most steps of one optimizer, or of those that one line made for the same."""
+    return max(one.steps + one.anew for one in loop.optimizers)
+
+
+def _steps(models: Sequence[str], loop: LoopRecord) -> int:
+    """Return in how many steps these models ran; all of them where their calls were not seen."""
+    ran = max((one.steps for one in loop.models if one.name in models), default=0)
+    return min(ran or _all_steps(loop), _all_steps(loop))
 
 
 def _plain_tensors(loop: LoopRecord) -> Iterator[TrainingFinding]:
@@ -110,9 +122,10 @@ def _place(members: Sequence[LoopParameter], loop: LoopRecord) -> str | None:
     return next(late, loop.optimizers[0].location)
 
 
-def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord, steps: int) -> Finding:
+def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord) -> Finding:
     """Return the finding on modules that are in no other module and in no optimizer."""
     names = list(dict.fromkeys(one.model for one in members))
+    steps = _steps(names, loop)
     which = f"`{names[0]}`" if len(names) == 1 else f"{plural(len(names), 'module')} `{kind}`"
     return RULE.finding(
         names[0] if len(names) == 1 else kind,

@@ -334,8 +334,8 @@ class Observer:
 
     def _optimizer_made(self, optimizer: Optimizer) -> None:
         self._parts.optimizers.add(optimizer)
-        self._loop.optimizer_made(optimizer)
-        self._search()
+        if self._loop.optimizer_made(optimizer):
+            self._search()
 
     def _backward_begins(
         self,

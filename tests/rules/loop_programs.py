@@ -586,6 +586,23 @@ BROKEN = {
             F.cross_entropy(net(inputs), labels).backward()
             optimizer.step()
         """, "Linear"),
+    "a head that no optimizer holds, in the second phase": LoopProgram(
+        "GS404", ("no optimizer holds", "`tune.1.weight`", "in all 7 steps"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        tune = nn.Sequential(net[0], nn.Linear(8, 2))  # here
+        second = torch.optim.SGD(net[0].parameters(), lr=0.1)  # broken
+        second = torch.optim.SGD(tune.parameters(), lr=0.1)  # mended
+        for step in range(7):
+            inputs, labels = batch(step)
+            tune.zero_grad()
+            F.cross_entropy(tune(inputs), labels).backward()
+            second.step()
+        """),
     "a layer that no optimizer holds": LoopProgram(
         "GS404", ("no optimizer holds `0.weight`, `0.bias`", "in all 12 steps"), """
         optimizer = torch.optim.SGD(net[2].parameters(), lr=0.1)  # broken # here
@@ -600,6 +617,38 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "a fixed head of a first phase": """
+        body = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+        head = nn.Linear(8, 2)
+        pretrained = nn.Sequential(body, head)
+        optimizer = torch.optim.Adam(body.parameters(), lr=0.01)
+        for step in range(6):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(pretrained(inputs), labels).backward()
+            optimizer.step()
+        tuned = nn.Sequential(body, nn.Linear(8, 2))
+        second = torch.optim.Adam(tuned.parameters(), lr=0.01)
+        for step in range(20):
+            inputs, labels = batch(step)
+            second.zero_grad()
+            F.cross_entropy(tuned(inputs), labels).backward()
+            second.step()
+        """,
+    "a fixed head of a first phase, in a function": """
+        def fit(model, parameters):
+            optimizer = torch.optim.Adam(parameters, lr=0.01)
+            for step in range(9):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+
+        body = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+        fit(nn.Sequential(body, nn.Linear(8, 2)), body.parameters())
+        model = nn.Sequential(body, nn.Linear(8, 2))
+        fit(model, model.parameters())
+        """,
     "samples for a score function, and a number that is only printed": """
         actor = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(actor.parameters(), lr=0.1)

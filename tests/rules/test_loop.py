@@ -13,6 +13,7 @@ from gradscope.records.loop import LoopOptimizer, LoopRecord, LoopScheduler
 from gradscope.records.training import StepSample, TrainingFinding, TrainingRecord
 from gradscope.rules import RuleSettings, folded
 from gradscope.rules._book import entries
+from gradscope.training import discovery, models
 from gradscope.training.findings import RunFindings
 from gradscope.training.observer import Observer
 from gradscope.training.sample_schedule import Schedule
@@ -68,6 +69,34 @@ def findings(
         vars(main).clear()  # models are found wherever they are: none is left for the next test
         gc.collect()
     return found.all()
+
+
+_ANEW = """\
+{begin}import copy
+for step in range(9):
+    inputs, labels = batch(step)
+    {made}
+    optimizer = torch.optim.SGD({of}.parameters(), lr=0.1)
+    optimizer.zero_grad()
+    F.cross_entropy({of}(inputs), labels).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "of", "most"),
+    [("pass", "net", 2), ("fast = copy.deepcopy(net)", "fast", 12)],
+    ids=["of one model", "of a copy"],
+)
+def test_optimizers_made_anew_search_the_heap_once(
+    made: str, of: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All objects are searched for the first, and where a model may be new."""
+    searches, search = [], discovery.outermost_modules
+    monkeypatch.setattr(models, "outermost_modules", lambda: (searches.append(1), search())[1])
+    findings(_ANEW.format(begin=source_of(""), made=made, of=of), tmp_path, monkeypatch)
+    assert len(searches) <= most
+    assert most == 2 or len(searches) >= 9
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")

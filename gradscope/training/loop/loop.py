@@ -38,7 +38,7 @@ from gradscope.training.loop.optimizer_uses import OptimizerUses
 from gradscope.training.loop.parameter_records import ParameterRecords
 from gradscope.training.loop.rounds import Rounds
 from gradscope.training.loop.schedulers import Schedulers
-from gradscope.training.loop.script_lines import script_line, written_assignment
+from gradscope.training.loop.script_lines import ScriptLine, script_line, written_assignment
 from gradscope.training.loop.token_targets import TokenTargets
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import ObservedOptimizer, Optimizers
@@ -88,18 +88,31 @@ class Loop:
         self._last_backward: str | None = None
         self._loader_at: str | None = None
         self._scaled = self.changed = False
+        self._registrations = 0
+        # Registrations when a line made an optimizer last; the lines whose optimizers hold
+        # parameters that differ, though nothing was registered, as those of a deep copy.
+        self._made_at: dict[ScriptLine | None, int] = {}
+        self._made_for_others: set[ScriptLine | None] = set()
 
     # ---------------------------------------------------------------- moments
 
-    def optimizer_made(self, optimizer: Optimizer) -> None:
-        """Note a new optimizer, which has no parameters yet."""
-        self.optimizer_uses.add(optimizer, script_line(), self._construction.now())
+    def optimizer_made(self, optimizer: Optimizer) -> bool:
+        """Note a new optimizer, which has no parameters yet; return True if its models may be new.
+
+        They are not where the same line made one before and no module was changed since.
+        """
+        line = script_line()
+        self.optimizer_uses.add(optimizer, line, self._construction.now())
+        before = self._made_at.get(line)
+        self._made_at[line] = self._registrations
+        return before != self._registrations or line in self._made_for_others
 
     def module_set(self, owner: nn.Module, name: str, module: nn.Module) -> None:
         """A module becomes the child of another: of interest where an optimizer was made before.
 
         What it is set in may train from now on, and be a model that was none.
         """
+        self._registrations += 1
         self._construction.module_set(owner, module)
         if any(not use.parameters.steps for _, use in self.optimizer_uses):
             line = script_line()
@@ -108,6 +121,7 @@ class Loop:
 
     def parameter_set(self, owner: nn.Module, name: str, parameter: nn.Parameter) -> None:
         """A parameter becomes one of a module's own."""
+        self._registrations += 1
         self._construction.parameter_set(owner, name)
         if self._loss_graphs.inside and (line := script_line()) is not None:
             count, last = self._made_inside.get(str(line), (0, -1))
@@ -176,7 +190,7 @@ class Loop:
         known = self.model_uses.use(model, module)
         self.model_uses.called.add(model.id)
         if gradients:
-            known.calls += 1
+            self.model_uses.called_with_gradients(model, known)
             self._batches.called(model.id, args, kwargs)
             if sampled:
                 self._batch_facts.called(model.id, args, kwargs)
@@ -321,7 +335,9 @@ class Loop:
         mine = uses.get(optimizer) or uses.add(optimizer, None, self._construction.now())
         if not mine.parameters.steps:
             mine.name = known.name
-            uses.begins(mine, known.held)
+            if uses.begins(mine, known.held):
+                self._made_for_others.add(mine.made)
+                self.changed = True
         mine.facts = mine.use.step_begins(known.held, closure=closure)
         mine.parameters.step_begins(
             known.held, optimizer.param_groups, cleared="cleared" in mine.facts
@@ -344,6 +360,9 @@ class Loop:
         self._steps += 1
         mine = self.optimizer_uses[optimizer]
         mine.parameters.step_ended()
+        self.model_uses.step_ended()
+        if mine.parameters.steps == 1 and self.optimizer_uses.begins_phase(mine):
+            self._parameters.phase_begins()
         mine.use.step_ended()
         for other in self.optimizer_uses.others(optimizer):
             other.use.other_stepped(self._last_backward)

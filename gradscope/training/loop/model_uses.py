@@ -29,10 +29,11 @@ class ModelUse:
     Attributes:
         calls: how often it was called with gradients enabled.
         evaluations: how often without.
+        steps: in how many steps of any optimizer it was called with gradients.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.calls = self.evaluations = 0
+        self.calls = self.evaluations = self.steps = 0
         self._digest = digest(module)
         self._same = True
         self._plain: dict[tuple[str, str], tuple[Callable[[], torch.Tensor | None], int]] = {}
@@ -86,6 +87,7 @@ class ModelUses:
         self._use: dict[int, ModelUse] = {}
         self._last: dict[int, LoopModel] = {}
         self._signatures: dict[int, object] = {}
+        self._running: set[int] = set()  # those called with gradients since the last step
         self._set: list[tuple[weakref.ref[nn.Module], weakref.ref[nn.Module], str | None]] = []
         self._noticed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._uncalled: weakref.WeakKeyDictionary[nn.Module, OwnHook] = weakref.WeakKeyDictionary()
@@ -129,6 +131,17 @@ class ModelUses:
             if parameter is not None
         }
 
+    def called_with_gradients(self, model: Model, use: ModelUse) -> None:
+        """Note a call with gradients enabled."""
+        use.calls += 1
+        self._running.add(model.id)
+
+    def step_ended(self) -> None:
+        """Note the end of a step of any optimizer."""
+        for number in self._running:
+            self._use[number].steps += 1
+        self._running.clear()
+
     def use(self, model: Model, module: nn.Module) -> ModelUse:
         """Return the record of a model's use; creates it at first."""
         known = self._use.get(model.id)
@@ -171,6 +184,7 @@ class ModelUses:
                 one,
                 calls=self._use[number].calls,
                 evaluations=self._use[number].evaluations,
+                steps=self._use[number].steps,
                 unchanged=self._use[number].is_unchanged,
                 twins=tuple(n for n in alike[self._signatures[number]] if n != number),
             )

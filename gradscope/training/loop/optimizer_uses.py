@@ -56,6 +56,7 @@ class OptimizerUses:
         self._of: weakref.WeakKeyDictionary[Optimizer, OptimizerUse] = weakref.WeakKeyDictionary()
         #: In the order in which they were made.
         self._latest: dict[str, OptimizerUse] = {}  # by the line that made it
+        self._held_sets: set[frozenset[int]] = set()
         self.every: list[tuple[weakref.ref[Optimizer], OptimizerUse]] = []
 
     def __iter__(self) -> Iterator[tuple[Optimizer, OptimizerUse]]:
@@ -85,15 +86,29 @@ class OptimizerUses:
             self.every.append((weakref.ref(optimizer), mine))
         return mine
 
-    def begins(self, mine: OptimizerUse, held: Iterable[nn.Parameter]) -> None:
-        """Note the first step of one: the one before may have been made on the same line."""
+    def begins(self, mine: OptimizerUse, held: Iterable[nn.Parameter]) -> bool:
+        """Note the first step of one; return True if the one before that the same line made held
+        other parameters.
+        """
         mine.refs = tuple(map(weakref.ref, held))
         line = str(mine.made)
         before = None if mine.made is None else self._latest.get(line)
         self._latest[line] = mine
-        if before is not None and before.parameters.steps == 1:
-            same = {one() for one in before.refs} == {one() for one in mine.refs}
-            mine.anew = before.anew + 1 if same else 0
+        if before is None:
+            return False
+        same = {one() for one in before.refs} == {one() for one in mine.refs}
+        if same and before.parameters.steps == 1:
+            mine.anew = before.anew + 1
+        return not same
+
+    def begins_phase(self, mine: OptimizerUse) -> bool:
+        """Return True at the first step of an optimizer, but the first one, that holds parameters
+        of which no other had exactly these.
+        """
+        held = frozenset(id(one()) for one in mine.refs)
+        new, first = held not in self._held_sets, not self._held_sets
+        self._held_sets.add(held)
+        return new and not first
 
     def restoring(self, optimizer: Optimizer) -> None:
         """Note a state about to be loaded into an optimizer."""

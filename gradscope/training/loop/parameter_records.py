@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from gradscope.capture.facts import of_library
@@ -37,6 +39,34 @@ class ParameterRecords:
         self._models, self._uses = models, uses
         self._model_uses, self._construction = model_uses, construction
         self._last_unheld: dict[int, LoopParameter] = {}
+        # Gradients of parameters that no optimizer held, as they were when another phase began.
+        self._left: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+
+    def phase_begins(self) -> None:
+        """Note the first step of an optimizer for parameters that had none of their own before.
+
+        A parameter that gets no gradient from now on was of the phase that is over.
+        """
+        held = {
+            id(one)
+            for _, mine in self._uses.every
+            for ref in mine.refs
+            if (one := ref()) is not None
+        }
+        self._last_unheld.clear()
+        self._left = {
+            id(parameter): (weakref.ref(parameter.grad), parameter.grad._version)
+            for model in self._models
+            for parameter in model.module.parameters()
+            if parameter.grad is not None and id(parameter) not in held
+        }
+
+    def _is_left(self, parameter: nn.Parameter) -> bool:
+        """Return True if a parameter got no gradient since the present phase began."""
+        left, gradient = self._left.get(id(parameter)), parameter.grad
+        if left is None or gradient is None:
+            return False
+        return gradient is left[0]() and gradient._version == left[1]
 
     def records(self) -> Iterator[LoopParameter]:
         """Yield parameters with a fact; for dead optimizers and models, the last one known."""
@@ -98,7 +128,8 @@ class ParameterRecords:
         first = [mine.number for _, mine in self._uses.every]
         for number, parameter in alive.items():
             found = facts.setdefault(number, set())
-            if parameter.requires_grad and number not in holders and number in ran:
+            trains = parameter.requires_grad and number in ran
+            if trains and number not in holders and not self._is_left(parameter):
                 found.add("unheld")
             if len(holders.get(number, ())) > 1:
                 found.add("held-twice")
