@@ -31,7 +31,7 @@ _SIGMA = 3.0
 #: Number of times that a sample is used from which its target may be memorised.
 _MEMORISED = 2.0
 #: Fewest steps to judge.
-FEWEST = 20
+FEWEST = 50
 #: The part removed, and the cause if the script trains without it.
 _REMOVED = {
     "no-clipping": "regularisation",

@@ -154,7 +154,7 @@ def test_few_steps_say_nothing() -> None:
     curves = {name: Curve(curve.losses[:10]) for name, curve in HEALTHY.items()}
     found = judge(Arms(curves, 0.0))
     assert found.cause is None
-    assert found.message == "undetermined: 10 steps with a loss, 20 are needed"
+    assert found.message == "undetermined: 10 steps with a loss, 50 are needed"
 
 
 def test_the_noise_of_a_diverging_arm_is_its_own() -> None:
