@@ -71,7 +71,8 @@ class Trial:
             **self.options,
         }
         words = [str(word) for pair in options.items() for word in pair]
-        script = [self.script.name, *self.script.arguments]
+        module = ["-m"] if self.script.is_module else []
+        script = [*module, self.script.name, *self.script.arguments]
         # Its file is moved or dropped: nothing may lie beside it.
         words += ["--no-explain-spikes", "--quiet"]
         return [sys.executable, "-m", "gradscope", "run", *words, *script]

@@ -374,6 +374,8 @@ def test_the_command_is_that_of_run() -> None:
         *("--no-explain-spikes", "--quiet"),
         *("train.py", "--lr", "1"),
     ]
+    words = Trial(Script("pkg.train", ("--lr", "1"), is_module=True)).command(Path("run.db"))
+    assert words[-4:] == ["-m", "pkg.train", "--lr", "1"]
 
 
 def test_the_options_of_a_trial() -> None:
