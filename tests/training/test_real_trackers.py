@@ -132,6 +132,11 @@ WANDB = {
         "import wandb\nwandb.init(project='p')\n{}wandb.finish()\n",
         "wandb.log({'loss': loss.item()}, step=10 * i)",
     ),
+    "with an x-axis for all": (
+        "import wandb\nrun = wandb.init(project='p')\n"
+        "run.define_metric('*', step_metric='i', step_sync=True)\n{}",
+        "run.log({'loss': loss.item(), 'i': i})",
+    ),
     "in parts, and left open": (
         "import wandb\nrun = wandb.init(project='p')\n{}",
         "run.log({'loss': loss.item()}, commit=False); run.log({'i': i}) if i % 2 else None",

@@ -42,8 +42,8 @@ class WandbRun:
         self._sampled: deque[MetricRow] = deque(maxlen=_MOST_WAITING)
         self._others: deque[MetricRow] = deque(maxlen=_MOST_WAITING)
         self._step: int | None = None  # that of the script's row that carries our last one
+        self._defined: set[str] = set()
         run.define_metric(STEP, hidden=True)
-        run.define_metric(f"{PREFIX}/*", step_metric=STEP)
 
     def send(
         self, rows: Sequence[MetricRow], alerts: Sequence[Alert], *, last: bool = False
@@ -92,6 +92,10 @@ class WandbRun:
         self._others.clear()
 
     def _log(self, row: MetricRow, *, commit: bool) -> None:
+        # Key by key: a script can have its own x-axis for `*`, as the Trainer of transformers has.
+        for key in row.values.keys() - self._defined:
+            self._run.define_metric(key, step_metric=STEP)
+            self._defined.add(key)
         self._run.log({**row.values, STEP: row.step}, commit=commit)
 
 
