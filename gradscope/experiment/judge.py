@@ -254,7 +254,9 @@ def _told(arms: Arms) -> Iterator[tuple[str, bool]]:
     yield "model or loss", one
     yield "input", taken
     yield "targets", one and taken and arms.repeats < _MEMORISED
-    yield "learning rate", any(BY_NAME[name].factor is not None for name in names)
+    rates = [name for name in names if BY_NAME[name].factor is not None]
+    # All the same: the script has no optimizer whose rate could be multiplied.
+    yield "learning rate", not all(map(arms.is_same, rates))
     yield "regularisation", "regularisation" in removed
     yield "precision", "precision" in removed
 

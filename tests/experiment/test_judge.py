@@ -133,6 +133,8 @@ def test_only_causes_that_the_arms_can_show_are_ruled_out() -> None:
     }.items():
         curves = {name: curve for name, curve in HEALTHY.items() if name not in left}
         assert judge(Arms(curves, 0.0)).message == f"none of these within 100 steps: {words}"
+    rates = {name: HEALTHY["as-it-is"] for name in HEALTHY if name.startswith("learning-rate")}
+    assert "learning rate" not in judge(Arms({**HEALTHY, **rates}, 0.0)).message
     alone = judge(Arms({"as-it-is": HEALTHY["as-it-is"]}))
     assert alone.message == "undetermined: no arm to compare with has a loss"
 
