@@ -181,6 +181,10 @@ def test_nan_in_few_samples_is_theirs_and_in_all_is_not() -> None:
     few = tuple(SpikeSample(n, nonfinite="input" if n == 5 else None) for n in range(8))
     given = capsule_of([], kind="non-finite", samples=few, norm=None)
     assert spike_cause(given)[1].startswith("sample 5 of 8: its input has NaN or Inf")
+    returned = tuple(replace(one, nonfinite=one.nonfinite and "output") for one in few)
+    assert spike_cause(replace(given, samples=returned))[0] == "samples"
+    later = replace(given, samples=returned, follows=50)  # training has blown up before
+    assert spike_cause(later)[0] == "undetermined"
     every = tuple(SpikeSample(n, nonfinite="output") for n in range(8))
     assert spike_cause(replace(given, samples=every))[0] == "undetermined"
 
