@@ -17,18 +17,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
+from gradscope.capture.one_pass import Terms
+
 #: Slope and shift; None: there is none.
-Terms = tuple[Tensor | float | None, Tensor | None]
+Parts = tuple[Tensor | float | None, Tensor | None]
 Group = Mapping[str, Any]
 Numbers = Sequence[float]
 Tensors = Sequence[Tensor]
 #: From what ``Formula.numbers`` and ``Formula.state`` name, and the gradient.
-Compute = Callable[[Numbers, Tensors, Tensor | None], Terms]
+Compute = Callable[[Numbers, Tensors, Tensor | None], Parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Formula:
         sign: −1 where the optimizer maximizes.
         added: after the step ``.grad`` is the gradient plus so many times the first tensor of the
             state: the optimizer used its memory.
+        terms: the update's, by ``numbers``, where it has the form that ``Terms`` describes.
+        first, second: the tensors of the state that are its m and v.
     """
 
     compute: Compute
@@ -69,6 +72,9 @@ class Formula:
     numbers: tuple[str, ...] = ()
     sign: float = 1.0
     added: float = 0.0
+    terms: Callable[[Numbers], Terms] | None = None
+    first: str | None = None
+    second: str | None = None
 
     @property
     def weight(self) -> bool:
@@ -79,6 +85,15 @@ class Formula:
     def solvable(self) -> bool:
         """True if the weight before the step follows from the one after it."""
         return not (self.decay.decoupled and self.decay.rate * self.decay.decay == 1.0)
+
+    def terms_of(self, numbers: Numbers) -> Terms | None:
+        """All terms of the update, those of weight decay too; None: it has another form."""
+        if self.terms is None:
+            return None
+        own, decay = self.terms(numbers)._replace(sign=self.sign), self.decay
+        if decay.decoupled:
+            return own._replace(taken=decay.rate * decay.decay)
+        return own._replace(decay=decay.decay if self.gradient else 0.0)
 
     def update(
         self,
@@ -175,26 +190,48 @@ def _made(
     )
 
 
+def _rational(
+    group: Group,
+    terms: Callable[[Numbers], Terms],
+    *,
+    first: str | None = None,
+    second: str | None = None,
+    gradient: bool = False,
+    numbers: tuple[str, ...] = (),
+) -> Formula:
+    """The formula of an update with these terms; ``first`` and ``second`` name its moments."""
+    names = tuple(name for name in (first, second) if name is not None)
+
+    def compute(values: Numbers, state: Tensors, gradient: Tensor | None) -> Parts:
+        own = terms(values)
+        size = None if second is None else state[-1].sqrt().mul_(own.scale).add_(own.eps)
+        slope: Tensor | float | None = None
+        if own.slope or first is None:
+            slope = own.slope if size is None else own.slope / size
+        if first is None:
+            return slope, None
+        moment = state[0] * own.shift
+        return slope, moment if size is None else moment.div_(size)
+
+    made = _made(group, compute, gradient=gradient, state=names, numbers=numbers)
+    return replace(made, terms=terms, first=first, second=second)
+
+
 def _sgd(group: Group) -> Formula:
     rate, momentum = _number(group, "lr"), _number(group, "momentum")
+    alone = _rational(group, lambda numbers: Terms(slope=rate), gradient=True)
     if not momentum:
-        return _made(group, lambda numbers, state, gradient: (rate, None), gradient=True)
+        return alone
     if not group.get("nesterov"):
         return _with_momentum(group)
     if _is_foreach(group) and not group.get("weight_decay") and not group.get("maximize"):
         # It adds the momentum to `.grad` in place.
-        made = _made(
-            group,
-            lambda numbers, state, gradient: (rate, None),
-            gradient=True,
-            state=("momentum_buffer",),
-        )
-        return replace(made, added=momentum)
-    return _made(
+        return replace(alone, terms=None, state=("momentum_buffer",), added=momentum)
+    return _rational(
         group,
-        lambda numbers, state, gradient: (rate, state[0] * (rate * momentum)),
+        lambda numbers: Terms(slope=rate, shift=rate * momentum),
+        first="momentum_buffer",
         gradient=True,
-        state=("momentum_buffer",),
     )
 
 
@@ -209,41 +246,41 @@ def _is_foreach(group: Group) -> bool:
 def _with_momentum(group: Group) -> Formula:
     """The step is the momentum times the learning rate."""
     rate = _number(group, "lr")
-    return _made(
-        group, lambda numbers, state, gradient: (None, state[0] * rate), state=("momentum_buffer",)
-    )
+    return _rational(group, lambda numbers: Terms(shift=rate), first="momentum_buffer")
 
 
 def _adam(group: Group) -> Formula:
     rate, eps, (first, second) = _number(group, "lr"), _number(group, "eps"), _betas(group)
 
-    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:
-        unbiased = math.sqrt(1 - second ** numbers[0])
-        size = state[1].sqrt().add_(eps * unbiased)
-        return None, torch.div(state[0], size, out=size).mul_(
-            rate * unbiased / (1 - first ** numbers[0])
-        )
+    def terms(numbers: Numbers) -> Terms:
+        (step,) = numbers
+        unbiased = math.sqrt(1 - second**step)
+        return Terms(shift=rate * unbiased / (1 - first**step), scale=1.0, eps=eps * unbiased)
 
     over = "max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"
-    return _made(group, compute, state=("exp_avg", over), numbers=("step",))
+    return _rational(group, terms, first="exp_avg", second=over, numbers=("step",))
 
 
 def _nadam(group: Group) -> Formula:
     rate, eps, (first, second) = _number(group, "lr"), _number(group, "eps"), _betas(group)
     slower = _number(group, "momentum_decay")
 
-    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:
+    def terms(numbers: Numbers) -> Terms:
         step, product = numbers
         mu, later = (first * (1 - 0.5 * 0.96 ** (n * slower)) for n in (step, step + 1))
-        size = (state[1] / (1 - second**step)).sqrt_().add_(eps)
-        own, next_ = rate * (1 - mu) / (1 - product), rate * later / (1 - product * later)
-        return own / size, state[0] / size * next_
+        return Terms(
+            slope=rate * (1 - mu) / (1 - product),
+            shift=rate * later / (1 - product * later),
+            scale=1 / math.sqrt(1 - second**step),
+            eps=eps,
+        )
 
-    return _made(
+    return _rational(
         group,
-        compute,
+        terms,
+        first="exp_avg",
+        second="exp_avg_sq",
         gradient=True,
-        state=("exp_avg", "exp_avg_sq"),
         numbers=("step", "mu_product"),
     )
 
@@ -251,25 +288,25 @@ def _nadam(group: Group) -> Formula:
 def _radam(group: Group) -> Formula:
     rate, eps, (first, second) = _number(group, "lr"), _number(group, "eps"), _betas(group)
 
-    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:
+    def terms(numbers: Numbers) -> Terms:
         (step,) = numbers
         unbiased = 1 - second**step
         longest = 2 / (1 - second) - 1
         length = longest - 2 * step * second**step / unbiased
-        moved = state[0] * (rate / (1 - first**step))
+        own = rate / (1 - first**step)
         if length <= 5.0:
-            return None, moved
+            return Terms(shift=own)
         rectified = (length - 4) * (length - 2) * longest
         rectified /= (longest - 4) * (longest - 2) * length
-        return None, moved.div_(state[1].sqrt().add_(eps)).mul_(math.sqrt(unbiased * rectified))
+        return Terms(shift=own * math.sqrt(unbiased * rectified), scale=1.0, eps=eps)
 
-    return _made(group, compute, state=("exp_avg", "exp_avg_sq"), numbers=("step",))
+    return _rational(group, terms, first="exp_avg", second="exp_avg_sq", numbers=("step",))
 
 
 def _adamax(group: Group) -> Formula:
     rate, (first, _) = _number(group, "lr"), _betas(group)
 
-    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:
+    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Parts:
         return None, (state[0] / state[1]).mul_(rate / (1 - first ** numbers[0]))
 
     return _made(group, compute, state=("exp_avg", "exp_inf"), numbers=("step",))
@@ -278,11 +315,10 @@ def _adamax(group: Group) -> Formula:
 def _adagrad(group: Group) -> Formula:
     rate, eps, slower = (_number(group, name) for name in ("lr", "eps", "lr_decay"))
 
-    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:
-        now = rate / (1 + (numbers[0] - 1) * slower)
-        return state[0].sqrt().add_(eps).reciprocal_().mul_(now), None
+    def terms(numbers: Numbers) -> Terms:
+        return Terms(slope=rate / (1 + (numbers[0] - 1) * slower), scale=1.0, eps=eps)
 
-    return _made(group, compute, gradient=True, state=("sum",), numbers=("step",))
+    return _rational(group, terms, second="sum", gradient=True, numbers=("step",))
 
 
 def _adadelta(group: Group) -> Formula | None:
@@ -290,7 +326,7 @@ def _adadelta(group: Group) -> Formula | None:
         return None  # its update depends on the one that it adds to the state: no closed form
     rate, rho, eps = (_number(group, name) for name in ("lr", "rho", "eps"))
 
-    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:
+    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Parts:
         # The accumulated squares hold this update δ already, δ² = r(a + ε) with r = g²/(v + ε) and
         # a as before the step; a follows from ρa + (1 − ρ)δ².
         assert gradient is not None
@@ -307,20 +343,15 @@ def _rmsprop(group: Group) -> Formula:
     rate, eps = _number(group, "lr"), _number(group, "eps")
     if _number(group, "momentum") > 0:
         return _with_momentum(group)
-    centered = bool(group.get("centered"))
+    if not group.get("centered"):
+        own = Terms(slope=rate, scale=1.0, eps=eps)
+        return _rational(group, lambda numbers: own, second="square_avg", gradient=True)
 
-    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Terms:
-        size = state[0]
-        if centered:
-            size = size.addcmul(state[1], state[1], value=-1)
-        return size.sqrt().add_(eps).reciprocal_().mul_(rate), None
+    def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Parts:
+        size = state[0].addcmul(state[1], state[1], value=-1)
+        return size.sqrt_().add_(eps).reciprocal_().mul_(rate), None
 
-    return _made(
-        group,
-        compute,
-        gradient=True,
-        state=("square_avg", "grad_avg") if centered else ("square_avg",),
-    )
+    return _made(group, compute, gradient=True, state=("square_avg", "grad_avg"))
 
 
 def _rprop(group: Group) -> Formula:

@@ -39,8 +39,9 @@ def moments(
 ) -> dict[nn.Parameter, Moments]:
     """The moments of each parameter: None where the state has none, or holds them otherwise."""
     states = {p: optimizer.state.get(p, {}) for p in parameters}
-    first = _named(states, _FIRST)
-    second = _named(states, _SECOND)
+    kept = {p: kept_moments(optimizer, p) for p in parameters}
+    first = {p: one for p, (one, _) in kept.items() if one is not None}
+    second = {p: one for p, (_, one) in kept.items() if one is not None}
     measured = measure_all([*first.values(), *second.values()])
     done = resolve(measured)
     stats = [done[id(one)] for one in measured]
@@ -55,10 +56,23 @@ def moments(
         found[p] = Moments(
             None if one is None else one.norm, None if other is None else other.norm, spread
         )
-        rows, columns = state.get("row_var"), state.get("col_var")
-        if isinstance(rows, Tensor) and isinstance(columns, Tensor):
-            found[p] = _factored(rows, columns)
+        if is_factored(optimizer, p):
+            found[p] = _factored(state["row_var"], state["col_var"])
     return found
+
+
+def kept_moments(
+    optimizer: Optimizer, parameter: nn.Parameter
+) -> tuple[Tensor | None, Tensor | None]:
+    """The first and the second moment of a parameter, as its optimizer keeps them."""
+    state = optimizer.state.get(parameter, {})
+    return _named(parameter, state, _FIRST), _named(parameter, state, _SECOND)
+
+
+def is_factored(optimizer: Optimizer, parameter: nn.Parameter) -> bool:
+    """Return True if the second moment of a parameter is a product of rows and columns."""
+    state = optimizer.state.get(parameter, {})
+    return isinstance(state.get("row_var"), Tensor) and isinstance(state.get("col_var"), Tensor)
 
 
 def hidden_moments(optimizer: Optimizer | None) -> tuple[str, ...]:
@@ -81,22 +95,18 @@ def hidden_moments(optimizer: Optimizer | None) -> tuple[str, ...]:
 
 
 def _named(
-    states: Mapping[nn.Parameter, Mapping[str, Any]], names: Sequence[str]
-) -> dict[nn.Parameter, Tensor]:
-    """Return by parameter the tensor with one of these names and an element for each of the
-    parameter's.
-    """
-    found = {}
-    for parameter, state in states.items():
-        one = next((state[name] for name in names if name in state), None)
-        if (
-            isinstance(one, Tensor)
-            and is_plain_or_spread(one)
-            and one.is_floating_point()
-            and local(one).numel() == local(parameter).numel()
-        ):
-            found[parameter] = one
-    return found
+    parameter: nn.Parameter, state: Mapping[str, Any], names: Sequence[str]
+) -> Tensor | None:
+    """Return the tensor with one of these names and an element for each of the parameter's."""
+    one = next((state[name] for name in names if name in state), None)
+    if (
+        isinstance(one, Tensor)
+        and is_plain_or_spread(one)
+        and one.is_floating_point()
+        and local(one).numel() == local(parameter).numel()
+    ):
+        return one
+    return None
 
 
 def _factored(rows: Tensor, columns: Tensor) -> Moments:

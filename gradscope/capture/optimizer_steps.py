@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gradscope.capture import one_pass
+from gradscope.capture.one_pass import StepSums, Terms
 from gradscope.capture.optimizer_formulas import Decay, Formula, decay_of, formula_of
+from gradscope.capture.optimizer_moments import is_factored, kept_moments
 from gradscope.capture.shards import is_plain_or_spread, local
 
 #: Elements that are computed at a time: on the processor they stay in its cache.
@@ -71,6 +74,62 @@ class LastStep:
         moved = formula.update(numbers, state, gradient, own)
         return moved.view(weight.shape).add_(weight)
 
+    def sums(self, parameter: nn.Parameter, before: Tensor | None) -> StepSums | None:
+        """The sums of a parameter's step by one compiled read; None where that cannot have them.
+
+        The first and the second moment are those that ``kept_moments`` finds.
+
+        Args:
+            parameter: after the step.
+            before: its copy from before the step; None: the state has to tell.
+        """
+        formula = self._formula(parameter)
+        if is_factored(self.optimizer, parameter) or (formula is not None and formula.added):
+            return None
+        if before is None:
+            return self._told(parameter, self._numbers_of(parameter), every=True)
+        decay = self.decay(parameter)
+        taken = decay.rate * decay.decay if decay is not None and decay.decoupled else 0.0
+        first, second = kept_moments(self.optimizer, parameter)
+        return one_pass.step(
+            parameter,
+            Terms(taken=taken),
+            gradient=parameter.grad,
+            first=first,
+            second=second,
+            before=before,
+        )
+
+    def _numbers_of(self, parameter: nn.Parameter) -> tuple[float, ...] | None:
+        """The numbers of a parameter's state; None if the state does not tell its update."""
+        formula = self._formula(parameter)
+        if formula is None or not self._tells(formula, parameter):
+            return None
+        return self._numbers(formula, [parameter])[0]
+
+    def _told(
+        self, parameter: nn.Parameter, numbers: tuple[float, ...] | None, *, every: bool
+    ) -> StepSums | None:
+        """The sums of a step that the state tells; with ``every`` False only ``unrounded``."""
+        formula = self._formula(parameter)
+        terms = None if formula is None or numbers is None else formula.terms_of(numbers)
+        if formula is None or terms is None:
+            return None
+        state = self.optimizer.state[parameter]
+        first, second = (
+            None if name is None else state[name] for name in (formula.first, formula.second)
+        )
+        if every:
+            kept = kept_moments(self.optimizer, parameter)
+            for own, one in zip((first, second), kept, strict=True):
+                if own is not None and own is not one:
+                    return None  # the update has another moment than the figures are of
+            first, second = kept
+        gradient = parameter.grad if every or formula.gradient else None
+        return one_pass.step(
+            parameter, terms, gradient=gradient, first=first, second=second, every=every
+        )
+
     def squares(self) -> tuple[float, int] | None:
         """The sum of squares of Δw, and of how many elements: of all parameters with a gradient.
 
@@ -86,7 +145,15 @@ class LastStep:
             if formula is None or not all(self._tells(formula, p) for p in parameters):
                 return None
             count += sum(local(p).numel() for p in parameters)
-            for moved in self._moved(formula, parameters):
+            others = []
+            numbers = self._numbers(formula, parameters)
+            for p, own in zip(parameters, numbers, strict=True):
+                sums = self._told(p, own, every=False)
+                if sums is None:
+                    others.append(p)
+                else:
+                    total += sums.unrounded
+            for moved in self._moved(formula, others):
                 squares = moved.square_().sum()
                 if moved.is_cpu:
                     total += squares.item()

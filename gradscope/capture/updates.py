@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from gradscope.capture.names import named_parameters
 from gradscope.capture.optimizer_formulas import Decay
-from gradscope.capture.optimizer_moments import Moments, moments
+from gradscope.capture.optimizer_moments import Moments, kept_moments, moments
 from gradscope.capture.optimizer_steps import BLOCK, LastStep, flat, wide
 from gradscope.capture.shards import is_spread, local
 from gradscope.capture.stats import Measured, measure, on_host, resolve
@@ -75,6 +75,20 @@ class Update:
         return replace(parameter, **changes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The numbers of one parameter's step that its figures follow from."""
+
+    numel: int
+    weight: float | None  # ‖w‖ before the step
+    change: float | None  # ‖Δw‖; None where it is NaN or Inf
+    moved: bool | None
+    gradient: float | None = None  # ‖g‖
+    product: float | None = None  # of −Δw and the gradient
+    rest: float | None = None  # the norm of the part of Δw that is not weight decay
+    spectral: float | None = None
+
+
 @dataclass(slots=True)
 class _Row:
     """One parameter, before its numbers are read back. ``moved`` is −Δw."""
@@ -104,23 +118,60 @@ def updates(
         optimizer: the one that made it; None where a script moved the weights itself.
     """
     last = None if optimizer is None else LastStep(optimizer)
+    found: dict[str, Update] = {}
     rows: list[_Row] = []
     for parameter, named in named_parameters(model).items():
         was = before.get(parameter)
         copied = was is not None
+        update = None if last is None else _compiled(parameter, was, last)
+        if update is not None:
+            found[named.name] = update
+            continue
         if was is None:
             was = None if last is None else last.before(parameter)
         if was is not None:
+            found[named.name] = Update()  # keeps the place
             rows.append(_row(named.name, parameter, was, last, copied=copied))
     of_state = {} if last is None else moments(last.optimizer, [row.parameter for row in rows])
     done = resolve(m for row in rows for m in (row.weight, row.moved))
     numbers = iter(_read([n for r in rows for n in (r.length, r.product, r.rest, r.spectral)]))
-    found: dict[str, Update] = {}
     for row in rows:
-        length, product, rest, largest = islice(numbers, 4)
-        update = _figures(row, done, length, product, rest, largest, last)
+        sizes = _sizes(row, done, *islice(numbers, 4))
+        decay = None if last is None else last.decay(row.parameter)
+        update = Update() if sizes is None else _figures(sizes, decay)
         found[row.name] = _with_moments(update, of_state.get(row.parameter))
     return found
+
+
+def _compiled(parameter: nn.Parameter, was: Tensor | None, last: LastStep) -> Update | None:
+    """The figures by one read of weight, gradient and state; None where PyTorch has to compute."""
+    if parameter.dim() > 1 and _is_of_matrices(last.optimizer):
+        return None
+    sums = last.sums(parameter, was)
+    if sums is None:
+        return None
+    count, decay = parameter.numel(), last.decay(parameter)
+    decoupled = decay is not None and decay.decoupled and bool(decay.decay)
+    has_gradient = parameter.grad is not None
+    sizes = _Sizes(
+        numel=count,
+        weight=math.sqrt(sums.was),
+        change=math.sqrt(sums.moved),
+        moved=None if was is None else sums.changed > 0,
+        gradient=math.sqrt(sums.gradient) if has_gradient else None,
+        product=sums.along if has_gradient else None,
+        rest=math.sqrt(sums.rest) if decoupled else None,
+    )
+    first, second = kept_moments(last.optimizer, parameter)
+    spread, mean = None, sums.second / count
+    if second is not None and mean:
+        spread = math.sqrt(max(0.0, sums.second_squares / count - mean * mean)) / mean
+    own = Moments(
+        None if first is None else math.sqrt(sums.first),
+        None if second is None else math.sqrt(sums.second_squares),
+        spread,
+    )
+    return _with_moments(_figures(sizes, decay), own)
 
 
 def _row(
@@ -147,37 +198,49 @@ def _row(
     return row
 
 
-def _figures(
+def _sizes(
     row: _Row,
     done: Mapping[int, TensorStats],
     gradient: float | None,
     product: float | None,
     rest: float | None,
-    largest: float | None,
-    last: LastStep | None,
-) -> Update:
+    spectral: float | None,
+) -> _Sizes | None:
+    """The numbers of a row that have been read back; None where nothing is known of Δw."""
     weight, change = done[id(row.weight)], done[id(row.moved)]
     if change.zeros is None or not change.numel:
-        return Update()
-    norm = None if change.nan or change.inf else change.norm
-    moved = change.zeros < change.numel if row.copied else None
+        return None
+    return _Sizes(
+        numel=change.numel,
+        weight=weight.norm,
+        change=None if change.nan or change.inf else change.norm,
+        moved=change.zeros < change.numel if row.copied else None,
+        gradient=gradient,
+        product=product,
+        rest=rest,
+        spectral=spectral,
+    )
+
+
+def _figures(sizes: _Sizes, decay: Decay | None) -> Update:
+    norm, weight, gradient = sizes.change, sizes.weight, sizes.gradient
+    product, largest = sizes.product, sizes.spectral
     if norm is None:
-        return Update(weight=weight.norm, moved=moved)
+        return Update(weight=weight, moved=sizes.moved)
     if gradient is not None and not 0 < gradient < math.inf:
         gradient = None
     cosine = None
     if product is not None and gradient is not None and norm and math.isfinite(product):
         cosine = max(-1.0, min(1.0, -product / (norm * gradient)))
-    decay = None if last is None else last.decay(row.parameter)
     return Update(
         norm=norm,
-        weight=weight.norm,
-        ratio=norm / weight.norm if weight.norm else None,
-        moved=moved,
-        rms=norm / math.sqrt(change.numel),
-        effective_lr=None if gradient is None or last is None else norm / gradient,
+        weight=weight,
+        ratio=norm / weight if weight else None,
+        moved=sizes.moved,
+        rms=norm / math.sqrt(sizes.numel),
+        effective_lr=None if gradient is None else norm / gradient,
         cosine=cosine,
-        decay_share=_decay_share(decay, weight.norm, gradient, rest),
+        decay_share=_decay_share(decay, weight, gradient, sizes.rest),
         spectral_norm=largest,
         stable_rank=(norm / largest) ** 2 if largest else None,
     )

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
+from gradscope.capture import one_pass
+from gradscope.capture.one_pass import Terms
 from gradscope.capture.optimizer_moments import hidden_moments
 from gradscope.capture.optimizer_steps import LastStep
 from gradscope.capture.updates import Update, updates
@@ -114,6 +116,90 @@ def test_the_state_tells_the_update(kind: type[Optimizer], settings: dict[str, A
                 assert update.moved is (True if copies else None)
 
     trained(lambda p: kind(p, lr=0.05, **settings), check)
+
+
+#: Kinds with settings that change the terms of the compiled read.
+TERMS: list[tuple[type[Optimizer], dict[str, Any]]] = [
+    (optim.SGD, {}),
+    (optim.SGD, {"momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1}),
+    (optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "maximize": True}),
+    (optim.Adam, {"weight_decay": 0.1, "maximize": True}),
+    (optim.AdamW, {"weight_decay": 0.3}),
+    (optim.NAdam, {"weight_decay": 0.1}),
+    (optim.NAdam, {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    (optim.RAdam, {"weight_decay": 0.1}),
+    (optim.Adagrad, {"weight_decay": 0.1, "maximize": True}),
+    (optim.RMSprop, {"weight_decay": 0.1}),
+    (optim.RMSprop, {"momentum": 0.9}),
+    (Lion, {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings"), TERMS)
+def test_one_read_of_float32_has_the_figures(
+    kind: type[Optimizer], settings: dict[str, Any], way: str
+) -> None:
+    torch.manual_seed(2)
+    # Around the rows and the lanes. The weights lie near 0.01: their last bit is 1e-9.
+    weights = [nn.Parameter(torch.randn(n) / 100) for n in (17, 1023, 1025, 20_000)]
+    optimizer = kind(weights, lr=0.05, **settings)
+    for number in range(7):
+        for weight in weights:
+            weight.grad = torch.randn_like(weight) * 10 ** -(number % 3)
+        before = {p: p.detach().clone() for p in weights}
+        optimizer.step()
+        told = LastStep(optimizer)
+        true = {p: p.detach().double() - was.double() for p, was in before.items()}
+        for copies in ({}, {p: was.clone() for p, was in before.items()}):
+            if kind is Lion and not copies:
+                continue
+            if way == "compiled":
+                assert told.sums(weights[0], copies.get(weights[0])) is not None
+            found = updates(nn.ParameterList(weights), copies, optimizer)
+            for update, (p, moved) in zip(found.values(), true.items(), strict=True):
+                gradient, state = p.grad.double(), optimizer.state[p]
+                norm, length = moved.norm().item(), gradient.norm().item()
+                cosine = (moved * gradient).sum().item() / (norm * length)
+                # Δw of up to 0.1 makes the last bit of a weight 7e-9, at 1e-3 and more.
+                assert update.norm == pytest.approx(norm, rel=1e-5)
+                assert update.cosine == pytest.approx(cosine, abs=1e-5)
+                assert update.effective_lr == pytest.approx(norm / length, rel=1e-5)
+                assert update.weight == pytest.approx(before[p].double().norm().item(), rel=1e-5)
+                assert update.moved is (True if copies else None)
+                m = state.get("exp_avg", state.get("momentum_buffer"))
+                v = state.get("exp_avg_sq", state.get("square_avg", state.get("sum")))
+                if m is not None:
+                    assert update.m_norm == pytest.approx(m.double().norm().item(), rel=1e-6)
+                if v is not None:
+                    v = v.double()
+                    spread = (v.std(correction=0) / v.mean()).item()
+                    assert update.v_norm == pytest.approx(v.norm().item(), rel=1e-6)
+                    assert update.v_spread == pytest.approx(spread, rel=1e-5)
+        if kind is not Lion:
+            squares = told.squares()
+            assert squares is not None
+            total = math.hypot(*(one.norm().item() for one in true.values()))
+            assert math.sqrt(squares[0]) == pytest.approx(total, rel=1e-5)
+
+
+def test_a_read_leaves_what_is_not_finite_to_pytorch(library: one_pass.Library) -> None:
+    weight = torch.randn(100)
+    gradient = torch.ones(100)
+    assert library.step(weight, Terms(slope=0.1), gradient=gradient) is not None
+    gradient[3] = math.nan
+    assert library.step(weight, Terms(slope=0.1), gradient=gradient) is None
+    assert library.step(weight, Terms(slope=0.1), gradient=torch.ones(99)) is None
+    assert library.step(weight, Terms(slope=0.1), gradient=torch.ones(200)[::2]) is None
+    assert library.step(weight.double(), Terms(slope=0.1), gradient=torch.ones(100)) is None
+
+
+def test_tiny_numbers_are_no_zeros(library: one_pass.Library) -> None:
+    tiny = torch.full((5000,), 1e-30)
+    sums = library.step(torch.ones(5000), Terms(), gradient=tiny, first=tiny, second=tiny)
+    assert sums is not None
+    each = float(tiny[0]) ** 2
+    for one in (sums.gradient, sums.first, sums.second_squares):
+        assert one == pytest.approx(5000 * each, rel=1e-12)
 
 
 @pytest.mark.gpu

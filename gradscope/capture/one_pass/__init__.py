@@ -1,20 +1,22 @@
-"""The eight numbers of a tensor by one compiled read of its memory.
+"""The eight numbers of a tensor, and the sums of an optimizer's step, by one compiled read.
 
-The installation compiles ``one_pass.c``. Where it found no compiler, ``numbers`` has no answer, and
-``reductions.py`` computes the same with PyTorch. ``GRADSCOPE_COMPILED=0`` turns the library off.
+The installation compiles ``one_pass.c``. Where it found no compiler, ``numbers`` and ``step`` have
+no answer, and ``reductions.py`` and ``updates.py`` compute the same with PyTorch.
+``GRADSCOPE_COMPILED=0`` turns the library off.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 #: The library has to answer this, or it is of another version's source.
-_INTERFACE = 1
+_INTERFACE = 2
 #: In the order of ``instruction_set.h``.
 _KINDS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -24,6 +26,55 @@ _LARGE = 1 << 21
 _SMALL = 1 << 14
 
 _Numbers = ctypes.c_double * 8
+
+
+class Terms(NamedTuple):
+    """What makes an update of an optimizer's state, in the order of ``struct formula``.
+
+    −Δw = (slope · (sign · g + decay · w) + shift · m) / (scale · √v + eps), w being the weight
+    before the step; or, with ``taken`` in place of ``decay``, that plus ``taken`` · w.
+    """
+
+    slope: float = 0.0
+    shift: float = 0.0
+    scale: float = 0.0
+    eps: float = 1.0
+    sign: float = 1.0
+    decay: float = 0.0
+    taken: float = 0.0
+
+
+class StepSums(NamedTuple):
+    """Sums over the elements of one parameter's step, in the order of ``one_pass.c``.
+
+    Those of a tensor that was not given are 0; ``rest`` is too where ``taken`` is.
+    """
+
+    was: float  # squares of the weight before the step
+    moved: float  # squares of Δw
+    changed: float  # elements that are another than before
+    along: float  # −Δw times the gradient
+    gradient: float  # its squares
+    rest: float  # squares of the part of Δw that is not ``taken`` · w
+    first: float  # squares of the first moment
+    second: float  # the second moment
+    second_squares: float
+    unrounded: float  # squares of Δw before the weight's dtype rounds it
+
+
+class _Formula(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_float) for name in Terms._fields]
+
+
+class _Step(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("weight", "gradient", "first", "second", "before")),
+        ("all", ctypes.c_int64),
+        ("formula", _Formula),
+    ]
+
+
+_Sums = ctypes.c_double * len(StepSums._fields)
 
 
 class Library:
@@ -49,6 +100,9 @@ class Library:
         shape: list[Any] = [ctypes.c_double, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
         self._row.argtypes = self._locked_row.argtypes = [*first, _Numbers]
         self._axes.argtypes = [*first, *shape, _Numbers]
+        self._step, self._locked_step = library.gradscope_step, locked.gradscope_step
+        for step in (self._step, self._locked_step):
+            step.argtypes, step.restype = [ctypes.POINTER(_Step), ctypes.c_int64, _Sums], None
 
     def numbers(self, tensor: torch.Tensor) -> list[float] | None:
         """norm mean std min max zeros nan inf over all elements, or None.
@@ -66,12 +120,8 @@ class Library:
             or tensor.is_neg()
         ):
             return None
-        try:
-            address = tensor.data_ptr()
-        except RuntimeError:  # a wrapper of `torch.func` has no memory
-            return None
-        count = tensor.numel()
-        if not address or not count:  # traced, or known to be zero
+        address, count = _address(tensor), tensor.numel()
+        if not address or not count:
             return None
         threads = torch.get_num_threads() if count >= _LARGE else 1
         found = _Numbers()
@@ -85,6 +135,67 @@ class Library:
             shape = copies, len(axes), sizes, strides
             done = self._axes(address, count // copies, kind, threads, *shape, found)
         return found[:] if done else None
+
+    def step(
+        self,
+        weight: torch.Tensor,
+        terms: Terms,
+        *,
+        gradient: torch.Tensor | None = None,
+        first: torch.Tensor | None = None,
+        second: torch.Tensor | None = None,
+        before: torch.Tensor | None = None,
+        every: bool = True,
+    ) -> StepSums | None:
+        """The sums over a step, or None: of other than plain float32 tensors of the CPU in one
+        memory order, and where one of them is NaN or Inf.
+
+        Args:
+            weight: after the step.
+            terms: those of the update. With ``before`` only ``taken`` is read.
+            gradient, first, second: with as many elements as the weight; None counts as zero.
+            before: the weight before the step; None: ``terms`` tell it.
+            every: False: only ``unrounded`` is wanted.
+        """
+        tensors = (weight, gradient, first, second, before)
+        if not _are_alike([one for one in tensors if one is not None]):
+            return None
+        places = [None if one is None else _address(one) for one in tensors]
+        if [one is None for one in tensors] != [not place for place in places]:
+            return None
+        asked, found = _Step(*places, every, _Formula(*terms)), _Sums()
+        count = weight.numel()
+        (self._locked_step if count <= _SMALL else self._step)(asked, count, found)
+        return StepSums(*found) if all(map(math.isfinite, found)) else None
+
+
+def _address(tensor: torch.Tensor) -> int | None:
+    """Return where the elements are; None or 0 if nowhere: traced, or known to be zero."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # a wrapper of `torch.func` has no memory
+        return None
+
+
+def _are_alike(tensors: list[torch.Tensor]) -> bool:
+    """Return True for plain float32 tensors of the CPU whose elements lie in one order."""
+    return all(
+        type(one) in _PLAIN
+        and one.dtype == torch.float32
+        and one.is_cpu
+        and one.layout is torch.strided
+        and not one.is_neg()
+        and one.numel() == tensors[0].numel() > 0
+        for one in tensors
+    ) and (
+        all(one.is_contiguous() for one in tensors)
+        or all(
+            one.dim() == 4
+            and one.shape == tensors[0].shape
+            and one.is_contiguous(memory_format=torch.channels_last)
+            for one in tensors
+        )
+    )
 
 
 def _axes(tensor: torch.Tensor) -> tuple[int, list[tuple[int, int]]]:
@@ -124,6 +235,11 @@ _library = _installed()
 def numbers(tensor: torch.Tensor) -> list[float] | None:
     """``Library.numbers`` of this installation's; None without one."""
     return None if isinstance(_library, str) else _library.numbers(tensor)
+
+
+def step(weight: torch.Tensor, terms: Terms, **more: Any) -> StepSums | None:
+    """``Library.step`` of this installation's; None without one."""
+    return None if isinstance(_library, str) else _library.step(weight, terms, **more)
 
 
 def is_compiled() -> bool:

@@ -46,6 +46,8 @@ static const struct kind NAMED(kinds, of, SET)[] = {
     KIND(2, float16, 1e-12, 1e15),
 };
 
+#include "optimizer_step.h"
+
 #undef PASTE
 #undef NAMED
 #undef KIND

@@ -17,7 +17,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
-#define INTERFACE 1            /* one_pass/__init__.py expects this number */
+#define INTERFACE 2            /* one_pass/__init__.py expects this number */
 #define BLOCK 2048
 #define PIECE (1 << 18)        /* elements that a thread takes at a time */
 #define FOR_A_THREAD (1 << 20) /* elements that are worth one thread more */
@@ -64,6 +64,37 @@ static inline float of_float16(uint16_t bits) {
     return of_bits(found | (uint32_t)(bits & 0x8000) << 16);
 }
 
+/* What makes an optimizer's update of its state; capture/optimizer_formulas.py has the equation. */
+struct formula {
+    float slope, shift, scale, eps;
+    float sign;  /* of the gradient */
+    float decay; /* what of the weight is added to the gradient */
+    float taken; /* what share of the weight the step takes off */
+};
+
+/* A step of one parameter. NULL: there is none, or nobody asks. */
+struct step {
+    const float *weight, *gradient, *first, *second;
+    const float *before; /* NULL: the weight before the step follows from the formula */
+    int64_t all;         /* 0: UNROUNDED alone */
+    struct formula formula;
+};
+
+/* one_pass/__init__.py names these in the same order. */
+enum {
+    WAS,            /* squares of the weight before the step */
+    MOVED,          /* squares of dw */
+    CHANGED,        /* elements that are another than before */
+    ALONG,          /* -dw times the gradient */
+    GRADIENT,       /* squares of the gradient */
+    REST,           /* squares of the part of dw that is not decay that the step takes off */
+    FIRST,          /* squares of the first moment */
+    SECOND,         /* the second moment */
+    SECOND_SQUARES, /* its squares */
+    UNROUNDED,      /* squares of dw before the weight's dtype rounds it */
+    STEP_SUMS
+};
+
 /* A test defines COMMON_ONLY. */
 #if (defined(__x86_64__) || defined(__i386__)) && !defined(COMMON_ONLY)
 #define CHOICE 1
@@ -81,6 +112,18 @@ static const struct kind *kinds(void) {
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kinds_of_avx2;
 #endif
     return kinds_of_common;
+}
+
+/* The sums over a parameter's step. */
+EXPORT void gradscope_step(const struct step *step, int64_t count, double *sums) {
+    memset(sums, 0, STEP_SUMS * sizeof *sums);
+#ifdef CHOICE
+    if (kinds() == kinds_of_avx2) {
+        step_float32_avx2(step, 0, count, sums);
+        return;
+    }
+#endif
+    step_float32_common(step, 0, count, sums);
 }
 
 /* Elements in memory: `rank` axes with the last innermost, or, with none, `count` in a row. */
