@@ -145,7 +145,7 @@ def updates(
 
 def _compiled(parameter: nn.Parameter, was: Tensor | None, last: LastStep) -> Update | None:
     """The figures by one read of weight, gradient and state; None where PyTorch has to compute."""
-    if parameter.dim() > 1 and _is_of_matrices(last.optimizer):
+    if not on_host(parameter) or (parameter.dim() > 1 and _is_of_matrices(last.optimizer)):
         return None
     sums = last.sums(parameter, was)
     if sums is None:

@@ -178,6 +178,7 @@ def test_equal_blocks_share_their_code() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_cuda_graphs_call_the_probes_in_each_replay() -> None:
     net = model().cuda()
     x = X.detach().cuda()

@@ -150,7 +150,7 @@ def test_a_step_of_several_models_as_json_names_them(recorded: Path, gradscope: 
         (["--sort", "norm:up"], "unknown direction `up`", "write `:asc` or `:desc`"),
         (["--top", "0"], "`--top 0` would show nothing", "give 1 or more"),
         (["-f", "sraif"], "unknown format `sraif`", "did you mean `sarif`?"),
-        (["--table", "events", "--sort", "step"], "the events have neither columns", "-f csv"),
+        (["--table", "events", "--sort", "step"], "the events have fixed columns", "-f csv"),
         (["-f", "csv", "--table", "calls", "--top", "3"], "csv has a row for each", "`-l PATTERN`"),
         (["-f", "csv", "--sort", "grad"], "unknown column `grad`", "gradient_norm"),
         (["--step", "20", "--table", "steps"], "unknown table `steps`", "one of calls"),

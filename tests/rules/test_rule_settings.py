@@ -122,7 +122,12 @@ def test_a_config_that_is_right(tmp_path):
         ("  prset: sagemaker\n", 3, "unknown key `prset` in `rules`", "did you mean `preset`?"),
         ("  preset: sagemakr\n", 3, "`rules.preset` expects", "did you mean `sagemaker`?"),
         ("  fail_on: warnings\n", 3, "`rules.fail_on` expects", "did you mean `warning`?"),
-        ("  select:\n    - GS1\n    - 5\n", 5, "`rules.select.1` expects a rule's code", "quotes"),
+        (
+            "  select:\n    - GS1\n    - 5\n",
+            5,
+            "`rules.select.1` expects text: a rule's code",
+            "quotes",
+        ),
         ("  thresholds:\n    GS101: 3\n", 4, "expects a mapping of a rule's thresholds", None),
         (
             "  thresholds:\n    GS101:\n      ratio: low\n",

@@ -29,7 +29,7 @@ _Numbers = ctypes.c_double * 8
 
 
 class Terms(NamedTuple):
-    """What makes an update of an optimizer's state, in the order of ``struct formula``.
+    """The numbers of an optimizer's update, in the order of ``struct formula``.
 
     −Δw = (slope · (sign · g + decay · w) + shift · m) / (scale · √v + eps), w being the weight
     before the step; or, with ``taken`` in place of ``decay``, that plus ``taken`` · w.
