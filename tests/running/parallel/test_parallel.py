@@ -143,7 +143,7 @@ def test_what_makes_no_whole_has_no_number_and_says_why(ran):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("tied", "`head.weight` is `embed.weight` too"),
+        ("tied", "`head.weight` is also `embed.weight`"),
         ("no-such-layer", "did you mean `head`?"),
         ("a-norm", "`blocks.0.norm1` is a LayerNorm, which cannot be rowwise"),
         ("mesh", "the mesh dp 2 x tp 2 needs 4 processes, and there are 2"),
