@@ -90,8 +90,10 @@ def _samples(capsule: Capsule) -> str | None:
         if (sample.gradient_norm or 0.0) < _UNUSUAL * usual:
             return None
         if held >= _HALF and not _still_high(capsule, held):
-            if _optimizer(capsule) and not _size(known[0], rest) > _UNUSUAL:
-                return None  # updates that are too large make one sample after another hard
+            # Updates that are too large, or weights that were written, make samples hard.
+            others = (_weights, _optimizer, _learning_rate)
+            if any(one(capsule) for one in others) and not _size(known[0], rest) > _UNUSUAL:
+                return None
             return _of_few(capsule, known[:k], rest, held, usual)
     return None
 
