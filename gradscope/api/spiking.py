@@ -113,10 +113,10 @@ def _made_by(
     before = [
         one for one in capsules if step - AFTERMATH <= one[1].step < step and one[1].kind != "asked"
     ]
-    by_sample = [one for one in before if _blames(one[1])]
+    found = [one for one in before if _blames(one[1])]
     if spike_cause(worst[1])[0] == "undetermined":
-        by_sample += [one for one in before if spike_cause(one[1])[0] != "undetermined"]
-    return next(iter(by_sample), worst)
+        found += [one for one in before if spike_cause(one[1])[0] != "undetermined"]
+    return next(iter(found), worst)
 
 
 def _blames(capsule: Capsule) -> bool:

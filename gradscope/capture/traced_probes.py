@@ -203,7 +203,8 @@ def _is_observed() -> bool:
     return (
         not _absent
         and torch.is_grad_enabled()
-        and not torch.compiler.is_exporting()
+        # Not `is_exporting()`: the compiler of torch 2.8 takes it for true in every graph.
+        and not torch.compiler._is_exporting_flag
         and not _JIT.is_tracing()
         and not torch._C._are_functorch_transforms_active()
     )

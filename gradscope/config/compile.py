@@ -52,7 +52,7 @@ def check_compile(config: Mapping[str, Any]) -> Iterator[Complaint]:
     if (
         isinstance(wanted, Mapping)
         and wanted.get("mode")
-        and wanted.get("backend", "inductor") != ("inductor")
+        and wanted.get("backend", "inductor") != "inductor"
     ):
         message = f"`compile.mode` is for inductor, and the backend is {wanted['backend']}"
         yield Complaint(("compile", "mode"), message, "leave it out")

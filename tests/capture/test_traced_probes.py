@@ -163,6 +163,9 @@ def test_there_are_as_many_graphs_as_without() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.8."), reason="torch 2.8 compiles each block by itself"
+)
 def test_equal_blocks_share_their_code() -> None:
     """Each has its own probe, and none is a reason to compile again."""
     net = model()

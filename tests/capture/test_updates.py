@@ -239,6 +239,7 @@ def test_a_lion_is_measured_by_its_weights() -> None:
     trained(Lion, check)
 
 
+@pytest.mark.skipif(not hasattr(optim, "Muon"), reason="no Muon in this torch")
 def test_muon_has_a_spectral_norm_and_a_stable_rank() -> None:
     def check(
         net: nn.Module, optimizer: Optimizer, before: dict[nn.Parameter, Tensor], g: list[Tensor]

@@ -64,7 +64,7 @@ static inline float of_float16(uint16_t bits) {
     return of_bits(found | (uint32_t)(bits & 0x8000) << 16);
 }
 
-/* What makes an optimizer's update of its state; capture/optimizer_formulas.py has the equation. */
+/* The numbers of an optimizer's update; one_pass/__init__.py has the equation. */
 struct formula {
     float slope, shift, scale, eps;
     float sign;  /* of the gradient */
@@ -72,7 +72,7 @@ struct formula {
     float taken; /* what share of the weight the step takes off */
 };
 
-/* A step of one parameter. NULL: there is none, or nobody asks. */
+/* A step of one parameter. NULL: there is none. */
 struct step {
     const float *weight, *gradient, *first, *second;
     const float *before; /* NULL: the weight before the step follows from the formula */
@@ -94,6 +94,8 @@ enum {
     UNROUNDED,      /* squares of dw before the weight's dtype rounds it */
     STEP_SUMS
 };
+
+#include "lanes.h"
 
 /* A test defines COMMON_ONLY. */
 #if (defined(__x86_64__) || defined(__i386__)) && !defined(COMMON_ONLY)
@@ -119,11 +121,11 @@ EXPORT void gradscope_step(const struct step *step, int64_t count, double *sums)
     memset(sums, 0, STEP_SUMS * sizeof *sums);
 #ifdef CHOICE
     if (kinds() == kinds_of_avx2) {
-        step_float32_avx2(step, 0, count, sums);
+        step_float32_avx2(step, count, sums);
         return;
     }
 #endif
-    step_float32_common(step, 0, count, sums);
+    step_float32_common(step, count, sums);
 }
 
 /* Elements in memory: `rank` axes with the last innermost, or, with none, `count` in a row. */

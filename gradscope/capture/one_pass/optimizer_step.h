@@ -8,21 +8,6 @@
 #define ROW 1024
 #define LANES 8
 
-/* Adds `count` < LANES elements, or all lanes, to the lanes' sums. */
-#define EACH(STEP)                                                                                 \
-    int64_t at = 0;                                                                                \
-    for (; at + LANES <= count; at += LANES)                                                       \
-        for (int lane = 0; lane < LANES; lane++) {                                                 \
-            STEP(at + lane, lane);                                                                 \
-        }                                                                                          \
-    for (int lane = 0; at < count; at++, lane++) {                                                 \
-        STEP(at, lane);                                                                            \
-    }
-
-#define FOLD(lanes)                                                                                \
-    for (int half = LANES / 2; half; half /= 2)                                                    \
-        for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
-
 /* Adds up a row, and its squares. */
 TARGET static void NAMED(row, float32, SET)(const float *a, int64_t count, double *total,
                                             double *squares) {
@@ -31,7 +16,7 @@ TARGET static void NAMED(row, float32, SET)(const float *a, int64_t count, doubl
     double value = a[i];                                                                           \
     sums[lane] += value;                                                                           \
     products[lane] += value * value
-    EACH(STEP)
+    EACH(STEP, 0, count)
 #undef STEP
     FOLD(sums)
     FOLD(products)
@@ -44,7 +29,7 @@ TARGET static double NAMED(squares, float32, SET)(const float *a, int64_t count)
 #define STEP(i, lane)                                                                              \
     double value = a[i];                                                                           \
     products[lane] += value * value
-    EACH(STEP)
+    EACH(STEP, 0, count)
 #undef STEP
     FOLD(products)
     return products[0];
@@ -59,7 +44,7 @@ TARGET static void NAMED(pair, float32, SET)(const float *moved, const float *gr
     own[lane] += one * one;                                                                        \
     products[lane] += one * other;                                                                 \
     others[lane] += other * other
-    EACH(STEP)
+    EACH(STEP, 0, count)
 #undef STEP
     FOLD(own)
     FOLD(products)
@@ -94,13 +79,12 @@ TARGET static void NAMED(update, float32, SET)(const struct formula *f, const fl
             moved[i] = (moved[i] + taken * weight[i]) / (1 - taken);
 }
 
-/* Adds the sums over the elements [begin, end) of a step. */
-TARGET static void NAMED(step, float32, SET)(const struct step *step, int64_t begin, int64_t end,
-                                             double *sums) {
+/* Adds the sums over the first `end` elements of a step. */
+TARGET static void NAMED(step, float32, SET)(const struct step *step, int64_t end, double *sums) {
     static const float zeros[ROW];
     float moved[ROW], was[ROW], rest[ROW];
     float taken = step->formula.taken;
-    for (int64_t at = begin; at < end; at += ROW) {
+    for (int64_t at = 0; at < end; at += ROW) {
         int64_t count = end - at < ROW ? end - at : ROW;
         const float *weight = step->weight + at;
         const float *gradient = step->gradient ? step->gradient + at : zeros;
@@ -137,5 +121,3 @@ TARGET static void NAMED(step, float32, SET)(const struct step *step, int64_t be
 
 #undef ROW
 #undef LANES
-#undef EACH
-#undef FOLD

@@ -7,28 +7,9 @@
  *   WIDE     the type that sums within a block have
  *   READ(x)  a stored element as WIDE
  *   LANES    elements that are added side by side
- *
- * Each lane has sums of its own, in source order, so no flag has to allow the compiler to
- * reassociate: it vectorizes the loops over lanes, and NaN, Inf and signed zeros keep their meaning.
  */
 
 typedef STORED NAME(loose) __attribute__((aligned(1), may_alias));
-
-/* Runs STEP(x, lane) for each of the elements [begin, end) of x. */
-#define EACH(STEP)                                                                                 \
-    int64_t at = begin;                                                                            \
-    for (; at + LANES <= end; at += LANES)                                                         \
-        for (int lane = 0; lane < LANES; lane++) {                                                 \
-            STEP(x[at + lane], lane);                                                              \
-        }                                                                                          \
-    for (int lane = 0; at < end; at++, lane++) {                                                   \
-        STEP(x[at], lane);                                                                         \
-    }
-
-/* Adds the lanes up in their first. */
-#define FOLD(lanes)                                                                                \
-    for (int half = LANES / 2; half; half /= 2)                                                    \
-        for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
 
 /* Sums, extremes and zeros. Extremes pass over NaN; it shows in the sums. */
 TARGET static void NAME(all)(const void *memory, int64_t count, double pilot, double scale,
@@ -41,14 +22,14 @@ TARGET static void NAME(all)(const void *memory, int64_t count, double pilot, do
         int64_t end = begin + BLOCK < count ? begin + BLOCK : count;
         WIDE total[LANES] = {0}, squares[LANES] = {0};
         COUNT zeros[LANES] = {0};
-#define STEP(element, lane)                                                                        \
-    WIDE value = READ(element);                                                                    \
+#define STEP(i, lane)                                                                              \
+    WIDE value = READ(x[i]);                                                                       \
     total[lane] += value;                                                                          \
     squares[lane] += value * value;                                                                \
     low[lane] = value < low[lane] ? value : low[lane];                                             \
     high[lane] = value > high[lane] ? value : high[lane];                                          \
     zeros[lane] += value == 0
-        EACH(STEP)
+        EACH(STEP, begin, end)
 #undef STEP
         FOLD(total)
         FOLD(squares)
@@ -72,11 +53,11 @@ TARGET static void NAME(shifted)(const void *memory, int64_t count, double pilot
     for (int64_t begin = 0; begin < count; begin += BLOCK) {
         int64_t end = begin + BLOCK < count ? begin + BLOCK : count;
         WIDE total[LANES] = {0}, squares[LANES] = {0};
-#define STEP(element, lane)                                                                        \
-    WIDE value = READ(element) - mean;                                                             \
+#define STEP(i, lane)                                                                              \
+    WIDE value = READ(x[i]) - mean;                                                                \
     total[lane] += value;                                                                          \
     squares[lane] += value * value
-        EACH(STEP)
+        EACH(STEP, begin, end)
 #undef STEP
         FOLD(total)
         FOLD(squares)
@@ -95,8 +76,8 @@ TARGET static void NAME(survey)(const void *memory, int64_t count, double pilot,
     for (int64_t begin = 0; begin < count; begin += BLOCK) {
         int64_t end = begin + BLOCK < count ? begin + BLOCK : count;
         int64_t zeros[LANES] = {0}, nan[LANES] = {0}, inf[LANES] = {0};
-#define STEP(element, lane)                                                                        \
-    double value = READ(element);                                                                  \
+#define STEP(i, lane)                                                                              \
+    double value = READ(x[i]);                                                                     \
     int finite = fabs(value) <= DBL_MAX;                                                           \
     double least = finite ? value : INFINITY, most = finite ? value : -INFINITY;                   \
     low[lane] = least < low[lane] ? least : low[lane];                                             \
@@ -104,7 +85,7 @@ TARGET static void NAME(survey)(const void *memory, int64_t count, double pilot,
     zeros[lane] += value == 0;                                                                     \
     nan[lane] += value != value;                                                                   \
     inf[lane] += fabs(value) > DBL_MAX
-        EACH(STEP)
+        EACH(STEP, begin, end)
 #undef STEP
         FOLD(zeros)
         FOLD(nan)
@@ -126,12 +107,12 @@ TARGET static void NAME(scaled)(const void *memory, int64_t count, double pilot,
     for (int64_t begin = 0; begin < count; begin += BLOCK) {
         int64_t end = begin + BLOCK < count ? begin + BLOCK : count;
         double total[LANES] = {0}, squares[LANES] = {0};
-#define STEP(element, lane)                                                                        \
-    double value = READ(element);                                                                  \
+#define STEP(i, lane)                                                                              \
+    double value = READ(x[i]);                                                                     \
     double part = fabs(value) <= DBL_MAX ? value / scale - pilot : 0;                              \
     total[lane] += part;                                                                           \
     squares[lane] += part * part
-        EACH(STEP)
+        EACH(STEP, begin, end)
 #undef STEP
         FOLD(total)
         FOLD(squares)
@@ -140,8 +121,6 @@ TARGET static void NAME(scaled)(const void *memory, int64_t count, double pilot,
     }
 }
 
-#undef EACH
-#undef FOLD
 #undef NAME
 #undef STORED
 #undef WIDE

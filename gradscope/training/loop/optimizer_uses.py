@@ -56,7 +56,7 @@ class OptimizerUses:
         self._of: weakref.WeakKeyDictionary[Optimizer, OptimizerUse] = weakref.WeakKeyDictionary()
         #: In the order in which they were made.
         self._latest: dict[str, OptimizerUse] = {}  # by the line that made it
-        self._held_sets: set[frozenset[int]] = set()
+        self._held_sets: set[int] = set()  # their hashes: scripts make optimizers in every step
         self.every: list[tuple[weakref.ref[Optimizer], OptimizerUse]] = []
 
     def __iter__(self) -> Iterator[tuple[Optimizer, OptimizerUse]]:
@@ -105,7 +105,7 @@ class OptimizerUses:
         """Return True at the first step of an optimizer, but the first one, that holds parameters
         of which no other had exactly these.
         """
-        held = frozenset(id(one()) for one in mine.refs)
+        held = hash(frozenset(id(one()) for one in mine.refs))
         new, first = held not in self._held_sets, not self._held_sets
         self._held_sets.add(held)
         return new and not first
