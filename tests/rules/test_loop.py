@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from gradscope.records.loop import LoopOptimizer, LoopRecord, LoopScheduler
 from gradscope.records.training import StepSample, TrainingFinding, TrainingRecord
@@ -27,11 +28,17 @@ CODES = [entry.rule.code for entry in entries() if entry.find_in_loop is not Non
 SETTINGS = RuleSettings.of(select=CODES)
 
 _first = {program.code: name for name, program in reversed(BROKEN.items())}
-#: The quick tests take a program of each rule.
-PROGRAMS = [
-    name if name in _first.values() else pytest.param(name, marks=pytest.mark.slow)
-    for name in BROKEN
-]
+
+
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    """The quick tests take a program of each rule."""
+    marks = [] if name in _first.values() else [pytest.mark.slow]
+    if "optim.Muon" in BROKEN[name].source(broken=True) and not hasattr(torch.optim, "Muon"):
+        marks.append(pytest.mark.skip(reason="no Muon in this torch"))
+    return marks
+
+
+PROGRAMS = [pytest.param(name, marks=_marks(name)) for name in BROKEN]
 
 
 def raised(error: BaseException) -> None:

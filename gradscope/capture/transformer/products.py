@@ -28,12 +28,12 @@ def is_product(scores: Tensor) -> bool:
     Without a graph, as under ``no_grad``, the answer is no.
     """
     waiting = [scores.grad_fn]
-    seen: set[int] = set()
+    seen: set[Node] = set()  # the nodes, not their ids: Python's object of a node may come and go
     while waiting and len(seen) < _MOST:
         node = waiting.pop(0)
-        if node is None or id(node) in seen:
+        if node is None or node in seen:
             continue
-        seen.add(id(node))
+        seen.add(node)
         name = operation(node)
         if name in _PRODUCTS:
             operands = node.next_functions[_PRODUCTS[name]]

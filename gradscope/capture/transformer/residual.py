@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, Edge
 from gradscope.capture.names import written_class
@@ -66,12 +67,12 @@ def adds_to(output: Tensor, given: Edge | None) -> bool | None:
     if output.grad_fn is None or given is None:
         return None
     waiting = [(output.grad_fn, False)]
-    seen: set[tuple[int, bool]] = set()
+    seen: set[tuple[Node, bool]] = set()
     while waiting and len(seen) < _MOST:
         node, added = waiting.pop(0)
-        if (id(node), added) in seen:
+        if (node, added) in seen:
             continue
-        seen.add((id(node), added))
+        seen.add((node, added))
         name = operation(node)
         sums = added or name == "Add"
         if name != "Add" and name not in _AFTER:
