@@ -51,6 +51,10 @@ class SpikeSample:
         input_rms: root mean square of its inputs that are real numbers.
         call: the number of the model's call in the step.
         token: with the largest loss, of a sequence of tokens.
+        input_max: the largest absolute value of its inputs that are real numbers.
+        copy_of: the first sample of the batch with the same inputs, if it is not itself.
+        constant: its inputs repeat one value, as an empty text and a blank picture do.
+        length: of its tokens, without those that fill its end.
     """
 
     index: int
@@ -64,6 +68,10 @@ class SpikeSample:
     input_rms: float | None = field(default=None, metadata=SPARSE)
     call: int = field(default=0, metadata=SPARSE)
     token: SpikeToken | None = field(default=None, metadata=SPARSE)
+    input_max: float | None = field(default=None, metadata=SPARSE)
+    copy_of: int | None = field(default=None, metadata=SPARSE)
+    constant: bool = field(default=False, metadata=SPARSE)
+    length: int | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,9 @@ class SpikeSignals:
     """One step of the optimizer.
 
     ``update_norm`` is that of the update that this step made, where it follows from the gradient:
-    with plain SGD. ``weight_norm`` is read before the update, every few steps.
+    with plain SGD. ``weight_norm`` is read before the update, every few steps. ``update_rms`` is
+    the root mean square of the update, where the optimizer's state tells it. ``sample_loss`` is the
+    largest loss of a sample, ``input_max`` the largest absolute value of the inputs.
     """
 
     step: int
@@ -82,6 +92,58 @@ class SpikeSignals:
     update_norm: float | None = None
     weight_norm: float | None = None
     loss_scale: float | None = None
+    update_rms: float | None = field(default=None, metadata=SPARSE)
+    sample_loss: float | None = field(default=None, metadata=SPARSE)
+    input_max: float | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideChange:
+    """A change of the optimizer or the weights that no step of the optimizer made.
+
+    Attributes:
+        step: the first step after it.
+        kind: "setting" of the optimizer; "state": its state is new; "written": its state was
+            written to; "weights": these were written to.
+        name: of the setting, or of the tensor in the state.
+        before: the setting's value, or the norm of the weights at the last reading.
+        after: the same after the change.
+    """
+
+    step: int
+    kind: str
+    name: str = ""
+    before: float | None = None
+    after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHistory:
+    """Figures of single samples in the steps before: what a usual sample looks like.
+
+    Attributes:
+        steps: how many.
+        usual_loss: median over the steps of the largest loss of a sample.
+        high_loss: the largest of these.
+        usual_median: median over the steps of the median loss of a sample.
+        high_median: the largest of these.
+        usual_input: median over the steps of the largest absolute value of the inputs.
+        high_input: the largest of these, without the highest 2 %.
+        spread_input: their robust standard deviation, of the logarithms.
+        constant: the most samples of one step whose inputs repeat one value.
+        length: the most tokens of a sample in one step.
+    """
+
+    steps: int = 0
+    usual_loss: float | None = None
+    high_loss: float | None = None
+    usual_median: float | None = None
+    high_median: float | None = None
+    usual_input: float | None = None
+    high_input: float | None = None
+    spread_input: float | None = None
+    constant: int | None = None
+    length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +177,11 @@ class Capsule:
         step: its number in the run.
         optimizer: its name in the run.
         reason: why it is kept, in words.
-        kind: "loss", "gradient", "non-finite" or "asked".
+        kind: "loss", "gradient", "non-finite", "input", "sample" (its loss), "asked"; or "highest":
+            the step does not stand out, but fewer than three were more unusual.
+        score: how far it stands out, in robust standard deviations.
+        history: of single samples, in the steps before.
+        changes: of the optimizer and the weights between the last steps.
         model: the name of the model whose calls the samples are of.
         samples: the worst first.
         norm: of the batch's gradient; None if it is not finite or was not split.
@@ -152,6 +218,9 @@ class Capsule:
     tensors: tuple[str, ...] = ()
     follows: int | None = None
     rank: int | None = field(default=None, metadata=SPARSE)
+    score: float | None = field(default=None, metadata=SPARSE)
+    history: BatchHistory = field(default_factory=BatchHistory, metadata=SPARSE)
+    changes: tuple[OutsideChange, ...] = field(default=(), metadata=SPARSE)
     sources: dict[str, str] = field(default_factory=dict, metadata=SPARSE)
 
 

@@ -21,7 +21,8 @@ from gradscope.rules._rule import PRESETS, Limits, Rule, Runs, Threshold
 from gradscope.rules._sampled import Sampled
 from gradscope.rules._settings import FAIL_ON, RuleSettings
 from gradscope.rules._severity import SEVERITIES, reaches, severity
-from gradscope.rules._spike_causes import AFTERMATH, spike_cause
+from gradscope.rules._spike_causes import RECENT, spike_cause, with_worst_first
+from gradscope.rules._spike_samples import AFTERMATH, is_unusual_input, is_unusual_loss
 from gradscope.rules._weights import Weights
 from gradscope.rules._window import StepWindows, Window
 
@@ -30,6 +31,7 @@ __all__ = [
     "COMPARISONS",
     "FAIL_ON",
     "PRESETS",
+    "RECENT",
     "SEVERITIES",
     "Blocks",
     "Cause",
@@ -54,6 +56,8 @@ __all__ = [
     "explanations",
     "folded",
     "is_exact",
+    "is_unusual_input",
+    "is_unusual_loss",
     "judgement",
     "lookup",
     "reaches",
@@ -62,4 +66,5 @@ __all__ = [
     "spike_cause",
     "structures",
     "wanted",
+    "with_worst_first",
 ]

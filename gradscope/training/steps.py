@@ -381,7 +381,7 @@ class Steps:
             if not sampled:
                 recording = time.perf_counter() - now - named - reading
                 parts.metrics.took(parts.guard.seconds, named, recording)
-        self._let_go(known)
+        self._let_go(known, optimizer)
         if parts.tracer.active or parts.tracer.lingers:
             self._traced(optimizer)
         if is_fixed(self.number):
@@ -456,9 +456,11 @@ class Steps:
         if shown:
             self._judge(self.loop(ended=False))
 
-    def _let_go(self, known: ObservedOptimizer | None) -> None:
+    def _let_go(self, known: ObservedOptimizer | None, optimizer: Optimizer | None) -> None:
         """Release all state of this step."""
         parts = self._parts
+        if parts.spikes is not None:
+            parts.spikes.step_ended(optimizer, known, parts.current.update_rms)
         if parts.stacks.kept:
             parts.stacks.end()
         if known is not None:
@@ -468,8 +470,6 @@ class Steps:
             parts.compiled.step_ended()
         if parts.nan_detector is not None:
             parts.nan_detector.step_ended()
-        if parts.spikes is not None:
-            parts.spikes.step_ended()
 
     def _account(
         self,

@@ -58,6 +58,11 @@ class NanDetector:
         #: While a call is replayed its hooks run too: those of gradscope ignore that.
         self.busy = False
 
+    @property
+    def calls(self) -> Sequence[RecordedCall]:
+        """The calls of this step so far."""
+        return self._calls
+
     def call_began(
         self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:

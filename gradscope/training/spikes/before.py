@@ -11,16 +11,28 @@ from torch.optim import Optimizer
 
 from gradscope.capture.norms import gradient_norms
 from gradscope.records.spike import OptimizerState, SpikeSignals
-from gradscope.rules import Limits, StepWindows, Window
+from gradscope.rules import Limits, StepWindows, Window, is_unusual_input, is_unusual_loss
 from gradscope.rules.gs601_loss_spike import stands_out as loss_stands_out
 from gradscope.rules.gs602_gradient_spike import stands_out as gradient_stands_out
 from gradscope.training.current_step import CurrentStep
-from gradscope.training.optimizers import settings
+from gradscope.training.optimizers import ObservedOptimizer, settings
+from gradscope.training.spikes.batch_figures import BatchFigures, BatchWindows
+from gradscope.training.spikes.outside_changes import OutsideChanges
 
 #: Number of steps that rules over time compare with.
 _STEPS = 128
-#: One step: its number, loss, gradient norms, learning rate, weight norm and loss scale.
+#: One step: its number, loss, gradient norms, learning rate, weight norm, loss scale, update,
+#: largest loss of a sample and largest input.
 _Row = list[Any]
+#: The fields of a row that are filled after it was added, or read again.
+_WEIGHTS, _UPDATE = 5, 7
+#: Number of steps needed to know how a figure scatters, and the least scatter that is believed.
+_KNOWN, _FLOOR = 32, 0.1
+#: For so many steps a change of the optimizer or of the weights adds as much to the score as an
+#: unusual loss.
+_SOON, _CHANGED = 8, 10.0
+#: A learning rate that grows by more jumps; weights that were written to moved if by more.
+_JUMP, _MOVED = 3.0, 0.05
 
 
 class StepsBefore:
@@ -29,11 +41,19 @@ class StepsBefore:
     Attributes:
         count: how many there were.
         windows: their losses and the norms of their gradients.
+        batches: the figures of their batches.
+        changes: of the optimizer and of the weights between them.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.windows = StepWindows()
+        self.batches = BatchWindows()
+        self.changes = OutsideChanges()
+        self._taken, self._paces = Window(), Window()
+        self._pace = 0.0  # how far the last update stands out
+        self._changed = -math.inf  # the step of the last change
+        self._weights: float | None = None
         self._rows: deque[_Row] = deque(maxlen=_STEPS)
 
     @property
@@ -61,16 +81,89 @@ class StepsBefore:
             return 0.0
         return self.gradient.deviations(norm, 1e-3)
 
-    def add(self, step: int, optimizer: Optimizer, current: CurrentStep) -> None:
+    def unusual_batch(self, figures: BatchFigures) -> str:
+        """Return "input" or "sample" where one input or one sample's loss is unlike all before;
+        "" where neither is.
+        """
+        history = self.batches.history
+        if is_unusual_input(figures.input_max, history):
+            return "input"
+        if figures.constant and history.constant == 0 and history.steps >= _KNOWN:
+            return "input"
+        unusual = is_unusual_loss(figures.sample_loss, figures.median_loss, history)
+        return "sample" if unusual else ""
+
+    def score(self, step: int, current: CurrentStep, figures: BatchFigures) -> float:
+        """Return how far a step stands out by any of its figures, in robust deviations.
+
+        A recent change of the optimizer or of the weights adds to it.
+        """
+        found = [self._pace]
+        for window, value in (
+            (self.losses(len(current.losses)), current.loss),
+            (self.gradient, current.gradient_norm),
+            (self._taken, current.clipped_norm),
+            (self.batches.inputs, figures.input_max),
+            (self.batches.losses, figures.sample_loss),
+            (self.batches.lengths, figures.length),
+        ):
+            if value is not None and window.count >= _KNOWN:
+                found.append(window.deviations(value, _FLOOR))
+        changed = _CHANGED if step - self._changed < _SOON else 0.0
+        return max(found) + changed
+
+    def look(
+        self, step: int, optimizer: Optimizer, known: ObservedOptimizer, current: CurrentStep
+    ) -> None:
+        """Find the changes since the step before; called before the update."""
+        self.changes.step_begins(step, optimizer, known.held)
+        if self.changes.weights_written:
+            current.measure_values(list(known.held))
+        rate = _rate(optimizer)
+        before = _number(self._rows[-1][4]) if self._rows else None
+        if before and rate is not None and rate > _JUMP * before:
+            self._changed = step
+        weights = math.hypot(*current.values.values()) if current.values else None
+        last = self._weights
+        if weights and last and abs(weights - last) > _MOVED * last:
+            self._changed = step
+            if self.changes.weights_written:
+                self.changes.weights_moved(step, last, weights)
+        self._weights = weights or last
+        if self.changes.found and self.changes.found[-1].step == step:
+            self._changed = step
+
+    def add(
+        self, step: int, optimizer: Optimizer, current: CurrentStep, figures: BatchFigures
+    ) -> None:
         """Add a step whose gradients are complete to the earlier ones."""
         self.count += 1
-        rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
         loss = current.loss
         values = current.values
         weights = math.hypot(*values.values()) if values else None
         norms = current.gradient_norm, current.clipped_norm
-        self._rows.append([step, loss, *norms, rate, weights, current.scale])
+        batch = figures.sample_loss, figures.input_max
+        rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+        self._rows.append([step, loss, *norms, rate, weights, current.scale, None, *batch])
         self.windows.add(loss, len(current.losses), current.gradient_norm)
+        self._taken.add(current.clipped_norm)
+        self.batches.add(figures)
+
+    def step_ended(
+        self, optimizer: Optimizer, known: ObservedOptimizer, update_rms: float | None
+    ) -> None:
+        """Note what the step has left, and its update."""
+        self.changes.step_ended(optimizer, known.held)
+        self._pace = 0.0
+        if update_rms is None or not self._rows:
+            return
+        self._rows[-1][_UPDATE] = update_rms
+        rate = _rate(optimizer)
+        if rate:
+            pace = update_rms / rate
+            if self._paces.count >= _KNOWN:
+                self._pace = self._paces.deviations(pace, _FLOOR)
+            self._paces.add(pace)
 
     def signals(self, optimizer: Optimizer) -> tuple[SpikeSignals, ...]:
         """Return the signals of the steps before, and of the latest one, with its weights."""
@@ -79,17 +172,13 @@ class StepsBefore:
         plain = type(optimizer).__name__ == "SGD" and not group.get("momentum")
         plain = plain and not group.get("weight_decay")
         found = []
-        for number, (step, loss, norm, clipped, rate, weights, scale) in enumerate(self._rows):
-            if number == len(self._rows) - 1:
-                weights = math.hypot(*gradient_norms([p.detach() for p in held]))
+        if self._rows and self._rows[-1][_WEIGHTS] is None:
+            self._rows[-1][_WEIGHTS] = math.hypot(*gradient_norms([p.detach() for p in held]))
+        for step, loss, norm, clipped, rate, weights, scale, rms, sample, largest in self._rows:
             lr = None if rate is None else float(rate)
             update = lr * clipped if plain and lr is not None and clipped is not None else None
-            found.append(
-                SpikeSignals(
-                    step,
-                    *map(_finite, (loss, norm, clipped, lr, update, weights, scale)),
-                )
-            )
+            figures = (loss, norm, clipped, lr, update, weights, scale, rms, sample, largest)
+            found.append(SpikeSignals(step, *map(_finite, figures)))
         return tuple(found)
 
 
@@ -126,6 +215,11 @@ def state_of(optimizer: Optimizer) -> OptimizerState:
         second_moment=math.sqrt(second / count) if count else None,
         update_rms=_finite(math.sqrt(squares / count)) if count else None,
     )
+
+
+def _rate(optimizer: Optimizer) -> float | None:
+    """The learning rate of its first group."""
+    return _number(optimizer.param_groups[0].get("lr")) if optimizer.param_groups else None
 
 
 def _number(value: Any) -> float | None:

@@ -41,6 +41,14 @@ class RowLosses:
         means: list[float] = (sums / counts.sum(1).clamp_min(1)).tolist()
         return means
 
+    def means(self, count: int) -> RowLosses | None:
+        """The mean of each sample alone; None where that is not known."""
+        found = self.of_samples(count)
+        if found is None:
+            return None
+        values = torch.tensor(found, dtype=torch.float64)
+        return RowLosses(values, torch.ones_like(values, dtype=torch.bool), None)
+
     def tokens(self, count: int, length: int) -> list[SpikeToken | None]:
         """The token with the largest loss of each sample; None for each where these are no tokens.
 

@@ -1,0 +1,348 @@
+"""The samples to blame for a spike, by the evidence in its capsule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from gradscope.records.spike import BatchHistory, Capsule, SpikeSample
+from gradscope.rules._words import number, percent, plural
+
+#: Samples are to blame if at most one in so many hold half of the gradient.
+_FEW = 8
+_HALF = 0.5
+#: A part is unusual at so many times the median of the others.
+_UNUSUAL = 5.0
+#: Without the samples to blame, the gradient is at most so many times its median.
+USUAL = 3.0
+#: Number of steps after a spike in which another may be its aftermath.
+AFTERMATH = 64
+#: Number of steps before that may be unusual; with more, this step is their aftermath.
+BEFORE, UNUSUAL_BEFORE = 16, 2
+#: Number of steps before that are needed to know a usual sample.
+KNOWN = 32
+#: An input is unusual at so many times the largest of the steps before, and at so many robust
+#: standard deviations above their median: the score that GS601 takes.
+_INPUT, _DEVIATIONS, _SPREAD = 5.0, 7.0, 0.1
+#: A loss is unusual at so many times the largest loss of a sample in the steps before. Of n losses
+#: with an exponential tail, the largest is exceeded so far with a chance of about 1/n².
+_LOSS = 2.0
+#: A text is unusually long at so many times the longest of the others, and of the steps before.
+_LONG = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """The samples to blame: ``cause`` is "samples" or "labels", ``message`` the evidence."""
+
+    cause: str
+    message: str
+    samples: tuple[SpikeSample, ...]
+
+
+def blamed(capsule: Capsule, *, excused: bool) -> Blame | None:
+    """The samples to blame for a step; None: there is no evidence against one.
+
+    Args:
+        capsule: of the step.
+        excused: something else explains the step: then only inputs are evidence.
+    """
+    found = _nonfinite(capsule)
+    if found is not None:
+        return found
+    odd = _odd(capsule)
+    # Once weights have blown up, any sample may make a large gradient, or have a large loss.
+    aftermath = is_aftermath(capsule)
+    few = None if aftermath else _few(capsule)
+    if few is not None and (not odd or few[0] in [group for group, _ in odd]):
+        rest = [one for one in _known(capsule) if one not in _joined(few)]
+        if not excused or _size(few[0][0], rest) > _UNUSUAL:
+            return Blame("samples", _of_few(capsule, few), tuple(_joined(few)))
+    if odd:
+        return Blame("samples", _of_odd(capsule, odd), tuple(_joined(g for g, _ in odd)))
+    return None if aftermath or excused else _label(capsule)
+
+
+def ordered(capsule: Capsule, blame: Blame | None) -> tuple[SpikeSample, ...]:
+    """The samples of a capsule, those to blame first."""
+    first = () if blame is None else blame.samples
+    return (*first, *(one for one in capsule.samples if one not in first))
+
+
+def named(sample: SpikeSample, count: int) -> str:
+    """``sample 7 of 32 (index 91204)``."""
+    index = "" if sample.dataset_index is None else f" (index {sample.dataset_index})"
+    call = f" of call {sample.call}" if sample.call else ""
+    return f"sample {sample.index} of {count}{call}{index}"
+
+
+def is_aftermath(capsule: Capsule) -> bool:
+    """Return True if it follows a spike without a sample as cause, or unusual steps."""
+    return capsule.follows is not None or len(unusual_before(capsule)) > UNUSUAL_BEFORE
+
+
+def unusual_before(capsule: Capsule) -> list[int]:
+    """The steps just before with an unusual gradient or loss."""
+    norm = capsule.usual_norm or math.inf
+    losses = [one.loss for one in capsule.signals[:-1] if one.loss is not None]
+    loss = median(losses) if losses else 0.0
+    return [
+        one.step
+        for one in capsule.signals[-BEFORE - 1 : -1]
+        if (one.gradient_norm or 0.0) > USUAL * norm or (one.loss or 0.0) > USUAL * loss > 0
+    ]
+
+
+def is_unusual_input(largest: float | None, history: BatchHistory) -> bool:
+    """Return True if an input is far larger than all inputs of the steps before.
+
+    Args:
+        largest: its largest absolute value.
+        history: of the steps before.
+    """
+    usual, high = history.usual_input, history.high_input
+    if largest is None or not usual or not high or history.steps < KNOWN:
+        return False
+    spread = max(_SPREAD, history.spread_input or 0.0)
+    return largest > _INPUT * high and math.log(largest / usual) > _DEVIATIONS * spread
+
+
+def is_unusual_loss(largest: float | None, middle: float | None, history: BatchHistory) -> bool:
+    """Return True if one loss of a batch is far larger than those of all samples before.
+
+    Args:
+        largest: the largest loss of a sample.
+        middle: the median of the samples' losses.
+        history: of the steps before.
+    """
+    high, medians = history.high_loss, history.high_median
+    if largest is None or middle is None or high is None or medians is None:
+        return False
+    if history.steps < KNOWN or middle < 0:
+        return False
+    return largest > _LOSS * high > 0 and largest > _UNUSUAL * middle and middle <= medians
+
+
+# ---------------------------------------------------------------- the evidence
+
+
+def _nonfinite(capsule: Capsule) -> Blame | None:
+    """Few of the samples have a NaN or Inf; a mixing module spreads it later."""
+    count = len(capsule.samples)
+    for place, what, others in (
+        ("input", "its input has NaN or Inf", "the other inputs have none"),
+        ("output", "the model returned NaN or Inf for it", "for the others it did not"),
+        ("gradient", "the loss sent NaN or Inf back to it", "to the others it did not"),
+    ):
+        if place != "input" and is_aftermath(capsule):
+            return None  # a training that has blown up overflows at one sample first
+        bad = [one for one in capsule.samples if one.nonfinite == place]
+        if len(bad) > max(1, count // 4) or (bad and count < 2):
+            return None
+        if bad:
+            more = f", and {plural(len(bad) - 1, 'more sample')}" if len(bad) > 1 else ""
+            message = f"{named(bad[0], count)}{more}: {what}; {others}."
+            return Blame("samples", message, tuple(bad))
+    return None
+
+
+_Group = list[SpikeSample]
+
+
+def _joined(groups: Iterable[_Group]) -> _Group:
+    return [one for group in groups for one in group]
+
+
+def _groups(samples: Sequence[SpikeSample]) -> list[_Group]:
+    """The samples, those with the same inputs together."""
+    found: dict[tuple[int, int], _Group] = {}
+    for one in samples:
+        first = one.index if one.copy_of is None else one.copy_of
+        found.setdefault((one.call, first), []).append(one)
+    return list(found.values())
+
+
+def _known(capsule: Capsule) -> list[SpikeSample]:
+    return [one for one in capsule.samples if one.share is not None and one.gradient_norm]
+
+
+def _few(capsule: Capsule) -> list[_Group] | None:
+    """The few that hold most of the gradient, if it would be as before without them."""
+    known = _known(capsule)
+    if len(known) < 2 or capsule.norm is None or capsule.kind == "highest":
+        return None
+    groups = sorted(_groups(known), key=lambda g: sum(one.share or 0.0 for one in g), reverse=True)
+    held = 0.0
+    for k, group in enumerate(groups[: max(1, len(known) // _FEW)], 1):
+        held += sum(one.share or 0.0 for one in group)
+        rest = _joined(groups[k:])
+        if not rest or len(rest) * 2 < len(known):
+            return None
+        usual = median(one.gradient_norm or 0.0 for one in rest)
+        if max(one.gradient_norm or 0.0 for one in group) < _UNUSUAL * usual:
+            return None
+        if held >= _HALF and not _still_high(capsule, held):
+            return groups[:k]
+    return None
+
+
+def _still_high(capsule: Capsule, held: float) -> bool:
+    """Return True if the other samples' part of the gradient is unusually large too."""
+    if capsule.usual_norm is None or capsule.norm is None or capsule.kind == "asked":
+        return False
+    usual = max(USUAL * capsule.usual_norm, capsule.high_norm or 0.0)
+    return max(0.0, 1.0 - held) * capsule.norm > usual
+
+
+def _odd(capsule: Capsule) -> list[tuple[_Group, str]]:
+    """The few samples whose inputs are unlike all others, each with the difference."""
+    history, count = capsule.history, len(capsule.samples)
+    # Of two samples, each is unlike the other.
+    if count < 3:
+        return []
+    found = []
+    for group in _groups(capsule.samples):
+        others = [one for one in capsule.samples if one not in group]
+        difference = _difference(group[0], others, history)
+        if difference:
+            found.append((group, difference))
+    few = len(found) <= max(1, count // _FEW) and sum(len(g) for g, _ in found) * 2 <= count
+    return found if few else []
+
+
+def _difference(sample: SpikeSample, others: Sequence[SpikeSample], history: BatchHistory) -> str:
+    """Return the difference of a sample's input from all others; "" if it is usual."""
+    if is_unusual_input(sample.input_max, history):
+        return (
+            f"its input reaches {number(sample.input_max)}; of the {history.steps} steps before, "
+            f"nearly all inputs are below {number(history.high_input)}"
+        )
+    if sample.constant and history.constant == 0 and history.steps >= KNOWN:
+        return (
+            f"its input repeats one value; no other input does, of this step and the "
+            f"{history.steps} before"
+        )
+    lengths = [one.length for one in others if one.length]
+    if sample.length and history.length and len(lengths) == len(others):
+        if sample.length > _LONG * max(history.length, *lengths):
+            return f"it has {sample.length} tokens; the others have at most {max(lengths)}"
+        if sample.length == 0 and history.constant == 0:
+            return "it has no token"
+    return ""
+
+
+def _label(capsule: Capsule) -> Blame | None:
+    """One sample's loss is unlike those of all samples before; its input is not."""
+    known = [one for one in capsule.samples if one.loss is not None]
+    if len(known) < 4:
+        return None
+    groups = sorted(_groups(known), key=lambda g: max(one.loss or 0.0 for one in g), reverse=True)
+    worst, rest = groups[0], _joined(groups[1:])
+    if len(rest) < 3:
+        return None
+    losses = sorted(one.loss or 0.0 for one in rest)
+    usual, high = median(losses), worst[0].loss or 0.0
+    history = capsule.history
+    unlike = is_unusual_loss(high, usual, history) and losses[-1] <= max(
+        history.high_loss or 0.0, high / _LOSS
+    )
+    gradient_is_usual = (
+        capsule.kind == "loss"
+        and capsule.high_norm is not None
+        and (math.inf if capsule.norm is None else capsule.norm) <= 2 * capsule.high_norm
+        and high >= _UNUSUAL * max(usual, 1e-12)
+    )
+    if not (unlike or gradient_is_usual):
+        return None
+    before = (
+        f"; in the {history.steps} steps before, no sample's is above {number(history.high_loss)}"
+    )
+    evidence = before if unlike else ", and the gradient is of usual size"
+    said = [
+        f"{_which(worst, capsule)}: its loss is {number(high)} (median {number(usual)}){evidence}.",
+        *_worst_token(worst[0]),
+        "Its input is of usual size: check its label.",
+    ]
+    return Blame("labels", " ".join(said), tuple(worst))
+
+
+# ---------------------------------------------------------------- the sentences
+
+
+def _which(group: _Group, capsule: Capsule) -> str:
+    """``sample 7 of 32 (index 91204) and its copy 9``."""
+    which = named(group[0], len(capsule.samples))
+    if len(group) > 1:
+        others = ", ".join(str(one.index) for one in group[1:4])
+        words = "its copy" if len(group) == 2 else f"its {len(group) - 1} copies"
+        which += f" and {words} {others}{', …' if group[4:] else ''}"
+    return which
+
+
+def _of_few(capsule: Capsule, few: Sequence[_Group]) -> str:
+    group, blamed_ones = few[0], _joined(few)
+    first, rest = group[0], [one for one in _known(capsule) if one not in blamed_ones]
+    held = sum(one.share or 0.0 for one in blamed_ones)
+    which = _which(group, capsule)
+    if len(few) > 1:
+        others = ", ".join(str(one[0].index) for one in few[1:4])
+        which += f" and {plural(len(few) - 1, 'more')} ({others}{', …' if few[4:] else ''})"
+    usual = median(one.gradient_norm or 0.0 for one in rest)
+    ratio = (first.gradient_norm or 0.0) / usual if usual else math.inf
+    times = f"{number(ratio)} times the median sample's" if usual else "the others have none"
+    said = [
+        f"{which}: {percent(min(held, 1.0))} of the gradient; its gradient norm is "
+        f"{number(first.gradient_norm)}, {times}.",
+        *_loss_and_input(first, rest),
+    ]
+    return " ".join(said)
+
+
+def _of_odd(capsule: Capsule, odd: Sequence[tuple[_Group, str]]) -> str:
+    group, difference = odd[0]
+    which = _which(group, capsule)
+    if len(odd) > 1:
+        which += f" and {plural(len(odd) - 1, 'more')}"
+    said = [f"{which}: {difference}."]
+    share = sum(one.share or 0.0 for one in group)
+    if group[0].share is not None:
+        said.append(f"It holds {percent(min(1.0, max(0.0, share)))} of the gradient.")
+    return " ".join(said)
+
+
+def _loss_and_input(first: SpikeSample, rest: Sequence[SpikeSample]) -> list[str]:
+    said = []
+    losses = [one.loss for one in rest if one.loss is not None]
+    if first.loss is not None and losses:
+        said.append(f"Its loss is {number(first.loss)} (median {number(median(losses))}).")
+    said += _worst_token(first)
+    size = _size(first, rest)
+    if not math.isnan(size):
+        if size > _UNUSUAL:
+            said.append(f"Its input is {number(size)} times as large as the median.")
+        elif size * _UNUSUAL < 1:
+            said.append("Its input is nearly empty.")
+        elif first.loss is not None and losses and first.loss > _UNUSUAL * median(losses):
+            said.append("Its input is of usual size: check its label.")
+    return said
+
+
+def _size(sample: SpikeSample, others: Sequence[SpikeSample]) -> float:
+    """Return how many times as large as the others' its input is; NaN if unknown."""
+    scales = [one.input_rms for one in others if one.input_rms]
+    if sample.input_rms is None or not scales:
+        return math.nan
+    return sample.input_rms / median(scales)
+
+
+def _worst_token(sample: SpikeSample) -> list[str]:
+    """A sentence on the token with the largest loss, if it is unusual."""
+    token = sample.token
+    if token is None or token.median is None or token.loss < _UNUSUAL * token.median:
+        return []
+    return [
+        f"Its token {token.position} (target {token.target}) has a loss of {number(token.loss)} "
+        f"(median of its tokens {number(token.median)})."
+    ]

@@ -1,0 +1,302 @@
+"""The contents of a capsule: the samples of the step's calls, and their tensors."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.capture.hooks import raised_by_a_handler
+from gradscope.errors import message_of
+from gradscope.nesting import find
+from gradscope.records.spike import Capsule, SpikeSample
+from gradscope.training.extra_passes import refusal
+from gradscope.training.models import Models
+from gradscope.training.nan_detector.recorded_calls import RecordedCall
+from gradscope.training.replicas import batch_size
+from gradscope.training.sample_schedule import Schedule
+from gradscope.training.spikes.batch_figures import copies, lengths, rows_of
+from gradscope.training.spikes.batch_indices import BatchIndices
+from gradscope.training.spikes.sample_losses import RowLosses
+from gradscope.training.spikes.samples import (
+    CallSamples,
+    arrived,
+    nonfinite_table,
+    samples_of_call,
+    seen_by_hooks,
+    table,
+    taken_apart,
+    tokens_each,
+)
+from gradscope.training.spikes.sources import sources_of
+from gradscope.typeset.numbers import size
+
+#: Dtypes that every version of safetensors can write.
+_DTYPES = frozenset(
+    {
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+    }
+)
+#: A larger batch is not taken apart.
+SAMPLES = 256
+#: A sample is at most as expensive as a step: all of a batch take no longer than half of the run.
+_SHARE = 0.5
+
+
+class CapsuleContents:
+    """Fills capsules, from the calls of the step.
+
+    Attributes:
+        forbidden: why no step is taken apart; "" where it is.
+
+    Args:
+        models: that are trained.
+        schedule: knows what a plain step takes.
+        indices: of the batches in the dataset.
+        megabytes: of tensors in one capsule, at most.
+        weights: keep the weights and buffers before the step, too.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        schedule: Schedule,
+        indices: BatchIndices,
+        *,
+        megabytes: int,
+        weights: bool,
+    ) -> None:
+        self.forbidden = ""
+        self._models, self._schedule, self._indices = models, schedule, indices
+        self._megabytes, self._weights = megabytes, weights
+        self._losses: Sequence[RowLosses | None] = ()
+        self._began = time.perf_counter()
+
+    def fill(
+        self,
+        capsule: Capsule,
+        calls: Sequence[RecordedCall],
+        losses: Sequence[RowLosses | None],
+        scale: float,
+    ) -> tuple[Capsule, dict[str, torch.Tensor]]:
+        """The capsule with its samples, and its tensors.
+
+        Args:
+            capsule: of the step, without samples.
+            calls: those that gradients arrived at.
+            losses: the terms of the loss of each backward.
+            scale: the loss scale in the gradients.
+        """
+        self._losses = losses
+        notes: list[str] = []
+        tables: list[CallSamples] = []
+        counts = [batch_size(call.args, call.kwargs) for call in calls]
+        batches = self._indices.of_calls(counts, len(self._losses))
+        for place, call in enumerate(calls):
+            found = self._samples(place, call, batches[place], capsule, scale, notes)
+            if found is not None:
+                length = tokens_each(call, len(found.samples))
+                found = self._with_losses(found, place, len(calls), batches[place], length, notes)
+                tables.append(found if call.overwritten else _with_inputs(found, call))
+        if not calls:
+            notes.append("no call of a model can be replayed at this step")
+        if len(tables) > 1 and capsule.kind != "non-finite":
+            notes.append(
+                f"{len(tables)} calls of models: shares take their gradients as orthogonal"
+            )
+        tensors = self._tensors(calls, notes)
+        norms = [one.norm for one in tables if one.norm is not None]
+        return replace(
+            capsule,
+            model=calls[0].name if calls else "",
+            samples=_worst_first(tables),
+            norm=math.hypot(*norms) if norms else None,
+            mixing=tuple(dict.fromkeys(name for one in tables for name in one.mixing)),
+            notes=tuple(dict.fromkeys(notes)),
+            tensors=tuple(tensors),
+            sources=sources_of([call.module for call in calls]),
+        ), tensors
+
+    def _samples(
+        self,
+        place: int,
+        call: RecordedCall,
+        indices: list[int] | None,
+        capsule: Capsule,
+        scale: float,
+        notes: list[str],
+    ) -> CallSamples | None:
+        """The samples of one call; None where they cannot be had, and why is noted."""
+        count = samples_of_call(call, indices)
+        if count is None:
+            notes.append("samples are not known: the batch may not be the first axis")
+            return None
+        if capsule.kind == "non-finite":
+            return nonfinite_table(call, place, count)
+        # Losses and inputs are known without their parts of the gradient.
+        untaken = CallSamples([SpikeSample(n, call=place) for n in range(count)])
+        why = self._refusal(call, count)
+        if why:
+            notes.append(f"not taken apart by sample: {why}")
+            return untaken
+        try:
+            found = taken_apart(call, count, scale)
+        except Exception as error:
+            if raised_by_a_handler(error):
+                raise
+            first = (message_of(error).strip() or type(error).__name__).splitlines()[0]
+            notes.append(f"not taken apart by sample: {first}")
+            return untaken
+        if found is None:
+            notes.append("not taken apart by sample: the forward draws other random numbers")
+            return untaken
+        return table(call, place, count, found)
+
+    def _refusal(self, call: RecordedCall, count: int) -> str:
+        """Return why a call is not split into samples; "" if it is."""
+        if self.forbidden:
+            return self.forbidden
+        model = next((one for one in self._models if one.module_ref() is call.module), None)
+        if model is None:
+            return "its model is gone"
+        why = refusal(model)
+        if why:
+            return why
+        if seen_by_hooks(call.module):
+            return "the script has hooks on the gradient, which would see the replay"
+        if not call.repeatable or call.overwritten or call.moved:
+            return "the call cannot be replayed: its inputs or the weights have changed since"
+        if count > SAMPLES:
+            return f"{count} samples; at most {SAMPLES} are"
+        plain, passed = self._schedule.plain or 0.0, time.perf_counter() - self._began
+        if count * plain > _SHARE * passed and count * plain > 1.0:
+            return "it could take longer than half of the run so far"
+        return ""
+
+    def _with_losses(
+        self,
+        found: CallSamples,
+        place: int,
+        calls: int,
+        indices: list[int] | None,
+        length: int | None,
+        notes: list[str],
+    ) -> CallSamples:
+        """Return the samples with their losses, indices in the dataset and worst tokens.
+
+        ``length`` is the number of tokens in each; None: they are no tokens.
+        """
+        count = len(found.samples)
+        rows = self._losses[place] if len(self._losses) == calls else None
+        if len(self._losses) == 1:
+            rows = self._losses[0]
+        losses = None if rows is None else rows.of_samples(count)
+        tokens = [None] * count if rows is None or not length else rows.tokens(count, length)
+        if losses is None:
+            notes.append("losses of samples are not known")
+        named = indices if indices is not None and len(indices) == count else None
+        if named is None:
+            notes.append("indices in the dataset are not known")
+        samples = [
+            replace(
+                one,
+                loss=None if losses is None or not math.isfinite(losses[n]) else losses[n],
+                dataset_index=None if named is None else named[n],
+                token=tokens[n],
+            )
+            for n, one in enumerate(found.samples)
+        ]
+        return replace(found, samples=samples)
+
+    def _tensors(self, calls: Sequence[RecordedCall], notes: list[str]) -> dict[str, torch.Tensor]:
+        """Inputs, gradients at the outputs and targets, on memory of their own; none if too large.
+
+        With ``--capsule-weights`` the weights, too.
+        """
+        found = dict(self._named(calls))
+        needed = sum(one.numel() * one.element_size() for one in found.values())
+        if needed > self._megabytes << 20:
+            notes.append(
+                f"no tensors are kept: {size(needed)}, more than `--capsule-size` "
+                f"{self._megabytes} MB"
+            )
+            return {}
+        return {name: one.detach().to("cpu", copy=True).contiguous() for name, one in found.items()}
+
+    def _named(self, calls: Sequence[RecordedCall]) -> Iterator[tuple[str, torch.Tensor]]:
+        for n, call in enumerate(calls):
+            for kind, tree in (("args", call.args), ("kwargs", call.kwargs)):
+                for path, tensor in find(tree, torch.Tensor):
+                    if _is_dense(tensor):
+                        yield f"call{n}.{kind}.{path}", tensor
+            for m, tensor in enumerate(arrived(call)):
+                if _is_dense(tensor):
+                    yield f"call{n}.gradients.{m}", tensor
+        for n, rows in enumerate(self._losses):
+            if rows is not None and rows.target is not None and _is_dense(rows.target):
+                yield f"loss{n}.target", rows.target
+        if self._weights:
+            for module in dict.fromkeys(call.module for call in calls):
+                yield from _state(module)
+
+
+def _with_inputs(found: CallSamples, call: RecordedCall) -> CallSamples:
+    """The samples with the figures of their inputs."""
+    count = len(found.samples)
+    rows, _ = rows_of(call, count)
+    each = zip(found.samples, rows, copies(call, count), lengths(call, count), strict=True)
+    samples = [
+        replace(
+            one,
+            input_max=row.largest
+            if row.largest is not None and math.isfinite(row.largest)
+            else None,
+            constant=row.constant,
+            copy_of=copy,
+            length=length,
+        )
+        for one, row, copy, length in each
+    ]
+    return replace(found, samples=samples)
+
+
+def _state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    tensors: dict[str, Any] = module.state_dict()
+    for name, tensor in tensors.items():
+        if isinstance(tensor, torch.Tensor) and _is_dense(tensor):
+            yield f"weights.{name}", tensor
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    plain = tensor.layout == torch.strided and not tensor.is_nested
+    return plain and tensor.dtype in _DTYPES and tensor.device.type != "meta"
+
+
+def _worst_first(tables: Sequence[CallSamples]) -> tuple[SpikeSample, ...]:
+    """All samples: those with NaN or Inf, then by their share; shares are of all calls."""
+    total = sum((one.norm or 0.0) ** 2 for one in tables)
+    samples = []
+    for one in tables:
+        part = (one.norm or 0.0) ** 2 / total if total else 1.0
+        samples += [
+            replace(s, share=None if s.share is None else s.share * part) for s in one.samples
+        ]
+    samples.sort(key=lambda s: (_PLACES.index(s.nonfinite), -_badness(s), s.call, s.index))
+    return tuple(samples)
+
+
+#: In which a NaN or Inf is seen, the earliest first.
+_PLACES = ("input", "output", "gradient", None)
+
+
+def _badness(sample: SpikeSample) -> float:
+    for value in (sample.share, sample.loss):
+        if value is not None and math.isfinite(value):
+            return value
+    return 0.0

@@ -1,0 +1,121 @@
+"""Changes of an optimizer or of its weights that none of its steps made."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from gradscope.capture.measurements import version
+from gradscope.records.spike import OutsideChange
+
+#: Number of changes kept, and of steps in which a second write counts as the script's habit.
+_MOST, _OFTEN = 16, 64
+#: Settings whose distance to 1 counts, by this factor; of others the value, by that one.
+_AVERAGING = ("betas", "alpha", "momentum", "rho")
+_PLAIN = ("eps", "weight_decay")
+_FACTOR, _PLAIN_FACTOR = 3.0, 10.0
+
+
+class OutsideChanges:
+    """Compares an optimizer and its weights with what its last step has left.
+
+    What a script writes again and again, as a clamp of weights after each step does, is its habit
+    and no change.
+
+    Attributes:
+        found: the last changes, in order.
+        weights_written: the weights were written to since the last step.
+    """
+
+    def __init__(self) -> None:
+        self.found: deque[OutsideChange] = deque(maxlen=_MOST)
+        self.weights_written = False
+        self._settings: dict[str, float] = {}
+        self._had_state = False
+        self._state: dict[str, tuple[int, int]] = {}
+        self._weights: int | None = None
+        self._written: dict[str, int] = {}  # the step of the last write, by what was written
+
+    def step_begins(self, step: int, optimizer: Optimizer, held: Iterable[nn.Parameter]) -> None:
+        """Compare with the end of the step before; called before the update."""
+        now = _settings_of(optimizer)
+        for name, value in now.items():
+            before = self._settings.get(name, value)
+            if value != before and _is_large(name, before, value):
+                self.found.append(OutsideChange(step, "setting", name, before, value))
+        self._settings = now
+        if self._had_state and not optimizer.state:
+            self.found.append(OutsideChange(step, "state"))
+        elif self._state:
+            state = _versions_of(optimizer)
+            for name, one in self._state.items():
+                if state.get(name, one) != one and self._is_rare(step, name):
+                    self.found.append(OutsideChange(step, "written", name))
+        weights = self._weights
+        self.weights_written = (
+            weights is not None and weights != _written_of(held) and self._is_rare(step, "")
+        )
+
+    def weights_moved(self, step: int, before: float, after: float) -> None:
+        """Note the norms of weights that the script wrote to."""
+        self.found.append(OutsideChange(step, "weights", "", before, after))
+
+    def step_ended(self, optimizer: Optimizer, held: Iterable[nn.Parameter]) -> None:
+        """Note what the step has left."""
+        self._had_state = bool(optimizer.state)
+        self._state = _versions_of(optimizer)
+        self._weights = _written_of(held)
+
+    def _is_rare(self, step: int, name: str) -> bool:
+        before = self._written.get(name)
+        self._written[name] = step
+        return before is None or step - before > _OFTEN
+
+
+def _settings_of(optimizer: Optimizer) -> dict[str, float]:
+    """The numbers of its first group that a schedule seldom changes."""
+    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+    found: dict[str, float] = {}
+    for name in (*_AVERAGING, *_PLAIN):
+        value: Any = group.get(name)
+        if isinstance(value, int | float):
+            found[name] = float(value)
+        elif isinstance(value, tuple | list):
+            found |= {
+                f"{name}[{n}]": float(one)
+                for n, one in enumerate(value)
+                if isinstance(one, int | float)
+            }
+    return found
+
+
+def _is_large(name: str, before: float, after: float) -> bool:
+    """Return True if a setting changed by more than a schedule changes it in one step."""
+    factor = _PLAIN_FACTOR
+    if name.partition("[")[0] in _AVERAGING:
+        before, after, factor = 1 - before, 1 - after, _FACTOR
+    low, high = sorted((abs(before), abs(after)))
+    return high > factor * low
+
+
+def _versions_of(optimizer: Optimizer) -> dict[str, tuple[int, int]]:
+    """The tensors in the state of its first parameter that has one, each with its version."""
+    for parameter in optimizer.param_groups[0]["params"][:1] if optimizer.param_groups else ():
+        state = optimizer.state.get(parameter)
+        if isinstance(state, dict):
+            return {
+                name: (id(one), version(one))
+                for name, one in state.items()
+                if isinstance(one, torch.Tensor) and one.dim()
+            }
+    return {}
+
+
+def _written_of(held: Iterable[nn.Parameter]) -> int:
+    """Return how often the weights were written to, all together."""
+    return sum(map(version, held))
