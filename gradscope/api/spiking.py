@@ -125,11 +125,15 @@ def _blames(capsule: Capsule) -> bool:
 
 
 def _size(capsule: Capsule) -> float:
-    """Return how far a step stands out: the first NaN or Inf most, others by loss and gradient."""
+    """Return how far a step stands out: the first NaN or Inf most, then spikes, then the most
+    unusual of the other steps.
+    """
     if capsule.kind == "non-finite":
         return math.inf
     if capsule.kind == "asked":
         return 0.0
+    if capsule.score is not None:
+        return capsule.score / (1000.0 if capsule.kind == "highest" else 1.0)
     now = capsule.signals[-1] if capsule.signals else None
     ratios = [1.0]
     if now is not None and now.loss and capsule.usual_loss:

@@ -43,6 +43,7 @@ from gradscope.commands._trials import (
 from gradscope.commands._views import Destination, choose_destination
 from gradscope.commands._write import say
 from gradscope.errors import (
+    ConfigError,
     Interrupted,
     LayerError,
     ModelError,
@@ -53,8 +54,8 @@ from gradscope.errors import (
 from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport
 from gradscope.reporters.header import stretches
-from gradscope.rules import FAIL_ON, reaches
-from gradscope.runfile.capsules import capsules_of
+from gradscope.rules import FAIL_ON, mention, reaches, spike_cause
+from gradscope.runfile.capsules import capsules_of, read_capsule
 from gradscope.runfile.folder import (
     SUFFIX,
     ChosenRun,
@@ -229,19 +230,28 @@ def _of_run(
     from gradscope.reporters.run.answers import answers
     from gradscope.runfile.reader import RunFile
 
-    kept = capsules_of(chosen.path)
-    if kept:
-        steps = stretches([(number, number) for number in kept])
-        say(f"the samples of {steps}: `gradscope spike {shlex.quote(str(chosen.path))}`")
     with RunFile.open(chosen.path) as run:
         history = read_history(run, calls=bool(patterns or exclude))
         samples = run.files[0].sample(history.sampled[-1]) if history.sampled else ()
+    kept = [number for number, path in capsules_of(chosen.path).items() if _is_mentioned(path)]
+    if kept:
+        steps = stretches([(number, number) for number in kept])
+        say(f"the samples of {steps}: `gradscope spike {shlex.quote(str(chosen.path))}`")
     try:
         return answers(history, next(iter(samples), None), patterns, exclude, step)
     except LayerError as error:
         if chosen.heading is None:
             raise
         raise _with_notes(error, (f"`{chosen.path}` is the newest run",)) from None
+
+
+def _is_mentioned(path: Path) -> bool:
+    """Return True for the capsule of a spike, of a sample unlike all before, or a damaged one."""
+    try:
+        capsule = read_capsule(path)
+    except ConfigError:
+        return True
+    return bool(mention(capsule, spike_cause(capsule)[0]))
 
 
 def _run(

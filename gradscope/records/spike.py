@@ -122,7 +122,8 @@ class BatchHistory:
     """Figures of single samples in the steps before: what a usual sample looks like.
 
     Attributes:
-        steps: how many.
+        steps: how many of them have figures of inputs.
+        loss_steps: how many of them have losses of samples.
         usual_loss: median over the steps of the largest loss of a sample.
         high_loss: the largest of these.
         usual_median: median over the steps of the median loss of a sample.
@@ -135,6 +136,7 @@ class BatchHistory:
     """
 
     steps: int = 0
+    loss_steps: int = 0
     usual_loss: float | None = None
     high_loss: float | None = None
     usual_median: float | None = None

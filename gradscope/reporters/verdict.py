@@ -127,7 +127,8 @@ class Verdict:
         sampled: how many steps were sampled.
         samples: the steps of the samples, by the model's number.
         judgement: which rules have seen enough.
-        capsules: the steps of which one is kept.
+        capsules: the steps of which one is kept, as they were asked for or spiked.
+        odd: the steps kept for a sample unlike all before; loss and gradient are usual.
     """
 
     run: TrainingRun
@@ -137,6 +138,7 @@ class Verdict:
     samples: Mapping[int, Sequence[int]] = field(default_factory=dict)
     judgement: Judgement | None = None
     capsules: Sequence[int] = ()
+    odd: Sequence[int] = ()
 
     def lines(self) -> Iterator[Line]:
         """The worst cause, how many more findings there are; or that none was found."""
@@ -172,7 +174,12 @@ class Verdict:
         """
         text, asked = in_short(judgement, *what), self.run.options.get("capsule", ())
         spikes = [(step, step) for step in self.capsules if step not in asked]
-        return f"{text}; but loss or gradient spiked at {stretches(spikes)}" if spikes else text
+        if spikes:
+            text += f"; but loss or gradient spiked at {stretches(spikes)}"
+        if self.odd:
+            odd = stretches([(step, step) for step in self.odd])
+            text += f"; {'and' if spikes else 'but'} a sample of {odd} is unlike all before"
+        return text
 
     def _experiment(self) -> Iterator[Line]:
         """The command for a loss that does not fall although no finding explains it."""
@@ -196,8 +203,9 @@ class Verdict:
         run, quoted = self.run, shlex.quote(path)
         command = f"gradscope {'why' if self.findings else 'show'} {quoted}"
         text = plain(f"recorded in {path}: `{command}`")
-        if self.capsules:
-            steps = stretches([(step, step) for step in self.capsules])
+        kept = sorted([*self.capsules, *self.odd])
+        if kept:
+            steps = stretches([(step, step) for step in kept])
             text += f"; the samples of {steps}: `gradscope spike {quoted}`"
         late = [one for one in self.findings if one.origin is not None and one.steps[0][0] > 1]
         if late and not run.options.get("deep"):

@@ -21,7 +21,7 @@ from gradscope.rules._rule import PRESETS, Limits, Rule, Runs, Threshold
 from gradscope.rules._sampled import Sampled
 from gradscope.rules._settings import FAIL_ON, RuleSettings
 from gradscope.rules._severity import SEVERITIES, reaches, severity
-from gradscope.rules._spike_causes import RECENT, spike_cause, with_worst_first
+from gradscope.rules._spike_causes import RECENT, mention, spike_cause, with_worst_first
 from gradscope.rules._spike_samples import AFTERMATH, is_unusual_input, is_unusual_loss
 from gradscope.rules._weights import Weights
 from gradscope.rules._window import StepWindows, Window
@@ -60,6 +60,7 @@ __all__ = [
     "is_unusual_loss",
     "judgement",
     "lookup",
+    "mention",
     "reaches",
     "rule_book",
     "severity",

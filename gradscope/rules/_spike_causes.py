@@ -30,6 +30,8 @@ _ADAM_UPDATE = 1.5
 _UPDATE, _ALONE = 2.0, 1.5
 #: The weights moved further than so many times what the updates can do.
 _BY_HAND = 2.0
+#: Momentum remembers a gradient for so many times 1 / (1 - momentum) steps, down to 5 %.
+_REMEMBERED = 3.0
 #: Gradients were divided by one factor if their ratios differ by less than this share.
 _SAME, _FACTOR = 0.01, 4.0
 #: The loss got worse if its median over a few steps is so many times the lowest such median.
@@ -55,6 +57,19 @@ def spike_cause(capsule: Capsule) -> tuple[str, str]:
         first = min(facts, key=lambda one: one.step)
         return first.cause, first.message
     return "undetermined", _undetermined(capsule)
+
+
+def mention(capsule: Capsule, cause: str) -> str:
+    """What a run says of a step that it keeps: "spike"; "sample", if only a sample is unusual; ""
+    for nothing.
+
+    Args:
+        capsule: of the step.
+        cause: as ``spike_cause`` has it.
+    """
+    if capsule.kind not in ("highest", "input", "sample"):
+        return "spike"
+    return "sample" if cause in ("samples", "labels") else ""
 
 
 def with_worst_first(capsule: Capsule) -> Capsule:
@@ -119,11 +134,16 @@ def _reach(capsule: Capsule, between: Sequence[SpikeSignals], norm: float) -> fl
         return sum(rates) * rms * math.sqrt(state.parameters) + decay * norm
     if state.kind != "SGD":
         return None
-    norms = [one.clipped_norm for one in between if one.clipped_norm is not None]
+    kept = 1.0 - min(state.settings.get("momentum", 0.0), 0.999)
+    # Momentum moves the weights by gradients of earlier steps, too.
+    since = between[0].step - (_REMEMBERED / kept if kept < 1 else 0)
+    moving = [one for one in capsule.signals if since <= one.step <= between[-1].step]
+    norms = [one.clipped_norm for one in moving if one.clipped_norm is not None]
+    # A step whose gradient was not read may have moved the weights by any distance.
+    if len(norms) < len(moving) and not any(one.kind == "weights" for one in capsule.changes):
+        return None
     if not norms:
         return None
-    kept = 1.0 - min(state.settings.get("momentum", 0.0), 0.999)
-    # Of steps whose gradients were not read, the largest that was read is taken.
     return sum(rates) * max(norms) / kept + decay * norm
 
 
@@ -220,8 +240,8 @@ def _learning_rate(capsule: Capsule) -> _Fact | None:
             return _Fact(
                 step,
                 "learning-rate",
-                f"the learning rate went from {number(before)} to {number(after)} at step {step}, "
-                f"{plural(capsule.step - step, 'step')} before; no sample stands out.",
+                f"the learning rate went from {number(before)} to {number(after)} "
+                f"{_since(capsule, step)}; no sample stands out.",
             )
     if capsule.kind not in ("loss", "gradient", "non-finite") and not _is_worse(capsule):
         return None
@@ -259,7 +279,9 @@ def _unscaled(capsule: Capsule) -> _Fact | None:
         for one in capsule.signals
         if one.clipped_norm and one.gradient_norm
     ]
-    recent, before = ratios[-RECENT:], [ratio for _, ratio, _ in ratios[:-RECENT]]
+    since = capsule.step - RECENT
+    recent = [one for one in ratios if one[0] > since]
+    before = [ratio for step, ratio, _ in ratios if step <= since]
     for step, ratio, scale in recent:
         if scale > 1 and ratio > _FACTOR and abs(ratio / scale - 1) < _SAME:
             return _Fact(
@@ -269,7 +291,7 @@ def _unscaled(capsule: Capsule) -> _Fact | None:
                 f"{_since(capsule, step)}: they were not unscaled.",
             )
         # A scale by hand: one factor in every step, while clipping changes from step to step.
-        if len(before) < RECENT:
+        if len(before) < _LEVEL:
             continue
         usual = median(before)
         same = sum(abs(one / usual - 1) < _SAME for one in before) >= 0.9 * len(before)
@@ -278,7 +300,7 @@ def _unscaled(capsule: Capsule) -> _Fact | None:
                 step,
                 "loss-scale",
                 f"the optimizer gets {number(usual)} times the gradients that backward leaves; "
-                f"{_since(capsule, step)} it got {number(ratio)} times these. A factor, as of a "
+                f"{_since(capsule, step)}, it got {number(ratio)} times these. A factor, as of a "
                 "loss scale, was not taken off.",
             )
     return None

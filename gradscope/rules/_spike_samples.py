@@ -56,13 +56,16 @@ def blamed(capsule: Capsule, *, excused: bool) -> Blame | None:
     # Once weights have blown up, any sample may make a large gradient, or have a large loss.
     aftermath = is_aftermath(capsule)
     few = None if aftermath else _few(capsule)
+    label = None if aftermath or excused or odd else _label(capsule)
+    if label is not None and few is not None and label.samples[0] not in few[0]:
+        return label  # its loss is unlike all before; a large part of the gradient is not
     if few is not None and (not odd or few[0] in [group for group, _ in odd]):
         rest = [one for one in _known(capsule) if one not in _joined(few)]
         if not excused or _size(few[0][0], rest) > _UNUSUAL:
             return Blame("samples", _of_few(capsule, few), tuple(_joined(few)))
     if odd:
         return Blame("samples", _of_odd(capsule, odd), tuple(_joined(g for g, _ in odd)))
-    return None if aftermath or excused else _label(capsule)
+    return label
 
 
 def ordered(capsule: Capsule, blame: Blame | None) -> tuple[SpikeSample, ...]:
@@ -120,7 +123,7 @@ def is_unusual_loss(largest: float | None, middle: float | None, history: BatchH
     high, medians = history.high_loss, history.high_median
     if largest is None or middle is None or high is None or medians is None:
         return False
-    if history.steps < KNOWN or middle < 0:
+    if history.loss_steps < KNOWN or middle < 0:
         return False
     return largest > _LOSS * high > 0 and largest > _UNUSUAL * middle and middle <= medians
 
@@ -239,7 +242,9 @@ def _label(capsule: Capsule) -> Blame | None:
     if len(known) < 4:
         return None
     groups = sorted(_groups(known), key=lambda g: max(one.loss or 0.0 for one in g), reverse=True)
-    worst, rest = groups[0], _joined(groups[1:])
+    worst = groups[0]
+    # Of several calls on one batch, as in a siamese network, each has the sample.
+    rest = [one for one in _joined(groups[1:]) if one.index != worst[0].index]
     if len(rest) < 3:
         return None
     losses = sorted(one.loss or 0.0 for one in rest)
@@ -257,7 +262,8 @@ def _label(capsule: Capsule) -> Blame | None:
     if not (unlike or gradient_is_usual):
         return None
     before = (
-        f"; in the {history.steps} steps before, no sample's is above {number(history.high_loss)}"
+        f"; in the {history.loss_steps} steps before, no sample's is above "
+        f"{number(history.high_loss)}"
     )
     evidence = before if unlike else ", and the gradient is of usual size"
     said = [

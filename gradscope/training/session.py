@@ -37,7 +37,15 @@ from gradscope.records.training import (
 )
 from gradscope.records.transformer import PROBES
 from gradscope.reporters.verdict import Verdict, summary
-from gradscope.rules import ReadRun, RuleSettings, Seen, judgement, reaches, structures
+from gradscope.rules import (
+    ReadRun,
+    RuleSettings,
+    Seen,
+    judgement,
+    mention,
+    reaches,
+    structures,
+)
 from gradscope.runfile.capsules import capsule_path, metadata
 from gradscope.runfile.folder import FOLDER
 from gradscope.runfile.writer import RunWriter
@@ -140,8 +148,8 @@ class Session:
     #: What of the script was not observed, and what to do about it; what `--leaks` judged.
     unobserved: list[str] = field(default_factory=list)
     limit: Limit = field(init=False)
-    #: The capsules of steps that stand out.
-    capsules: dict[int, Path] = field(default_factory=dict)
+    #: The capsules by step, each with what is to be said of it.
+    capsules: dict[int, tuple[Path, str]] = field(default_factory=dict)
     _writer: RunWriter | None = None
     _process: int = field(default_factory=os.getpid)
     _finished: bool = False
@@ -361,20 +369,23 @@ class Session:
         except GradscopeError as error:
             message, details = f"{capsule.reason}; no capsule: {message_of(error)}", {}
         else:
-            self.capsules[capsule.step] = path
+            said = mention(capsule, cause)
+            self.capsules[capsule.step] = path, said
+            if not said:
+                return
             message, details = f"{capsule.reason}; kept in {path.name}", {"cause": cause}
         now = time.time() - self.run.started
         self._writer.add(TrainingEvent(capsule.step, now, "capsule", message, details))
 
     def drop_capsule(self, step: int) -> None:
         """Drop a capsule in favour of a larger spike."""
-        path = self.capsules.pop(step, None)
+        path, said = self.capsules.pop(step, (None, ""))
         if path is not None:
             with contextlib.suppress(OSError):
                 path.unlink()
             now = time.time() - self.run.started
             message = f"{path.name} was removed: a later spike is larger"
-            if self._writer is not None:
+            if said and self._writer is not None:
                 self._writer.add(TrainingEvent(step, now, "capsule-removed", message))
 
     def judge_loop(self, loop: LoopRecord) -> None:
@@ -552,7 +563,8 @@ class Session:
             len(sampled),
             self.samples,
             self.judgement,
-            tuple(sorted(self.capsules)),
+            self._mentioned("spike"),
+            self._mentioned("sample"),
         )
         return summary(
             verdict,
@@ -560,6 +572,10 @@ class Session:
             failure=self.failure,
             unobserved=self.unobserved,
         )
+
+    def _mentioned(self, what: str) -> tuple[int, ...]:
+        """The steps of the capsules of which this is to be said."""
+        return tuple(sorted(step for step, (_, said) in self.capsules.items() if said == what))
 
     def fault(self) -> str:
         """Reports internal errors of gradscope only."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,12 +14,21 @@ from processes import gradscope, python
 from torch.utils.data import DataLoader, TensorDataset
 
 from gradscope.api.spiking import spike
-from gradscope.records.spike import Capsule, OptimizerState, SpikeSample, SpikeSignals
-from gradscope.rules import spike_cause
+from gradscope.records.spike import (
+    BatchHistory,
+    Capsule,
+    OptimizerState,
+    OutsideChange,
+    SpikeSample,
+    SpikeSignals,
+)
+from gradscope.rules import spike_cause, with_worst_first
 from gradscope.runfile.capsules import capsules_of, every_capsule, read_capsule
 from gradscope.runfile.reader import RunFile
 from gradscope.training.loop.patches import observe_loop
+from gradscope.training.spikes.batch_figures import copies, lengths, rows_of
 from gradscope.training.spikes.batch_indices import BatchIndices
+from gradscope.training.spikes.outside_changes import OutsideChanges
 from gradscope.training.spikes.sample_losses import row_losses
 from training.spike_scripts import INNOCENT, KINDS, RANKS, SAMPLES, SCRIPT
 
@@ -262,3 +272,112 @@ def test_the_indices_are_those_of_the_batch(workers: int) -> None:
     with observe_loop(Observes()):  # type: ignore[arg-type]
         for (batch,) in loader:
             assert known.last(1) == [batch.tolist()]
+
+
+# ---------------------------------------------------------------- single samples, and changes
+
+HISTORY = BatchHistory(
+    steps=40, loss_steps=32, usual_loss=1.0, high_loss=2.0, usual_median=0.5, high_median=0.8,
+    usual_input=3.0, high_input=4.0, spread_input=0.1, constant=0, length=16,
+)  # fmt: skip
+
+
+def quiet(**odd: object) -> Capsule:
+    """A step that does not stand out; of its 16 samples the last differs."""
+    usual = SpikeSample(0, loss=0.5, gradient_norm=1.0, share=1 / 16, input_max=3.0, length=12)
+    rows = [replace(usual, index=n) for n in range(16)]
+    rows[-1] = replace(rows[-1], **odd)  # type: ignore[arg-type]
+    return capsule_of([], kind="highest", samples=tuple(rows), history=HISTORY)
+
+
+@pytest.mark.parametrize(
+    ("odd", "cause", "words"),
+    [
+        ({"input_max": 400.0}, "samples", "its input reaches 400.0"),
+        ({"constant": True}, "samples", "its input repeats one value"),
+        ({"length": 64}, "samples", "it has 64 tokens; the others have at most 12"),
+        ({"loss": 6.0}, "labels", "in the 32 steps before, no sample's is above 2.000"),
+        ({"input_max": 15.0}, "undetermined", "no sample stands out"),
+        ({"loss": 3.0}, "undetermined", "The largest loss is that of sample 15 of 16: 3.000"),
+    ],
+)
+def test_a_sample_unlike_all_before_is_named_in_a_usual_step(
+    odd: dict[str, object], cause: str, words: str
+) -> None:
+    found, message = spike_cause(quiet(**odd))
+    assert found == cause, message
+    assert words in message
+    first = with_worst_first(quiet(**odd)).samples[0]
+    assert (first.index == 15) == (cause != "undetermined")
+
+
+def test_copies_count_as_one_sample() -> None:
+    rows = [SpikeSample(n, gradient_norm=1.0, share=0.005) for n in range(8)]
+    for n in (2, 5):
+        rows[n] = replace(rows[n], gradient_norm=60.0, share=0.485, copy_of=None if n == 2 else 2)
+    rows.sort(key=lambda one: -(one.share or 0.0))
+    found = spike_cause(capsule_of([], samples=tuple(rows)))
+    assert found[0] == "samples"
+    assert found[1].startswith("sample 2 of 8 and its copy 5: 97.0 % of the gradient")
+
+
+def test_a_changed_setting_comes_before_a_later_learning_rate() -> None:
+    change = OutsideChange(57, "setting", "eps", 1e-8, 1e-2)
+    state = OptimizerState("Adam", parameters=10, steps=59, second_moment=1.0, update_rms=1.0)
+    given = capsule_of(ALIKE, state=state, signals=signals([1e-3] * 30 + [1e-1] * 3))
+    assert spike_cause(given)[0] == "learning-rate"
+    cause, message = spike_cause(replace(given, changes=(change,)))
+    assert cause == "optimizer"
+    assert message.startswith("`eps` of Adam went from 1.000e-08 to 0.01000 at step 57, 3 steps")
+
+
+def test_a_factor_by_hand_that_was_left_on_is_a_loss_scale() -> None:
+    steps = signals([1e-3] * 40)
+    scaled = [replace(one, gradient_norm=2048.0) for one in steps]
+    scaled[-2] = replace(scaled[-2], clipped_norm=2048.0)
+    cause, message = spike_cause(capsule_of(ALIKE, signals=tuple(scaled)))
+    assert cause == "loss-scale", message
+    clipped = [replace(one, gradient_norm=2.0, clipped_norm=2.0) for one in steps]
+    clipped[-2] = replace(clipped[-2], gradient_norm=900.0, clipped_norm=1.0)
+    assert spike_cause(capsule_of(ALIKE, signals=tuple(clipped)))[0] == "undetermined"
+
+
+def test_what_no_step_made_is_found_and_a_habit_is_not() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([weight], 1e-3)
+    changes = OutsideChanges()
+
+    def step(number: int) -> list[str]:
+        before = len(changes.found)
+        changes.step_begins(number, optimizer, [weight])
+        weight.grad = torch.ones(3)
+        optimizer.step()
+        changes.step_ended(optimizer, [weight])
+        return [f"{one.kind} {one.name}".strip() for one in list(changes.found)[before:]]
+
+    assert [step(n) for n in range(1, 4)] == [[], [], []]
+    optimizer.param_groups[0]["eps"] = 1e-3
+    assert step(4) == ["setting eps"]
+    optimizer.state[weight]["exp_avg_sq"].zero_()
+    assert step(5) == ["written exp_avg_sq"]
+    optimizer.state.clear()
+    assert step(6) == ["state"]
+    for number in (7, 8, 9):  # as a clamp after each step
+        with torch.no_grad():
+            weight.clamp_(-1, 1)
+        step(number)
+        assert changes.weights_written == (number == 7)
+
+
+def test_the_rows_of_a_call_are_those_of_its_tensors() -> None:
+    ids = torch.tensor([[5, 6, 7, 0], [9, 9, 9, 9], [5, 6, 7, 0], [1, 2, 3, 4]])
+    sizes = torch.tensor([[1.0, -7.0], [2.0, 2.0], [1.0, -7.0], [0.0, 3.0]])
+    given = SimpleNamespace(args=(ids, sizes), kwargs={})
+    rows, length = rows_of(given, 4)  # type: ignore[arg-type]
+    assert [one.largest for one in rows] == [7.0, 2.0, 7.0, 3.0]
+    assert length == 4
+    assert copies(given, 4) == [None, None, 0, None]  # type: ignore[arg-type]
+    assert lengths(SimpleNamespace(args=(ids[[0, 2]],), kwargs={}), 2) == [3, 3]  # type: ignore[arg-type]
+    assert [one.constant for one in rows_of(SimpleNamespace(args=(ids,), kwargs={}), 4)[0]] == [  # type: ignore[arg-type]
+        False, True, False, False,
+    ]  # fmt: skip

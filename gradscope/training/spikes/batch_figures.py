@@ -16,7 +16,7 @@ from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.replicas import batch_size
 
 #: Number of steps to compare with: losses of single samples fall while a model learns.
-_STEPS = 64
+_STEPS = 32
 #: An input of fewer values may repeat one by chance.
 _VALUES = 4
 
@@ -68,7 +68,8 @@ class BatchWindows:
 
         constant, length = high(self.constants), high(self.lengths)
         return BatchHistory(
-            max(len(self.inputs.values), len(self.losses.values)),
+            max(len(self.inputs.values), len(self.constants.values)),
+            len(self.losses.values),
             usual(self.losses),
             high(self.losses),
             usual(self.medians),

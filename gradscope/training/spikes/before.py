@@ -25,7 +25,7 @@ _STEPS = 128
 #: largest loss of a sample and largest input.
 _Row = list[Any]
 #: The fields of a row that are filled after it was added, or read again.
-_WEIGHTS, _UPDATE = 5, 7
+_NORM, _WEIGHTS, _UPDATE = 2, 5, 7
 #: Number of steps needed to know how a figure scatters, and the least scatter that is believed.
 _KNOWN, _FLOOR = 32, 0.1
 #: For so many steps a change of the optimizer or of the weights adds as much to the score as an
@@ -33,6 +33,8 @@ _KNOWN, _FLOOR = 32, 0.1
 _SOON, _CHANGED = 8, 10.0
 #: A learning rate that grows by more jumps; weights that were written to moved if by more.
 _JUMP, _MOVED = 3.0, 0.05
+#: A gradient that is so many times as large as nearly all before jumps: as GS602 has it.
+_PROBE = 6.0
 
 
 class StepsBefore:
@@ -50,7 +52,8 @@ class StepsBefore:
         self.windows = StepWindows()
         self.batches = BatchWindows()
         self.changes = OutsideChanges()
-        self._taken, self._paces = Window(), Window()
+        self._taken, self._paces, self._probes = Window(), Window(), Window()
+        self._jumped = False  # the gradient of a small parameter has, in this step
         self._pace = 0.0  # how far the last update stands out
         self._changed = -math.inf  # the step of the last change
         self._weights: float | None = None
@@ -93,6 +96,20 @@ class StepsBefore:
         unusual = is_unusual_loss(figures.sample_loss, figures.median_loss, history)
         return "sample" if unusual else ""
 
+    def probe(self, known: ObservedOptimizer) -> bool:
+        """Return True if the gradient of one small parameter jumps, of a step whose gradients are
+        not read: then they are worth reading.
+        """
+        gradient = known.small[0].grad if known.small else None
+        if gradient is None or gradient.layout != torch.strided:
+            return False
+        norm = float(torch.linalg.vector_norm(gradient.detach()))
+        window = self._probes
+        jumps = window.count >= _KNOWN and norm > _PROBE * max(window.high, window.usual)
+        window.add(norm)
+        self._jumped = jumps
+        return jumps
+
     def score(self, step: int, current: CurrentStep, figures: BatchFigures) -> float:
         """Return how far a step stands out by any of its figures, in robust deviations.
 
@@ -130,8 +147,9 @@ class StepsBefore:
             if self.changes.weights_written:
                 self.changes.weights_moved(step, last, weights)
         self._weights = weights or last
-        if self.changes.found and self.changes.found[-1].step == step:
+        if self._jumped or (self.changes.found and self.changes.found[-1].step == step):
             self._changed = step
+        self._jumped = False
 
     def add(
         self, step: int, optimizer: Optimizer, current: CurrentStep, figures: BatchFigures
@@ -148,6 +166,11 @@ class StepsBefore:
         self.windows.add(loss, len(current.losses), current.gradient_norm)
         self._taken.add(current.clipped_norm)
         self.batches.add(figures)
+
+    def norm_is_known(self, norm: float | None) -> None:
+        """Note the norm of the latest step's gradient, of which it was read late."""
+        if self._rows and self._rows[-1][_NORM] is None:
+            self._rows[-1][_NORM] = norm
 
     def step_ended(
         self, optimizer: Optimizer, known: ObservedOptimizer, update_rms: float | None

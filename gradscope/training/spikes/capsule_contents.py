@@ -112,8 +112,13 @@ class CapsuleContents:
             )
         tensors = self._tensors(calls, notes)
         norms = [one.norm for one in tables if one.norm is not None]
+        signals = capsule.signals
+        if norms and signals and signals[-1].gradient_norm is None and len(norms) == len(calls):
+            # Of a step whose gradients were read late, the replay has the norm before clipping.
+            signals = (*signals[:-1], replace(signals[-1], gradient_norm=math.hypot(*norms)))
         return replace(
             capsule,
+            signals=signals,
             model=calls[0].name if calls else "",
             samples=_worst_first(tables),
             norm=math.hypot(*norms) if norms else None,

@@ -42,7 +42,7 @@ _KNOWN, _SHARE, _FREE, _CAPSULE = 32, 0.005, 1.0, 4
 #: Terms of a loss that are kept in an unremarkable step, until its gradients are there.
 _TERMS = 1 << 20
 #: The least score of an unusual step.
-_LEAST = 2.0
+_LEAST = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,9 @@ class Spikes:
         before = self._before.get(known.name)
         if before is None or not self._settings.explain:
             return False
-        return before.loss_spike(len(current.losses), current.loss, self._loss_limits) > 0
+        if before.loss_spike(len(current.losses), current.loss, self._loss_limits) > 0:
+            return True
+        return self._allowance.affords() and before.probe(known)
 
     def gradients_ready(
         self, step: int, optimizer: Optimizer, known: ObservedOptimizer, current: CurrentStep
@@ -224,6 +226,7 @@ class Spikes:
             capsule, tensors = self._contents.fill(
                 capsule, mine, self._losses, current.scale or 1.0
             )
+            before.norm_is_known(capsule.signals[-1].gradient_norm)
             capsule, cause = self._judged(capsule)
             self._keep(capsule, cause, tensors)
         if spike.kind == "highest":
@@ -322,7 +325,7 @@ class Spikes:
         plain = self._schedule.plain or 0.0
         if not self._allowance.affords(self._seconds or _CAPSULE * plain):
             return None
-        words = "no step stands out more; this one does not by its loss or gradient"
+        words = "no spike: one of the most unusual of the other steps"
         return _Spike("highest", words, score)
 
     def _makes_room(self, step: int, spike: _Spike) -> bool:
