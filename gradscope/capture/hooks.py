@@ -156,12 +156,12 @@ def hooked(
             handle.remove()
 
 
-def hook_first_call(module: nn.Module, before: Callable[[], None]) -> OwnHook:
-    """Call ``before`` once, before the module's next call."""
+def hook_first_call(module: nn.Module, before: Callable[[Sequence[Any]], None]) -> OwnHook:
+    """Call ``before`` once, before the module's next call, with its positional arguments."""
 
-    def first(*_: object) -> None:
+    def first(_: nn.Module, args: Sequence[Any]) -> None:
         hook.remove()
-        before()
+        before(args)
 
     hook = OwnHook(first)
     return hook.held_by(module.register_forward_pre_hook(hook))

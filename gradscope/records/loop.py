@@ -23,6 +23,7 @@ from gradscope.records.loop_figures import (
     Draw,
     LoopClipping,
     LoopDepth,
+    LoopFact,
     LoopWeights,
     LossOperation,
     LossTargets,
@@ -364,6 +365,7 @@ class LoopRecord:
         copies: of models, which no optimizer holds.
         empty_loads: calls of ``load_state_dict`` that loaded nothing.
         left_states: states of optimizers that checkpoints hold, and that nothing loaded.
+        facts: exact facts of other kinds.
         course: of the losses of all backwards; None where there were too few.
         depths, weights: of each model and optimizer, over the samples.
         ended: whether the script has ended.
@@ -410,6 +412,7 @@ class LoopRecord:
     copies: tuple[LoopCopy, ...] = ()
     empty_loads: tuple[EmptyLoad, ...] = ()
     left_states: tuple[LeftState, ...] = ()
+    facts: tuple[LoopFact, ...] = ()
     course: Course | None = None
     depths: tuple[LoopDepth, ...] = ()
     weights: tuple[LoopWeights, ...] = ()
@@ -419,6 +422,10 @@ class LoopRecord:
     def rounds_of(self, optimizer: str) -> Iterator[Round]:
         """The kinds of rounds that a step of this optimizer ended."""
         return (one for one in self.rounds if one.step.of == optimizer)
+
+    def facts_of(self, kind: str) -> Iterator[LoopFact]:
+        """The facts of a kind."""
+        return (one for one in self.facts if one.kind == kind)
 
     def steps_with(self, optimizer: str, fact: str) -> tuple[int, int, int]:
         """Return in how many of the optimizer's steps a fact held, the first and the last."""

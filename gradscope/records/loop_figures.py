@@ -24,6 +24,9 @@ class LossOperation:
             - "posterior": how often a divergence outweighs the error's sum, the root mean square
               of the means, and how far the variances are from 1
             - "cut-encoder": nothing but this term depends on an encoder before a quantizer
+            - "bootstrapped": the target of a distance has a maximum through which gradients flow
+            - "policy": a log-probability times an advantage or a reward is minimised; the sign
+            - "scrambled": a view takes axis 1 for the last; ``shapes`` are before and after it
             - "kl-input", "kl-target", "kl-log-target": what a divergence is given is not what it
               takes: probabilities for logarithms, or the other way round; the least and the
               greatest value, and of how many calls that were read this is the last
@@ -45,6 +48,42 @@ class LossOperation:
     location: str | None = None
     first: tuple[float, ...] = ()
     figures: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFact:
+    """An exact fact on a loop.
+
+    Attributes:
+        kind: what it is, and then what the others are:
+
+            - "scrambled": the module ``name`` of ``model`` gets a view of an input with its axes
+              in another order, though no number moved; ``shapes`` are before and after the view
+            - "padding": the embedding ``name`` has a padding index (the first figure) that is
+              between other tokens in ``count`` of so many sequences (the second figure)
+            - "unused-activation": the modules ``words`` of ``model`` never ran, and the layer
+              ``name`` gets the output of the last word with nothing but linear operations between
+            - "repeated": the list ``name`` has one module ``count`` times
+            - "written-data": the training's data set, of the class ``name``, is written to when
+              it gives a batch: in ``count`` of so many (the figure); ``words`` is the attribute
+            - "used-up": the iterator ``name`` was at its end, and was asked ``count`` times more
+            - "seeded": the random numbers were set to a seed (the figure) in ``count`` steps
+            - "written-dropout", "swapped-triplet", "shuffled-apart": what the script's text says;
+              ``words`` are the call, or the names
+        name, model: of a module and of its model; "" without one.
+        count: how often.
+        words, figures, shapes: as above.
+        location: ``file:line``, where it is known.
+    """
+
+    kind: str
+    name: str = ""
+    model: str = ""
+    count: int = 1
+    words: tuple[str, ...] = ()
+    figures: tuple[float, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+    location: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

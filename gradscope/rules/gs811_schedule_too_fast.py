@@ -18,7 +18,9 @@ RULE = Rule(
     what=(
         "Follows the learning rate and the steps of each scheduler. It fires if the rate fell "
         "below a hundredth of its highest and stayed there for a good part of the run, and a "
-        "scheduler stepped after nearly every batch."
+        "scheduler stepped after nearly every batch. It also fires if CosineAnnealingLR steps "
+        "after every batch and passes its T_max again and again, where T_max is no number of "
+        "batches in an epoch: the rate then rises again."
     ),
     why=(
         "`StepLR`, `MultiStepLR` and `ExponentialLR` count calls of their `step`. If their "
@@ -34,6 +36,7 @@ RULE = Rule(
         Threshold(
             "rest", 0.3, "share of steps after the fall of the rate, above which it fires", CHOSEN
         ),
+        Threshold("turns", 3, "multiples of T_max, at or above which it fires", CHOSEN),
         Threshold("steps", 10, "steps after the fall of the rate needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),
@@ -43,6 +46,7 @@ RULE = Rule(
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for each optimizer."""
+    yield from _turning(loop, limits)
     for optimizer in loop.optimizers:
         after = optimizer.steps - optimizer.gone + 1 if optimizer.gone else 0
         if after < limits["steps"] or after < limits["rest"] * optimizer.steps:
@@ -62,6 +66,35 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 ),
                 loop,
                 optimizer.gone,
+                parameters=held_by(optimizer, loop),
+            )
+
+
+def _turning(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    for optimizer in loop.optimizers:
+        for scheduler in loop.schedulers:
+            half = scheduler.settings.get("T_max", 0.0)
+            if scheduler.kind != "CosineAnnealingLR" or scheduler.optimizer != optimizer.name:
+                continue
+            if scheduler.steps < 0.9 * optimizer.steps - 1 or half < 2:
+                continue
+            cycles = loop.loader and half % loop.loader == 0  # one for each epoch, or several
+            if cycles or scheduler.steps < limits["turns"] * half:
+                continue
+            yield at(
+                RULE.finding(
+                    scheduler.name,
+                    f"`{scheduler.name}`, CosineAnnealingLR(T_max={half:.0f}), has made "
+                    f"{plural(scheduler.steps, 'step')}, one after every batch: the learning rate "
+                    f"reaches its end after {half:.0f} of them, and then rises and falls again.",
+                    advice=f"Call `{scheduler.name}.step()` once for each epoch, or give T_max in "
+                    "steps; for restarts on purpose use CosineAnnealingWarmRestarts.",
+                    value=scheduler.steps / half,
+                    limit=limits.of("turns"),
+                    cause="turns",
+                    location=scheduler.location,
+                ),
+                loop,
                 parameters=held_by(optimizer, loop),
             )
 

@@ -20,7 +20,8 @@ RULE = Rule(
         "Compares each call's input with the first one, bit by bit, until one differs. It fires "
         "if all are equal, and the batch is a new tensor each time or a part of a larger one. A "
         "script that trains on all of its data, or on one batch on purpose, gives the same "
-        "tensor each time."
+        "tensor each time. It also fires if `torch.manual_seed` gets the same seed in nearly every "
+        "step."
     ),
     why="The model learns one batch by heart and sees nothing of the rest.",
     fix=(
@@ -38,6 +39,23 @@ RULE = Rule(
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for a run."""
+    for seed in loop.facts_of("seeded"):
+        if seed.count >= limits["calls"] and seed.count > 0.9 * loop.steps / len(loop.optimizers):
+            (number,) = seed.figures
+            yield at(
+                RULE.finding(
+                    "",
+                    f"`torch.manual_seed({number:.0f})` is called in {plural(seed.count, 'step')} "
+                    f"of {loop.steps:,}: each draws the same random numbers.",
+                    advice="Set the seed once, before the loop.",
+                    value=float(seed.count),
+                    limit=limits.of("calls"),
+                    cause="seed",
+                    location=seed.location,
+                ),
+                loop,
+            )
+            return
     if loop.same_batch < limits["calls"] or loop.same_tensor:
         return
     if loop.steps < limits["calls"]:

@@ -157,6 +157,8 @@ class Observer:
         self.scheduler_made = guard(loop.scheduler_made)
         self.epoch_begins = guard(self._epoch_begins)
         self.batch_drawn = guard(self._batch_drawn)
+        self.used_up = guard(loop.used_up)
+        self.seeded = guard(loop.seeded)
         self.module_set = guard(loop.module_set)
         self.parameter_set = guard(loop.parameter_set)
         self.loaded = guard(loop.loaded)
@@ -433,6 +435,7 @@ class Observer:
             self._spikes.indices.epoch_begins(loader)
 
     def _batch_drawn(self, iterator: Any, indices: Any) -> None:
+        self._loop.batch_drawn(iterator)
         if self._spikes is not None:
             self._spikes.indices.drawn(iterator, indices)
 

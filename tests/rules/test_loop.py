@@ -18,10 +18,24 @@ from gradscope.training import discovery, models
 from gradscope.training.findings import RunFindings
 from gradscope.training.observer import Observer
 from gradscope.training.sample_schedule import Schedule
-from rules import data_programs, loop_programs, loss_programs, term_programs, token_programs
+from rules import (
+    data_programs,
+    loop_programs,
+    loss_programs,
+    term_programs,
+    token_programs,
+    wiring_programs,
+)
 from rules.loop_programs import source_of
 
-_ROOMS = (loop_programs, loss_programs, data_programs, token_programs, term_programs)
+_ROOMS = (
+    loop_programs,
+    loss_programs,
+    data_programs,
+    token_programs,
+    term_programs,
+    wiring_programs,
+)
 BROKEN = {name: one for room in _ROOMS for name, one in room.BROKEN.items()}
 HEALTHY = {name: one for room in _ROOMS for name, one in room.HEALTHY.items()}
 CODES = [entry.rule.code for entry in entries() if entry.find_in_loop is not None]

@@ -126,10 +126,14 @@ class Construction:
         if mine is not None and mine.of is gone:
             del self._lines[gone.key]
 
+    def made(self, module: nn.Module) -> Made | None:
+        """The place that made a module."""
+        known = self._known(module)
+        return None if known is None else known.made
+
     def line_of(self, module: nn.Module) -> str | None:
         """The line that made a module, as ``net.py:12``."""
-        known = self._known(module)
-        made = None if known is None else known.made
+        made = self.made(module)
         return None if made is None else made.line
 
     def _known(self, module: nn.Module | None) -> _Lines | None:

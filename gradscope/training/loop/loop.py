@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from gradscope.nesting import find
 from gradscope.records.loop import LoopCause, LoopModel, LoopRecord
+from gradscope.records.loop_figures import LoopFact
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.discovery import variable_name
 from gradscope.training.loop.adapters import Adapters
@@ -25,6 +26,7 @@ from gradscope.training.loop.clipping import Clipping
 from gradscope.training.loop.construction import Construction
 from gradscope.training.loop.copies import Copies
 from gradscope.training.loop.custom_functions import CustomFunctions
+from gradscope.training.loop.data_sets import DataSets
 from gradscope.training.loop.draws import Draws
 from gradscope.training.loop.equal_units import EqualWeights
 from gradscope.training.loop.evaluation_inputs import EvaluationInputs
@@ -39,7 +41,9 @@ from gradscope.training.loop.parameter_records import ParameterRecords
 from gradscope.training.loop.rounds import Rounds
 from gradscope.training.loop.schedulers import Schedulers
 from gradscope.training.loop.script_lines import ScriptLine, script_line, written_assignment
+from gradscope.training.loop.seeds import Seeds
 from gradscope.training.loop.token_targets import TokenTargets
+from gradscope.training.loop.written_dropout import written_dropout
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import ObservedOptimizer, Optimizers
 
@@ -69,7 +73,7 @@ class Loop:
         self._graphs, self._schedulers = KeptGraphs(), Schedulers()
         self.tokens, self._clipping = TokenTargets(), Clipping()
         self._loss_graphs = LossGraphs(self.tokens)
-        self._draws = Draws()
+        self._draws, self._data, self._seeds = Draws(), DataSets(), Seeds()
         self.functions, self.copies = CustomFunctions(), Copies(models)
         self._batch_facts, self._equal_weights = BatchFacts(), EqualWeights()
         self._inputs, self._adapters = EvaluationInputs(), Adapters()
@@ -189,6 +193,7 @@ class Loop:
             return
         known = self.model_uses.use(model, module)
         self.model_uses.called.add(model.id)
+        self._data.called()
         if gradients:
             self.model_uses.called_with_gradients(model, known)
             self._batches.called(model.id, args, kwargs)
@@ -216,6 +221,18 @@ class Loop:
         module = model.module_ref()
         if module is not None and not module.training:
             self._graphs.evaluated(output, self._steps)
+
+    def batch_drawn(self, iterator: object) -> None:
+        """A data loader's iterator drew the indices of a batch."""
+        self._data.batch_drawn(iterator)
+
+    def used_up(self, iterator: object) -> None:
+        """A data loader's iterator is at its end."""
+        self._data.used_up(iterator)
+
+    def seeded(self, seed: object) -> None:
+        """``torch.manual_seed`` was called."""
+        self._seeds.seeded(seed, self._steps)
 
     def loaded(self, module: nn.Module, result: object) -> None:
         """``load_state_dict`` of a module has returned the keys that did not fit."""
@@ -291,6 +308,8 @@ class Loop:
         self._last_backward = line
         self._graphs.backward_begins(roots, self._steps + 1, self.backwards, sample)
         self._loss_graphs.backward_begins(roots, sampled=sample > 0)
+        if sample:
+            self.model_uses.sampled(roots)
         if sample and sample != self._sample:
             self._sample = sample
             self._equal_weights.read(self._models)
@@ -427,10 +446,19 @@ class Loop:
             left_states=tuple(self._checkpoints.left()),
             copies=tuple(self.copies.records(compare=ended)),
             equal_units=tuple(self._equal_weights.records(self._models)),
+            facts=tuple(self._facts(ended=ended)),
             course=self._losses.course,
             ended=ended,
             cut=cut,
         )
+
+    def _facts(self, *, ended: bool) -> Iterator[LoopFact]:
+        yield from self.model_uses.facts()
+        yield from self._data.facts()
+        yield from self._seeds.facts()
+        for model in self._models if ended else ():
+            for one in written_dropout(model.module.modules()):
+                yield replace(one, model=self._models.name(model))
 
     def _models_with_loads(self) -> tuple[LoopModel, ...]:
         found = []

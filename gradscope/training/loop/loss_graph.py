@@ -44,6 +44,7 @@ _ROWS = frozenset({"IndexBackward", "IndexSelectBackward", "SliceBackward"})
 _SAME_AXES = frozenset(
     {"ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "UnsqueezeBackward"}
 )
+_VIEWS = frozenset({"ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward"})
 _LINEAR = frozenset({"AddmmBackward", "MmBackward"})
 #: Kind and name.
 _Key = tuple[str, str]
@@ -283,6 +284,9 @@ def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
 
     Rows may be chosen between the two.
     """
+    mixed = _scrambled(loss)
+    if mixed is not None:
+        return mixed
     node = loss.next_functions[0][0]
     # Of three axes PyTorch makes four of its own.
     between = _ROWS | _SAME_AXES if kind(loss) == "NllLoss2DBackward" else _ROWS
@@ -305,6 +309,23 @@ def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
         return None
     called = "log_softmax" if kind(node).startswith("Log") else "softmax"
     return ("softmax-axis", f"{called} over dim {dim}"), (shape,), node
+
+
+def _scrambled(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
+    """A view of [N, C, …] as [-1, C] below the softmax of a loss: it cuts the last axis into rows,
+    though the classes are in axis 1."""
+    softmax = loss.next_functions[0][0]
+    view = None if softmax is None or kind(softmax) not in SOFTMAX else softmax.next_functions[0][0]
+    if view is None or kind(view) not in _VIEWS:
+        return None
+    given = view.next_functions[0][0]
+    before, after = None if given is None else shape_of(given), shape_of(view)
+    if before is None or after is None or len(before) < 3 or len(after) != 2:
+        return None
+    classes = after[1]
+    if before[1] != classes or classes < 2 or before[-1] % classes == 0:
+        return None
+    return ("scrambled", "view"), (before, after), view
 
 
 def _ends_in_features(softmax: Node) -> bool:

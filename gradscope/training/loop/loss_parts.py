@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from torch.autograd.graph import Node
 
+from gradscope.training.loop.bootstrapping import bootstrapped
 from gradscope.training.loop.cosine_scores import cosine_scores
 from gradscope.training.loop.learned_weights import learned_weights
 from gradscope.training.loop.loss_walk import (
@@ -52,6 +53,7 @@ def loss_parts(root: Node) -> Iterator[LossPart]:
 _OF_ONE: dict[str, Callable[[Node], tuple[Node, tuple[float, ...]] | None]] = {
     "posterior": posterior,
     "cut-encoder": cut_encoder,
+    "bootstrapped": bootstrapped,
 }
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,11 +15,16 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.capture.fingerprints import fingerprints
 from gradscope.capture.hooks import OwnHook, hook_first_call, watchable
+from gradscope.capture.names import modules_by_name
 from gradscope.records.loop import LoopModel, PlainTensor
+from gradscope.records.loop_figures import LoopFact
 from gradscope.training.guard import Guard
 from gradscope.training.loop.construction import Construction
+from gradscope.training.loop.first_inputs import FirstInputs
+from gradscope.training.loop.layer_chains import ACTIVATIONS, layer_pairs, unused_activations
 from gradscope.training.loop.plain_tensors import plain_tensors
-from gradscope.training.loop.script_lines import written_call
+from gradscope.training.loop.repeated_modules import repeated_at, repeated_modules
+from gradscope.training.loop.script_lines import script_line, written_call
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import Optimizers
 
@@ -90,10 +96,17 @@ class ModelUses:
         self._running: set[int] = set()  # those called with gradients since the last step
         self._set: list[tuple[weakref.ref[nn.Module], weakref.ref[nn.Module], str | None]] = []
         self._noticed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._first_inputs = FirstInputs()
+        self._called_at: weakref.WeakKeyDictionary[nn.Module, str | None] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._pairs = set[tuple[int, int]]()
         self._uncalled: weakref.WeakKeyDictionary[nn.Module, OwnHook] = weakref.WeakKeyDictionary()
 
     def observe(self, models: Iterable[Model], guard: Guard) -> None:
-        """Notice the first call of each module that owns parameters, with gradients or without."""
+        """Notice the first call of each activation and of each module that owns parameters, with
+        gradients or without.
+        """
         for model in models:
             outer, module = model.outer(), model.module_ref()
             if module is not None:
@@ -102,15 +115,18 @@ class ModelUses:
                 continue
             for module in watchable(outer):
                 owns = any(one is not None for one in module._parameters.values())
-                if owns and module not in self._noticed:
+                if (owns or isinstance(module, ACTIVATIONS)) and module not in self._noticed:
                     self._noticed.add(module)
                     ran = guard(partial(self._ran, weakref.ref(module)))
                     self._uncalled[module] = hook_first_call(module, ran)
 
-    def _ran(self, module: weakref.ref[nn.Module]) -> None:
+    def _ran(self, module: weakref.ref[nn.Module], args: Sequence[Any]) -> None:
         found = module()
         if found is not None:
             self._uncalled.pop(found, None)
+            line = script_line()
+            self._called_at[found] = None if line is None else str(line)
+            self._first_inputs.called(found, args)
 
     def close(self) -> None:
         """Stop noticing calls: the modules that were never called are unknown from now on."""
@@ -121,6 +137,32 @@ class ModelUses:
     def module_set(self, owner: nn.Module, module: nn.Module, line: str | None) -> None:
         """A module became the child of another after an optimizer was made."""
         self._set.append((weakref.ref(owner), weakref.ref(module), line))
+
+    def sampled(self, roots: Sequence[object]) -> None:
+        """The graph of a loss is complete, in a sampled step."""
+        if any(isinstance(module, ACTIVATIONS) for module in self._uncalled):
+            self._pairs |= {(id(one.first), id(one.second)) for one in layer_pairs(roots)}
+
+    def facts(self) -> Iterator[LoopFact]:
+        """Exact facts on the models' modules."""
+        for one in self._first_inputs.facts(self._models):
+            yield replace(one, location=one.location or self._made(one.model, one.name))
+        unused = [one for one in self._uncalled if isinstance(one, ACTIVATIONS)]
+        for model in self._models:
+            name, modules = self._models.name(model), modules_by_name(model.module)
+            for one in unused_activations(model.module, self._pairs, unused):
+                line = self._called_at.get(modules[one.name])
+                yield replace(one, model=name, location=line)
+            for one in repeated_modules(modules):
+                line = repeated_at(self._construction.made(modules[one.name]))
+                if line is not None:
+                    yield replace(one, model=name, location=line)
+
+    def _made(self, model: str, name: str) -> str | None:
+        for one in self._models:
+            if self._models.name(one) == model:
+                return self._construction.line_of(modules_by_name(one.module)[name])
+        return None
 
     def idle(self) -> set[int]:
         """The parameters whose module was never called."""

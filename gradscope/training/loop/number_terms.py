@@ -4,9 +4,9 @@ made of gradients without a graph."""
 from __future__ import annotations
 
 import ast
-import functools
-import linecache
 from collections.abc import Iterator
+
+from gradscope.training.loop.script_tree import assignment, innermost, is_at, tree_of
 
 
 def number_term(file: str, line: int) -> tuple[str, int] | None:
@@ -40,15 +40,15 @@ def graphless_term(file: str, line: int, asked: int, *, first: bool) -> str | No
 
 def _sums(file: str, line: int) -> Iterator[tuple[list[ast.expr], ast.AST, ast.Module]]:
     """The terms of each sum on a line, with the function around it, and the file's tree."""
-    tree = _tree(file)
+    tree = tree_of(file)
     if tree is None:
         return
-    scope = _innermost(tree, line)
+    scope = innermost(tree, line)
     for statement in ast.walk(scope):
         value = getattr(statement, "value", None)
         if not isinstance(statement, ast.Assign | ast.Return | ast.Expr | ast.AnnAssign):
             continue
-        if not isinstance(value, ast.expr) or not _is_at(statement, line):
+        if not isinstance(value, ast.expr) or not is_at(statement, line):
             continue
         terms = list(_terms(value))
         if len(terms) > 1:
@@ -63,58 +63,24 @@ def _comes_from(
     value: ast.expr, scope: ast.AST, tree: ast.Module, asked: int, before: int, depth: int = 0
 ) -> bool:
     """Return True if an expression is computed from a line's result, as far as names show."""
-    if _is_at(value, asked):
+    if is_at(value, asked):
         return True
     for node in ast.walk(value):
         if isinstance(node, ast.Call):
             called = node.func
             name = getattr(called, "id", None) or getattr(called, "attr", None)
             if any(
-                isinstance(one, ast.FunctionDef) and one.name == name and _is_at(one, asked)
+                isinstance(one, ast.FunctionDef) and one.name == name and is_at(one, asked)
                 for one in ast.walk(tree)
             ):
                 return True
         elif isinstance(node, ast.Name) and depth < _DEEP:
-            last = _assignment(node.id, scope, before)
+            last = assignment(node.id, scope, before)
             if last is not None and _comes_from(
                 last.value, scope, tree, asked, last.lineno, depth + 1
             ):
                 return True
     return False
-
-
-def _assignment(name: str, scope: ast.AST, line: int) -> ast.Assign | None:
-    """Return the last assignment of a variable before a line."""
-    last: ast.Assign | None = None
-    for node in ast.walk(scope):
-        if isinstance(node, ast.Assign) and node.lineno < line and len(node.targets) == 1:
-            (target,) = node.targets
-            names = target.elts if isinstance(target, ast.Tuple) else [target]
-            mine = any(isinstance(one, ast.Name) and one.id == name for one in names)
-            if mine and (last is None or last.lineno < node.lineno):
-                last = node
-    return last
-
-
-@functools.lru_cache(maxsize=8)
-def _tree(file: str) -> ast.Module | None:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return None
-
-
-def _is_at(node: ast.expr | ast.stmt, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
-
-
-def _innermost(tree: ast.Module, line: int) -> ast.AST:
-    """The innermost function around a line."""
-    found: ast.AST = tree
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _is_at(node, line):
-            found = node  # walked from the outside in
-    return found
 
 
 def _terms(value: ast.expr) -> Iterator[ast.expr]:
@@ -164,5 +130,5 @@ def _set_before(term: ast.expr, scope: ast.AST, line: int) -> ast.Call | None:
         return None
     if not isinstance(term, ast.Name):
         return None
-    last = _assignment(term.id, scope, line)
+    last = assignment(term.id, scope, line)
     return None if last is None else _number(last.value)

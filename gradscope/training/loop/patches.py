@@ -57,6 +57,12 @@ class LoopObserver(RegistrationObserver, Protocol):
     def batch_drawn(self, iterator: object, indices: object) -> None:
         """An iterator of a data loader drew the indices of a batch from its sampler."""
 
+    def used_up(self, iterator: object) -> None:
+        """An iterator of a data loader was asked for a batch, and is at its end."""
+
+    def seeded(self, seed: object) -> None:
+        """``torch.manual_seed`` was called."""
+
     def loaded(self, module: nn.Module, result: object) -> None:
         """``load_state_dict`` of a module has returned the keys that did not fit."""
 
@@ -120,7 +126,9 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
     patch(DataLoader, "__iter__", before=observer.epoch_begins)
     # Private; where it is not there, the indices of batches are not known.
     if hasattr(_BaseDataLoaderIter, "_next_index"):
-        patch(_BaseDataLoaderIter, "_next_index", after=observer.batch_drawn)
+        replace(patches, _BaseDataLoaderIter, "_next_index", lambda f: _drawing(f, observer))
+    for place in (torch, torch.random):
+        patch(place, "manual_seed", before=observer.seeded)
     patch(nn.Module, "load_state_dict", after=observer.loaded)
     patch(torch, "load", after=lambda _, data: observer.read(data))
     for distribution in distributions():
@@ -182,6 +190,20 @@ def _with_first(
         return result
 
     return method
+
+
+def _drawing(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def next_index(self: Any) -> Any:
+        try:
+            indices = original(self)
+        except StopIteration:
+            observer.used_up(self)
+            raise
+        observer.batch_drawn(self, indices)
+        return indices
+
+    return next_index
 
 
 def _comparing(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:

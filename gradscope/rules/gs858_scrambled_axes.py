@@ -1,0 +1,78 @@
+"""GS858: a view in the place of a permutation of axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, in_steps, of_loss, operations
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS858",
+    name="scrambled-axes",
+    severity="warning",
+    summary="a view swaps two axes without moving the numbers",
+    what=(
+        "Compares the input of each layer, at its first call, with the tensor that it is a "
+        "view of: the same sizes in another order, and the numbers in their old places. In "
+        "the loss it finds a view of [N, C, T] as [-1, C]. `permute` and `transpose` are "
+        "silent."
+    ),
+    why=(
+        "A view only reads the numbers in a new shape. Values of different channels, times or "
+        "classes are mixed, and the network sees noise."
+    ),
+    fix=("Use `permute` or `transpose` to swap axes; use `view` only to merge or split them."),
+    sources=(
+        "PyTorch forum: view() versus permute(), what is the difference",
+        "PyTorch, torch.Tensor.view: the returned tensor shares the same data",
+    ),
+    thresholds=(Threshold("share", 0.5, "share of the losses read, above which it fires", CHOSEN),),
+    calibration=(
+        "Silent on the honest programs of tests/rules, and on the mended twins and honest "
+        "trainings that were written without sight of the rules."
+    ),
+    runs=Runs(loop=True),
+    explains=("GS603", "GS613"),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each layer, or for the loss."""
+    for one in loop.facts_of("scrambled"):
+        before, after = (_shape(shape) for shape in one.shapes)
+        yield at(
+            RULE.finding(
+                one.name,
+                f"`{one.name}` gets a view {after} of {before}: the axes have changed places, the "
+                "numbers have not, and values of different axes are mixed.",
+                value=1.0,
+                cause="view",
+                location=one.location,
+            ),
+            loop,
+            model=one.model,
+        )
+    for part in operations(loop, "scrambled", limits["share"]):
+        before, after = (_shape(shape) for shape in part.shapes)
+        yield at(
+            RULE.finding(
+                "",
+                f"the scores {before} are viewed as {after} before the loss, "
+                f"{in_steps(part.count, loop.graphs, 'loss', 'losses')} that were read: the "
+                "classes are axis 1, and a row mixes several classes' scores.",
+                advice="Use `scores.transpose(1, 2)` before the view, or give cross_entropy the "
+                "scores as [N, C, …].",
+                value=float(part.count),
+                limit=limits.of("share"),
+                cause="loss",
+                location=of_loss(loop, part),
+            ),
+            loop,
+        )
+
+
+def _shape(sizes: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, sizes))}]"

@@ -1,0 +1,55 @@
+"""GS860: a padding index that is an ordinary token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at
+from gradscope.rules._rule import Limits, Rule, Runs
+
+RULE = Rule(
+    code="GS860",
+    name="padding-among-tokens",
+    severity="warning",
+    summary="the padding index of an embedding is an ordinary token of the data",
+    what=(
+        "Reads the first input of each nn.Embedding with a `padding_idx`. It fires if, in "
+        "half of the sequences, the token stands singly between others, twice a sequence or "
+        "more. Padding at the ends or in long runs is silent."
+    ),
+    why=(
+        "The embedding of the padding index starts at zero and gets no gradient: the network "
+        "cannot learn what the token means."
+    ),
+    fix=("Give padding an index of its own, or drop `padding_idx`."),
+    sources=(
+        "PyTorch, torch.nn.Embedding: entries at padding_idx do not contribute to the gradient",
+        "PyTorch forum: padding_idx=0 and a vocabulary that begins at 0",
+    ),
+    calibration=(
+        "Silent on the honest programs of tests/rules, and on the mended twins and honest "
+        "trainings that were written without sight of the rules."
+    ),
+    runs=Runs(loop=True),
+    explains=("GS613",),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each embedding."""
+    for one in loop.facts_of("padding"):
+        index, sequences = (int(figure) for figure in one.figures)
+        yield at(
+            RULE.finding(
+                one.name,
+                f"token {index} is the padding index of `{one.name}`, and stands between other "
+                f"tokens in {one.count} of {sequences} sequences: its embedding stays zero and "
+                "never trains.",
+                value=one.count / sequences,
+                location=one.location,
+            ),
+            loop,
+            model=one.model,
+        )

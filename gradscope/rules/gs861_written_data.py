@@ -1,0 +1,69 @@
+"""GS861: a data set that is written to as it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS861",
+    name="written-data",
+    severity="warning",
+    summary="a data set changes its own data each time it gives a batch",
+    what=(
+        "Compares the version counters of a data set's tensors before and after it gives a "
+        "batch, in the same process. It fires if nearly every batch writes to them, in more "
+        "than one epoch. A cache that is filled once is silent."
+    ),
+    why=(
+        "Noise, scaling or normalization adds up from epoch to epoch: the data drift away "
+        "from the labels."
+    ),
+    fix=(
+        "Write `x = x + noise` in place of `x += noise` in `__getitem__`, or clone the sample "
+        "first."
+    ),
+    sources=(
+        "PyTorch forum: in-place operations in Dataset.__getitem__ change the data set",
+        "PyTorch, torch.Tensor: in-place operations, views share the data",
+    ),
+    thresholds=(
+        Threshold(
+            "share", 0.9, "share of batches with a write, at or above which it fires", CHOSEN
+        ),
+        Threshold("batches", 8, "batches needed to judge", CHOSEN),
+    ),
+    calibration=(
+        "Silent on the honest programs of tests/rules, and on the mended twins and honest "
+        "trainings that were written without sight of the rules."
+    ),
+    runs=Runs(loop=True),
+    explains=("GS603", "GS613"),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each data set."""
+    epochs = sum(
+        sum(event.kind == "epoch" for event in one.events) * one.count for one in loop.rounds
+    )
+    for one in loop.facts_of("written-data"):
+        (given,) = one.figures
+        (attribute,) = one.words
+        if one.count < limits["share"] * given or given < limits["batches"] or epochs < 2:
+            continue
+        yield at(
+            RULE.finding(
+                one.name,
+                f"the data set `{one.name}` writes to its own `{attribute}` in {one.count:,} of "
+                f"{given:,.0f} batches: its data change with each epoch.",
+                value=one.count / given,
+                limit=limits.of("share"),
+                location=one.location,
+            ),
+            loop,
+        )

@@ -1,0 +1,54 @@
+"""GS863: a bootstrapped target that gradients flow through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, in_steps, of_loss, operations
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS863",
+    name="target-with-gradient",
+    severity="warning",
+    summary="the gradient flows through the target of a value: a Q target is not detached",
+    what=(
+        "Finds, in the graph of the loss, a distance between two values that both have a "
+        "gradient, one of them a constant plus a multiple of a maximum, as `reward + gamma * "
+        "q(next).max(1).values`. A target under `no_grad`, or detached, is silent."
+    ),
+    why=(
+        "The loss can fall by moving the target towards the prediction. Learned values are "
+        "wrong or diverge."
+    ),
+    fix=("Compute the target under `torch.no_grad()`, or detach it; a target network helps too."),
+    sources=(
+        "PyTorch tutorials, reinforcement learning (DQN): expected values under no_grad",
+        "Sutton and Barto, Reinforcement learning, 9.3: semi-gradient methods ignore the target",
+    ),
+    thresholds=(Threshold("share", 0.9, "share of the losses read, above which it fires", CHOSEN),),
+    calibration=(
+        "Silent on the honest programs of tests/rules, and on the mended twins and honest "
+        "trainings that were written without sight of the rules."
+    ),
+    runs=Runs(loop=True),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each loss."""
+    for one in operations(loop, "bootstrapped", limits["share"]):
+        yield at(
+            RULE.finding(
+                "",
+                "the target of the loss has a gradient: it is a constant plus a multiple of a "
+                "network's maximum, and is not detached, "
+                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read.",
+                value=float(one.count),
+                limit=limits.of("share"),
+                location=of_loss(loop, one),
+            ),
+            loop,
+        )

@@ -1,0 +1,55 @@
+"""Calls of ``F.dropout`` without ``training=``: they drop activations in evaluation, too."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator
+
+from torch import nn
+
+from gradscope.explain.shared.frames import in_library, is_ours, shown
+from gradscope.records.loop_figures import LoopFact
+from gradscope.training.loop.script_tree import called_name, tree_of
+
+_DROPOUTS = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"})
+_FUNCTIONAL = frozenset({"F", "functional", "nn.functional", "torch.nn.functional"})
+
+
+def written_dropout(modules: Iterable[nn.Module]) -> Iterator[LoopFact]:
+    """The calls in the classes of a model that the script wrote itself.
+
+    A call in an ``if`` on ``training`` is left out: it runs in training alone.
+    """
+    for kind in {type(module): None for module in modules}:
+        try:
+            file = inspect.getsourcefile(kind)
+        except (TypeError, OSError):
+            continue
+        tree = None if file is None or in_library(file) or is_ours(file) else tree_of(file)
+        for owner in ast.walk(tree) if tree is not None else ():
+            if isinstance(owner, ast.ClassDef) and owner.name == kind.__name__ and file is not None:
+                for call in _calls(owner):
+                    text, line = ast.unparse(call), f"{shown(file)}:{call.lineno}"
+                    yield LoopFact("written-dropout", words=(text,), location=line)
+
+
+def _calls(node: ast.AST) -> Iterator[ast.Call]:
+    if isinstance(node, ast.If | ast.IfExp) and "training" in ast.unparse(node.test):
+        return
+    if isinstance(node, ast.Call) and called_name(node) in _DROPOUTS and _by_default(node):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _calls(child)
+
+
+def _by_default(call: ast.Call) -> bool:
+    """Return True if ``training`` is left at its default, which is True."""
+    of = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if of is None or ast.unparse(of) not in _FUNCTIONAL or len(call.args) > 2:
+        return False
+    given = {keyword.arg for keyword in call.keywords}
+    dropped = next((one.value for one in call.keywords if one.arg == "p"), None)
+    dropped = call.args[1] if len(call.args) == 2 else dropped
+    nothing = isinstance(dropped, ast.Constant) and dropped.value == 0
+    return not given & {"training", None} and not nothing

@@ -1,0 +1,412 @@
+"""Programs whose modules, data or seeds are put together wrongly, and honest look-alikes."""
+
+from rules.loop_programs import LoopProgram
+
+_STEP = """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for step in range(12):
+    inputs, labels = batch(step)
+    optimizer.zero_grad()
+    F.cross_entropy(net(inputs), labels).backward()
+    optimizer.step()
+"""
+_CHAIN = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.act = nn.ReLU()
+
+    def forward(self, inputs):
+        hidden = self.first(inputs)
+        {act}
+        return self.second(hidden)  # here
+
+net = Net()
+"""
+_LISTED = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.{kind}({star}[nn.Sequential(nn.Linear(4, 4), nn.Tanh()) {times})
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, inputs):
+        for layer in self.layers:
+            inputs = layer(inputs)
+        return self.last(inputs)
+
+net = Net()
+"""
+_TOKENS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(6, 4, padding_idx=0)  # here
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, tokens):
+        return self.last(self.embed(tokens).mean(1))
+
+net = Net()
+tokens = torch.randint({least}, 3, (64, 24))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for step in range(12):
+    rows = slice(step % 8 * 8, step % 8 * 8 + 8)
+    optimizer.zero_grad()
+    F.cross_entropy(net(tokens[rows]), y[rows]).backward()
+    optimizer.step()
+"""
+_CHANNELS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.last = nn.Conv1d(3, 4, 3), nn.Linear(4, 2)
+
+    def forward(self, inputs):
+        {line}
+        return self.last(torch.relu(self.conv(inputs)).mean(2))
+
+net = Net()
+signals = torch.randn(64, 10, 3)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for step in range(12):
+    rows = slice(step % 8 * 8, step % 8 * 8 + 8)
+    optimizer.zero_grad()
+    F.cross_entropy(net(signals[rows]), y[rows]).backward()
+    optimizer.step()
+"""
+_SCORES = """
+net = nn.Conv1d(4, 5, 1)
+signals, classes = torch.randn(64, 4, 7), torch.randint(5, (64, 7))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for step in range(12):
+    rows = slice(step % 8 * 8, step % 8 * 8 + 8)
+    scores = net(signals[rows])
+    optimizer.zero_grad()
+    {line}
+    loss.backward()
+    optimizer.step()
+"""
+_NOISY = """
+from torch.utils.data import Dataset
+
+class Noisy(Dataset):
+    def __init__(self):
+        self.x, self.y = x.clone(), y
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        one = self.x[i]
+        {line}
+        return one, self.y[i]
+
+loader = DataLoader(Noisy(), batch_size=16, shuffle=True)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for epoch in range(4):
+    for inputs, labels in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(net(inputs), labels).backward()
+        optimizer.step()
+"""
+_EPOCHS = """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for epoch in range(5):
+    for inputs, labels in batches:
+        optimizer.zero_grad()
+        F.cross_entropy(net(inputs), labels).backward()
+        optimizer.step()
+"""
+_VALUES = """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(12):
+    inputs, actions = batch(step)
+    following, _ = batch(step + 1)
+    q = net(inputs).gather(1, actions[:, None]).squeeze(1)
+    best = net(following).{best}
+    {detach}
+    loss = F.{loss}(q, torch.ones(8) + 0.9 * best)  # here
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+_DROPPED = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 16), nn.Linear(16, 2)
+
+    def forward(self, inputs):
+        hidden = torch.relu(self.first(inputs))
+        {line}
+        return self.last(hidden)
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for step in range(12):
+    inputs, labels = batch(step)
+    optimizer.zero_grad()
+    F.cross_entropy(net.train()(inputs), labels).backward()
+    optimizer.step()
+    with torch.no_grad():
+        net.eval()(x)
+"""
+
+
+def _both(text: str, *, here: bool = True, **lines: tuple[str, str]) -> str:
+    """The program with a broken and a mended version of each of these lines."""
+    out = []
+    for line in text.splitlines():
+        found = next((key for key in lines if f"{{{key}}}" in line), None)
+        if found is None:
+            out.append(line)
+            continue
+        broken, mended = lines[found]
+        out.append(line.replace(f"{{{found}}}", broken) + (" # here" if here else "") + " # broken")
+        out.append(line.replace(f"{{{found}}}", mended) + "  # mended")
+    return "\n".join(out)
+
+
+BROKEN = {
+    "an activation that never runs": LoopProgram(
+        "GS857", ("`act` never ran", "output of `first`"),
+        _both(_CHAIN, here=False, act=("pass", "hidden = self.act(hidden)")) + _STEP, "second",
+    ),
+    "two activations that never run, beside a list of layers": LoopProgram(
+        "GS857", ("`act`, `other` never ran",),
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)])
+                self.act, self.other = nn.GELU(), nn.Tanh()
+
+            def forward(self, inputs):
+                for layer in self.layers:
+                    inputs = layer(inputs)  # here
+                    inputs = self.other(self.act(inputs))  # mended
+                return inputs
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "layers.1",
+    ),
+    "a view for a permute": LoopProgram(
+        "GS858", ("a view [8, 3, 10] of [64, 10, 3]",),
+        _both(_CHANNELS, line=("inputs = inputs.view(8, 3, 10)", "inputs = inputs.mT")),
+        "conv",
+    ),
+    "scores [N, C, T] as rows of classes": LoopProgram(
+        "GS858", ("the scores [8, 5, 7] are viewed as [56, 5]",),
+        _both(_SCORES, line=(
+            "loss = F.cross_entropy(scores.view(-1, 5), classes[rows].view(-1))",
+            "loss = F.cross_entropy(scores.mT.reshape(-1, 5), classes[rows].view(-1))",
+        )),
+    ),
+    "one layer four times": LoopProgram(
+        "GS859", ("the 4 members of `layers` are the same Sequential",),
+        _both(
+            _LISTED.replace("{kind}", "ModuleList").replace("{star}", ""),
+            times=("] * 4", "for _ in range(4)]"),
+        ) + _STEP, "layers",
+    ),
+    "one layer three times in a Sequential": LoopProgram(
+        "GS859", ("the 3 members of `layers` are the same Sequential",),
+        _both(
+            _LISTED.replace("{kind}", "Sequential").replace("{star}", "*"),
+            times=("] * 3", "for _ in range(3)]"),
+        ) + _STEP, "layers",
+    ),
+    "a token as padding": LoopProgram(
+        "GS860", ("token 0 is the padding index of `embed`",),
+        _both(_TOKENS, here=False, least=("0", "1")), "embed",
+    ),
+    "a class of binary signals as padding": LoopProgram(
+        "GS860", ("stands between other tokens in 64 of 64 sequences",),
+        """
+        embed = nn.Embedding(2, 4, padding_idx=0)  # broken # here
+        embed = nn.Embedding(2, 4)  # mended
+        net = nn.Sequential(embed, nn.Flatten(), nn.Linear(64, 2))
+        tokens = torch.arange(16).remainder(2).repeat(64, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            optimizer.zero_grad()
+            F.cross_entropy(net(tokens + 0 * step), y).backward()
+            optimizer.step()
+            tokens = tokens.clone()
+            tokens[:, 0] = torch.randint(2, (64,))
+        """, "0",
+    ),
+    "noise into the data set": LoopProgram(
+        "GS861", ("`Noisy` writes to its own `x` in 16 of 16 batches",),
+        _both(_NOISY, line=(
+            "one += 0.1 * torch.randn(4)", "one = one + 0.1 * torch.randn(4)",
+        )), "Noisy",
+    ),
+    "a data set that is normalised again and again": LoopProgram(
+        "GS861", ("in 16 of 16 batches",),
+        _both(_NOISY, line=("one.sub_(1).div_(2)", "one = (one - 1) / 2")), "Noisy",
+    ),
+    "an iterator for all epochs": LoopProgram(
+        "GS862", ("`batches` ended after 8 batches and was used 4 times more",),
+        """
+        loader = DataLoader(TensorDataset(x, y), batch_size=8)
+        batches = iter(loader)  # broken # here
+        batches = loader  # mended
+        """ + "\n".join("        " + line for line in _EPOCHS.splitlines()), "batches",
+    ),
+    "a Q target that is not detached": LoopProgram(
+        "GS863", ("the target of the loss has a gradient",),
+        _both(
+            _VALUES.replace("{best}", "max(1).values").replace("{loss}", "mse_loss"),
+            here=False, detach=("pass", "best = best.detach()"),
+        ),
+    ),
+    "a Q target that is not detached, by amax and a Huber loss": LoopProgram(
+        "GS863", ("is not detached, in all",),
+        _both(
+            _VALUES.replace("{best}", "amax(1)").replace("{loss}", "smooth_l1_loss"),
+            here=False, detach=("pass", "best = best.detach()"),
+        ),
+    ),
+    "a functional dropout in evaluation": LoopProgram(
+        "GS864", ("`F.dropout(hidden, 0.5)` stays active",),
+        _both(_DROPPED, line=(
+            "hidden = F.dropout(hidden, 0.5)",
+            "hidden = F.dropout(hidden, 0.5, training=self.training)",
+        )),
+    ),
+    "a functional dropout by its keyword": LoopProgram(
+        "GS864", ("`nn.functional.dropout(hidden, p=0.2)` stays active",),
+        _both(_DROPPED, line=(
+            "hidden = nn.functional.dropout(hidden, p=0.2)",
+            "hidden = nn.functional.dropout(hidden, p=0.2) if self.training else hidden",
+        )),
+    ),
+    "a seed in each step": LoopProgram(
+        "GS814", ("`torch.manual_seed(7)` is called in 12 steps of 12",),
+        """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            torch.manual_seed(7)  # broken # here
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs + torch.randn(8, 4)), labels).backward()
+            optimizer.step()
+        """,
+    ),
+    "a cosine in epochs, by batches": LoopProgram(
+        "GS811", ("CosineAnnealingLR(T_max=3)", "then rises and falls again"),
+        """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=3)
+        for step in range(24):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            scheduler.step()  # broken # here
+            step % 8 == 7 and scheduler.step()  # mended
+        """, "scheduler",
+    ),
+}  # fmt: skip
+
+HEALTHY = {
+    "an unused activation, beside the function": _CHAIN.format(act="hidden = torch.relu(hidden)")
+    + _STEP,
+    "a bottleneck without activation, beside an unused one": """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+                self.c, self.d = nn.Linear(2, 8), nn.Linear(8, 2)
+                self.act = nn.ReLU()
+
+            def forward(self, inputs):
+                code = self.b(torch.tanh(self.a(inputs)))
+                return self.d(torch.tanh(self.c(code)))
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "a head that is shared on purpose": _LISTED.replace("{kind}", "ModuleList")
+    .replace("{star}", "")
+    .replace("[nn.Sequential(nn.Linear(4, 4), nn.Tanh()) {times}", "[shared for _ in range(3)]")
+    .replace("super().__init__()", "super().__init__()\n        shared = nn.Linear(4, 4)")
+    + _STEP,
+    "padding between two segments, and a token that is rarely left out": """
+        net = nn.Sequential(nn.Embedding(6, 4, padding_idx=0), nn.Flatten(), nn.Linear(64, 2))
+        tokens = torch.randint(1, 6, (64, 16))
+        tokens[:, 5:9] = 0
+        tokens[:, 14:] = 0
+        tokens[::3, 2] = 0
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            rows = slice(step % 8 * 8, step % 8 * 8 + 8)
+            optimizer.zero_grad()
+            F.cross_entropy(net(tokens[rows]), y[rows]).backward()
+            optimizer.step()
+        """,
+    "a cache that a data set fills": _NOISY.format(
+        line="epoch == 0 and self.x.__setitem__(i, torch.tanh(one))"
+    ),
+    "an iterator that is made anew at its end": """
+        loader = DataLoader(TensorDataset(x, y), batch_size=8)
+        batches = iter(loader)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(30):
+            try:
+                inputs, labels = next(batches)
+            except StopIteration:
+                batches = iter(loader)
+                inputs, labels = next(batches)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "a residual gradient, without a maximum": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, _ = batch(step)
+            following, _ = batch(step + 1)
+            loss = F.mse_loss(net(inputs)[:, 0], torch.ones(8) + 0.9 * net(following)[:, 0])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+    "a seed for each epoch, and another for each step": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(24):
+            torch.manual_seed(step)
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs + torch.randn(8, 4)), labels).backward()
+            optimizer.step()
+            if step % 8 == 7:
+                torch.manual_seed(7)
+        """,
+    "a cosine for each epoch, by batches": """
+        loader = DataLoader(TensorDataset(x, y), batch_size=8)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=8)
+        for epoch in range(4):
+            for inputs, labels in loader:
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+                scheduler.step()
+        """,
+    "Monte Carlo dropout": _DROPPED.format(line="hidden = F.dropout(hidden, 0.1, training=True)"),
+}
