@@ -97,6 +97,8 @@ class Runs:
         ranks: whether it judges the files of several processes, once these are read together.
         loop: whether it reads what the training loop does at every step, and no sample.
         at_attribute: whether its place is the line that sets the attribute that is its cause.
+        at_call: whether its place is the line that calls the layer that it names: its mistake is in
+            what the layer is given.
         at_optimizer: whether its place is the line that made the optimizer of the step.
         end: whether it reads what a script does between epochs or at its end, so that one that
             ends early cannot be judged.
@@ -117,6 +119,7 @@ class Runs:
     ranks: bool = False
     loop: bool = False
     at_attribute: bool = False
+    at_call: bool = False
     at_optimizer: bool = False
     end: bool = False
 

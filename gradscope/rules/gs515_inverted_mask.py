@@ -36,7 +36,7 @@ RULE = Rule(
         "PyTorch, scaled_dot_product_attention: attn_mask, True takes part in attention",
         "PyTorch forum: TransformerEncoder src_key_padding_mask, True or False for padding",
     ),
-    runs=Runs(per="model", parameters="all", calls=True, structure="attention"),
+    runs=Runs(per="model", parameters="all", calls=True, structure="attention", at_call=True),
     explains=("GS301", "GS513", "GS603", "GS613"),
 )
 #: Weight on later keys that is all of it, to rounding.

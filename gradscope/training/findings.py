@@ -88,11 +88,13 @@ class RunFindings:
     Attributes:
         made_at: gives the line of the script that made a module or a parameter of a model, by the
             model's number.
+        called_at: gives the line that called a module of a model first, in the same way.
         optimizer_at: gives the line that made an optimizer, by its name.
         attribute_at: gives the line that sets an attribute, by its name.
     """
 
     made_at: Callable[[int, str], str | None] | None = None
+    called_at: Callable[[int, str], str | None] | None = None
     optimizer_at: Callable[[str], str | None] | None = None
     attribute_at: Callable[[str], str | None] | None = None
 
@@ -198,6 +200,9 @@ class RunFindings:
             for finding in find(views[runs.parameters], limits):
                 if runs.at_optimizer and self.optimizer_at is not None:
                     line = finding.location or self.optimizer_at(sample.optimizer)
+                    finding = replace(finding, location=line)
+                if runs.at_call and self.called_at is not None:
+                    line = finding.location or self.called_at(model, finding.name)
                     finding = replace(finding, location=line)
                 if runs.at_attribute and self.attribute_at is not None and finding.cause:
                     line = finding.location or self.attribute_at(finding.cause)

@@ -275,6 +275,10 @@ class Observer:
         """The line of the script that made a module or a parameter of a model, where known."""
         return self._loop.made_at(model, name)
 
+    def called_at(self, model: int, name: str) -> str | None:
+        """The line of the script that called a module of a model first, where known."""
+        return self._loop.model_uses.called_at(model, name)
+
     def optimizer_at(self, name: str) -> str | None:
         """The line of the script that made an optimizer, where known."""
         return self._loop.optimizer_uses.line_of(name)

@@ -263,6 +263,7 @@ class Session:
                 failed=self._failed,
             )
             self._findings.made_at = self.observer.made_at
+            self._findings.called_at = self.observer.called_at
             self._findings.optimizer_at = self.observer.optimizer_at
             self._findings.attribute_at = self.observer.attribute_at
             self.observer.start()

@@ -87,7 +87,7 @@ class DataSets:
         end.more += 1
 
     def facts(self) -> Iterator[LoopFact]:
-        """What was found."""
+        """The data sets that are written to, and the iterators that are used up."""
         for use in self._of.values():
             if use.written:
                 yield LoopFact(

@@ -323,7 +323,7 @@ def _scrambled(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
     if before is None or after is None or len(before) < 3 or len(after) != 2:
         return None
     classes = after[1]
-    if before[1] != classes or classes < 2 or before[-1] % classes == 0:
+    if before[1] != classes or classes < 2 or before[-1] % classes == 0 or after[0] == before[0]:
         return None
     return ("scrambled", "view"), (before, after), view
 

@@ -158,6 +158,13 @@ class ModelUses:
                 if line is not None:
                     yield replace(one, model=name, location=line)
 
+    def called_at(self, model: int, name: str) -> str | None:
+        """The line that called a module of a model first, by the model's number."""
+        for one in self._models:
+            if one.id == model:
+                return self._called_at.get(modules_by_name(one.module).get(name, one.module))
+        return None
+
     def _made(self, model: str, name: str) -> str | None:
         for one in self._models:
             if self._models.name(one) == model:
