@@ -55,6 +55,8 @@ class SpikeSample:
         copy_of: the first sample of the batch with the same inputs, if it is not itself.
         constant: its inputs repeat one value, as an empty text and a blank picture do.
         length: of its tokens, without those that fill its end.
+        norm_without: of the batch's gradient, from a forward and backward of the batch without the
+            sample; where a module mixes the samples, as BatchNorm does.
     """
 
     index: int
@@ -72,6 +74,7 @@ class SpikeSample:
     copy_of: int | None = field(default=None, metadata=SPARSE)
     constant: bool = field(default=False, metadata=SPARSE)
     length: int | None = field(default=None, metadata=SPARSE)
+    norm_without: float | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

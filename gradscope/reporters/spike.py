@@ -90,6 +90,7 @@ def _samples(samples: Sequence[SpikeSample]) -> Table:
             (Heading("dataset index"), [_text(one.dataset_index) for one in shown]),
             (Heading("loss"), [_number(one.loss) for one in shown]),
             (Heading("gradient norm"), [_number(one.gradient_norm) for one in shown]),
+            (Heading("norm without", keep=55), [_number(one.norm_without) for one in shown]),
             (Heading("share"), [_percent(one.share) for one in shown]),
             (Heading("cosine", keep=60), [_number(one.cosine) for one in shown]),
             (Heading("input rms", keep=50), [_number(one.input_rms) for one in shown]),

@@ -59,6 +59,8 @@ def blamed(capsule: Capsule, *, excused: bool) -> Blame | None:
     label = None if aftermath or excused or odd else _label(capsule)
     if label is not None and few is not None and label.samples[0] not in few[0]:
         return label  # its loss is unlike all before; a large part of the gradient is not
+    if not (aftermath or excused or odd or few):
+        few = _left_out(capsule)
     if few is not None and (not odd or few[0] in [group for group, _ in odd]):
         rest = [one for one in _known(capsule) if one not in _joined(few)]
         if not excused or _size(few[0][0], rest) > _UNUSUAL:
@@ -191,6 +193,19 @@ def _few(capsule: Capsule) -> list[_Group] | None:
     return None
 
 
+def _left_out(capsule: Capsule) -> list[_Group] | None:
+    """The one sample of a mixed batch without which the gradient is usual."""
+    norms = [one.norm_without for one in capsule.samples if one.norm_without is not None]
+    usual, norm = capsule.usual_norm, capsule.norm
+    if len(norms) < 4 or not usual or norm is None or norm < _UNUSUAL * usual:
+        return None
+    least = min(norms)
+    found = [one for one in capsule.samples if one.norm_without == least]
+    if least > USUAL * usual or _UNUSUAL * least > median(norms) or len(found) > 1:
+        return None
+    return [found]
+
+
 def _still_high(capsule: Capsule, held: float) -> bool:
     """Return True if the other samples' part of the gradient is unusually large too."""
     if capsule.usual_norm is None or capsule.norm is None or capsule.kind == "asked":
@@ -299,8 +314,13 @@ def _of_few(capsule: Capsule, few: Sequence[_Group]) -> str:
     ratio = (first.gradient_norm or 0.0) / usual if usual else math.inf
     times = f"{number(ratio)} times the median sample's" if usual else "the others have none"
     said = [
-        f"{which}: {percent(min(held, 1.0))} of the gradient; its gradient norm is "
+        f"{which}: {percent(min(max(held, 0.0), 1.0))} of the gradient; its gradient norm is "
         f"{number(first.gradient_norm)}, {times}.",
+        *(
+            [f"Without it, the batch's gradient norm is {number(first.norm_without)}."]
+            if first.norm_without is not None
+            else []
+        ),
         *_loss_and_input(first, rest),
     ]
     return " ".join(said)

@@ -26,10 +26,13 @@ from gradscope.rules import spike_cause, with_worst_first
 from gradscope.runfile.capsules import capsules_of, every_capsule, read_capsule
 from gradscope.runfile.reader import RunFile
 from gradscope.training.loop.patches import observe_loop
+from gradscope.training.nan_detector.recorded_calls import RecordedCall
+from gradscope.training.nan_detector.side_effects import SideEffects
 from gradscope.training.spikes.batch_figures import copies, lengths, rows_of
 from gradscope.training.spikes.batch_indices import BatchIndices
 from gradscope.training.spikes.outside_changes import OutsideChanges
 from gradscope.training.spikes.sample_losses import row_losses
+from gradscope.training.spikes.samples import norms_without
 from training.spike_scripts import INNOCENT, KINDS, RANKS, SAMPLES, SCRIPT
 
 #: The step of the fault, as the scripts count.
@@ -381,3 +384,43 @@ def test_the_rows_of_a_call_are_those_of_its_tensors() -> None:
     assert [one.constant for one in rows_of(SimpleNamespace(args=(ids,), kwargs={}), 4)[0]] == [  # type: ignore[arg-type]
         False, True, False, False,
     ]  # fmt: skip
+
+
+def test_the_gradient_without_a_sample_is_that_of_the_other_samples() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Tanh(), torch.nn.Linear(4, 2)
+    ).double()
+    x = torch.randn(5, 3, dtype=torch.float64)
+    running = net[1].running_mean
+    assert isinstance(running, torch.Tensor)
+    effects = SideEffects(net)
+    call = RecordedCall("net", net, (x,), {}, effects)
+    output = net(x)
+    call.ended(output)
+    effects.draws = False  # as is learned over the first calls
+    output.retain_grad()
+    F.mse_loss(output, torch.zeros(5, 2, dtype=torch.float64)).backward()
+    assert output.grad is not None
+    before, kept = running.clone(), [p.grad for p in net.parameters()]
+    found = norms_without(call, 5, 1.0)
+    assert torch.equal(running, before)
+    assert all(p.grad is one for p, one in zip(net.parameters(), kept, strict=True))
+    for n in range(5):
+        others = [m for m in range(5) if m != n]
+        parts = torch.autograd.grad(net(x[others]), list(net.parameters()), output.grad[others])
+        norm = torch.cat([one.flatten() for one in parts]).norm().item()
+        assert found[n] == pytest.approx(norm, rel=1e-12)
+
+
+def test_the_sample_without_which_the_gradient_is_usual_is_to_blame() -> None:
+    rows = [
+        SpikeSample(n, gradient_norm=9.0, share=1 / 16, norm_without=3.0 if n == 4 else 90.0)
+        for n in range(16)
+    ]
+    found = spike_cause(capsule_of([], samples=tuple(rows)))
+    assert found[0] == "samples"
+    assert found[1].startswith("sample 4 of 16: 6.2 % of the gradient")
+    assert "Without it, the batch's gradient norm is 3.000." in found[1]
+    rows[4] = replace(rows[4], norm_without=80.0)
+    assert spike_cause(capsule_of([], samples=tuple(rows)))[0] == "undetermined"

@@ -27,6 +27,7 @@ from gradscope.training.spikes.samples import (
     CallSamples,
     arrived,
     nonfinite_table,
+    norms_without,
     samples_of_call,
     seen_by_hooks,
     table,
@@ -45,6 +46,8 @@ _DTYPES = frozenset(
 )
 #: A larger batch is not taken apart.
 SAMPLES = 256
+#: Of a larger batch that a module mixes, no sample is left out.
+MIXED = 64
 #: A sample is at most as expensive as a step: all of a batch take no longer than half of the run.
 _SHARE = 0.5
 
@@ -161,7 +164,27 @@ class CapsuleContents:
         if found is None:
             notes.append("not taken apart by sample: the forward draws other random numbers")
             return untaken
-        return table(call, place, count, found)
+        split = table(call, place, count, found)
+        return self._with_others(split, call, capsule.kind, scale, notes) if found.mixing else split
+
+    def _with_others(
+        self, split: CallSamples, call: RecordedCall, kind: str, scale: float, notes: list[str]
+    ) -> CallSamples:
+        """Return the samples of a call whose modules mix them, with the gradient without each."""
+        count = len(split.samples)
+        if count > MIXED or count < 2 or kind == "highest":
+            return split
+        norms = norms_without(call, count, scale)
+        if all(one is None for one in norms):
+            return split
+        notes.append(
+            f"`norm without` is that of the batch without the sample: {count} more forwards and "
+            "backwards were run"
+        )
+        samples = [
+            replace(one, norm_without=norm) for one, norm in zip(split.samples, norms, strict=True)
+        ]
+        return replace(split, samples=samples)
 
     def _refusal(self, call: RecordedCall, count: int) -> str:
         """Return why a call is not split into samples; "" if it is."""

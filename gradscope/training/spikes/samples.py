@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from gradscope.nesting import find
+from gradscope.nesting import find, replaced
 from gradscope.per_sample.contributions import SampleGradients, sample_gradients
 from gradscope.records.spike import SpikeSample
 from gradscope.training.nan_detector.no_collectives import NeedsOtherRanks
@@ -68,6 +68,51 @@ def taken_apart(call: RecordedCall, count: int, scale: float) -> SampleGradients
 
         found = sample_gradients(module, forward, count)
     return None if call.drew else found
+
+
+def norms_without(call: RecordedCall, count: int, scale: float) -> list[float | None]:
+    """The norm of a call's gradient without each of its samples, from a replay of the others.
+
+    The gradients at the other samples' outputs are those that arrived in the step. None where the
+    forward draws random numbers, or has an output without a row for each sample.
+
+    Args:
+        count: its samples: so many forwards and backwards are run.
+        scale: the loss scale in the gradients that arrived.
+    """
+    found: list[float | None] = [None] * count
+    if call.side_effects.draws:
+        return found
+    with as_it_began(call) as (module, args, kwargs), torch.enable_grad():
+        trained = [p for p in module.parameters() if p.requires_grad]
+        for n in range(count):
+            others = torch.tensor([m for m in range(count) if m != n])
+            given, named = replaced((args, kwargs), torch.Tensor, _picker(others, count))
+            terms = []
+            # The replay without the sample has the same outputs in the same order.
+            for roots, gradients in paired(call, module(*given, **named)):
+                for root, gradient in zip(roots, gradients, strict=True):
+                    sent = _picker(others, count)(gradient)
+                    if sent.shape != root.shape:
+                        return [None] * count
+                    terms.append((root * sent.to(root.dtype)).sum() / scale)
+            if not terms:
+                return [None] * count
+            parts = torch.autograd.grad(torch.stack(terms).sum(), trained, allow_unused=True)
+            square = sum(float(g.detach().double().square().sum()) for g in parts if g is not None)
+            found[n] = _finite(math.sqrt(square))
+    return found
+
+
+def _picker(rows: torch.Tensor, count: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function that picks these rows of a tensor with a row for each sample."""
+
+    def pick(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.dim() or tensor.shape[0] != count:
+            return tensor
+        return tensor[rows.to(tensor.device)]
+
+    return pick
 
 
 def table(call: RecordedCall, number: int, count: int, found: SampleGradients) -> CallSamples:
