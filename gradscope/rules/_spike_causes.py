@@ -50,7 +50,7 @@ class _Fact:
 def spike_cause(capsule: Capsule) -> tuple[str, str]:
     """The cause, one of ``CAUSES``, and a sentence or two with the evidence."""
     facts = _facts(capsule)
-    blame = blamed(capsule, excused=bool(facts))
+    blame = _blame(capsule, facts)
     if blame is not None:
         return blame.cause, blame.message
     if facts:
@@ -74,8 +74,14 @@ def mention(capsule: Capsule, cause: str) -> str:
 
 def with_worst_first(capsule: Capsule) -> Capsule:
     """The capsule with the samples to blame before the others."""
-    blame: Blame | None = blamed(capsule, excused=bool(_facts(capsule)))
-    return replace(capsule, samples=ordered(capsule, blame))
+    return replace(capsule, samples=ordered(capsule, _blame(capsule, _facts(capsule))))
+
+
+def _blame(capsule: Capsule, facts: Sequence[_Fact]) -> Blame | None:
+    """The samples to blame. A learning rate that rises makes samples hard before it makes the loss
+    worse.
+    """
+    return blamed(capsule, excused=bool(facts) or _high_rate(capsule) is not None)
 
 
 def _facts(capsule: Capsule) -> list[_Fact]:
@@ -245,7 +251,15 @@ def _learning_rate(capsule: Capsule) -> _Fact | None:
             )
     if capsule.kind not in ("loss", "gradient", "non-finite") and not _is_worse(capsule):
         return None
-    usual, now = median(rate for _, rate in rates), rates[-1][1]
+    return _high_rate(capsule)
+
+
+def _high_rate(capsule: Capsule) -> _Fact | None:
+    """The learning rate is far above its median, or is at its highest and still rises."""
+    rates = [one.learning_rate for one in capsule.signals if one.learning_rate]
+    if len(rates) < 8:
+        return None
+    usual, now = median(rates), rates[-1]
     if now > _JUMP * usual:
         return _Fact(
             math.inf,
@@ -253,7 +267,7 @@ def _learning_rate(capsule: Capsule) -> _Fact | None:
             f"the learning rate is {number(now)}, {number(now / usual)} times its median of the "
             "steps before; no sample stands out.",
         )
-    if all(after > before for (_, before), (_, after) in pairwise(recent)):
+    if all(after > before for before, after in pairwise(rates[-RECENT:])):
         return _Fact(
             math.inf,
             "learning-rate",
