@@ -144,6 +144,17 @@ Debug = Annotated[
 ]
 
 
+MaxTokens = Annotated[
+    int | None,
+    option(
+        "N",
+        "With `-f json`: at most N tokens, the worst first.",
+        panel=OUTPUT,
+        min=LEAST_TOKENS,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class LayerOptions:
     """Selection of layers."""
@@ -213,10 +224,7 @@ class PlainFileOptions:
 class FileOptions(PlainFileOptions):
     """File of a record, and how long it may be as JSON."""
 
-    max_tokens: Annotated[
-        int | None,
-        option("N", "With `-f json`: at most N tokens, the worst first.", min=LEAST_TOKENS),
-    ] = None
+    max_tokens: MaxTokens = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,7 @@ class Destination:
 
     def write(self, content: str | bytes) -> None:
         """Write the full result, once."""
-        if self.max_tokens is not None:
-            content = f"{shortened(str(content), self.max_tokens)}\n"
+        content = fitted(content, self.max_tokens)
         if self.heading is not None and self.path is None and self.format == "terminal":
             content = f"{visible(self.heading)}\n{content!s}"
         elif self.heading is not None:
@@ -83,12 +82,26 @@ def choose_destination(
     check_look(display)
     chosen = choose_format(format, file.path, room)
     check_output(file.path, force=file.force)
-    if file.max_tokens is not None and chosen != "json":
-        raise OptionError("`--max-tokens` is for JSON", help="add `-f json`")
+    check_max_tokens(file.max_tokens, chosen)
     width, color = terminal_width(file.path, display.width), use_color(file.path, display.color)
     return Destination(
         *(chosen, file.path, file.force, width, color, room, heading), file.max_tokens
     )
+
+
+def check_max_tokens(max_tokens: int | None, format: str) -> None:
+    """Refuse a limit of tokens where the result is not JSON.
+
+    Raises:
+        OptionError: there is one.
+    """
+    if max_tokens is not None and format != "json":
+        raise OptionError("`--max-tokens` is for JSON", help="add `-f json`")
+
+
+def fitted(content: str | bytes, max_tokens: int | None) -> str | bytes:
+    """The result; JSON within the limit, if there is one."""
+    return content if max_tokens is None else f"{shortened(str(content), max_tokens)}\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from gradscope.commands._options import (
     Debug,
     Device,
     LayerOptions,
+    MaxTokens,
     ModelOptions,
     Set,
     Timeout,
@@ -19,7 +20,7 @@ from gradscope.commands._options import (
     takes_groups,
 )
 from gradscope.commands._running import running
-from gradscope.commands._views import choose_format
+from gradscope.commands._views import check_max_tokens, choose_format, fitted
 from gradscope.commands._write import write_output
 from gradscope.reporters.views import TextView
 
@@ -42,15 +43,17 @@ def run(
     layers: LayerOptions,
     device: Device = None,
     format: Annotated[str, format_option("terminal or json.", ROOM)] = "terminal",
+    max_tokens: MaxTokens = None,
     timeout: Timeout = None,
     allow: Allow = None,
     debug: Debug = False,
 ) -> None:
     """List a model's layers by the names that patterns match, with their own parameters."""
     reporter = plugins.load(ROOM, choose_format(format, None, ROOM))
+    check_max_tokens(max_tokens, format)
     loaded = read_model(words, ModelOptions(settings=settings, device=device), layers)
     with running(timeout):
         with importing_torch():
             from gradscope.api.opened import layers as layers_of
         found = layers_of(loaded, allow=allow or ())
-    write_output(reporter.render(found, TextView()), None)
+    write_output(fitted(reporter.render(found, TextView()), max_tokens), None)

@@ -6,8 +6,14 @@ from typing import Annotated
 
 from gradscope import plugins
 from gradscope.commands import _completing as completing
-from gradscope.commands._options import DisplayOptions, argument, format_option, takes_groups
-from gradscope.commands._views import choose_format, text_view
+from gradscope.commands._options import (
+    DisplayOptions,
+    MaxTokens,
+    argument,
+    format_option,
+    takes_groups,
+)
+from gradscope.commands._views import check_max_tokens, choose_format, fitted, text_view
 from gradscope.commands._write import write_output
 from gradscope.rules import documented, explained
 
@@ -27,6 +33,7 @@ def run(
     ] = None,
     *,
     format: Annotated[str, format_option("terminal or json.", ROOM)] = "terminal",
+    max_tokens: MaxTokens = None,
     display: DisplayOptions,
 ) -> None:
     """List the rules, or explain one: its check, its reason, its fix.
@@ -38,5 +45,6 @@ def run(
     """
     view = text_view(display)
     reporter = plugins.load(ROOM, choose_format(format, None, ROOM))
+    check_max_tokens(max_tokens, format)
     rules = documented() if code is None else (explained(code),)
-    write_output(reporter.render(rules, view), None)
+    write_output(fitted(reporter.render(rules, view), max_tokens), None)

@@ -14,6 +14,7 @@ from gradscope.commands._options import (
     OUTPUT,
     DisplayOptions,
     Force,
+    MaxTokens,
     ModelOptions,
     Pictures,
     flag,
@@ -30,7 +31,7 @@ from gradscope.commands._pictures import (
     write_pictures,
 )
 from gradscope.commands._running import keep_stdout_clean, running
-from gradscope.commands._views import text_view
+from gradscope.commands._views import check_max_tokens, fitted, text_view
 from gradscope.commands._write import check_output, write_output
 from gradscope.errors import ModelError, OptionError
 from gradscope.images.files import shown
@@ -144,6 +145,7 @@ def run(
             complete=completing.files_of(ROOM),
         ),
     ] = None,
+    max_tokens: MaxTokens = None,
     picture: PictureOptions,
     options: ModelOptions,
     force: Force = False,
@@ -166,6 +168,7 @@ def run(
     paths, overrides = split_pictures(words, "saliency")
     overrides += options.settings or []
     chosen = _chosen(format, output)
+    check_max_tokens(max_tokens, chosen)
     as_pictures = chosen == "terminal"
     if not as_pictures:
         check_output(output, force=force)
@@ -208,14 +211,14 @@ def run(
     except ModelError as error:
         if not as_pictures and error.report is not None:
             text = plugins.load(ROOM, chosen).render(error.report, look)
-            write_output(text, output, force=force)
+            write_output(fitted(text, max_tokens), output, force=force)
         raise
     if save_maps is not None:
         found = saved_maps(found, save_maps, names, force=force)
     if not as_pictures:
         drawn = [drawn_maps(found, picture)] if chosen == "html" else []
         text = plugins.load(ROOM, chosen).render(found.report, look, *drawn)
-        write_output(text, output, force=force)
+        write_output(fitted(text, max_tokens), output, force=force)
         return
     written = write_pictures(found, files, overlays, picture)
     text = plugins.load(ROOM, "terminal").render(found.report, look, written)

@@ -19,17 +19,23 @@ _SEVERITIES: Final = {"error": 0, "warning": 1, "info": 2}
 _DISPENSABLE: Final = (
     *("config", "versions", "ranks", "modules", "judged", "not_judged", "values", "history"),
     *("events", "norms", "links", "chains", "activity", "attention", "experts", "residual"),
-    *("calls", "step_metrics", "parameters", "models"),
+    *("state", "signals", "without", "others", "mixing", "notes", "notices", "evidence"),
+    *("nodes", "calls", "step_metrics", "parameters", "models"),
 )
-#: How many rows of a table stay, and how many steps of a series.
-_LENGTHS: Final = (256, 64, 16, 4, 1)
+#: Series inside of rows: the rows say without them what they come to.
+_INSIDE: Final = ("activations", "changes", "losses")
+#: How many rows of a table stay, and how many steps of a series: before those inside of rows go,
+#: and after.
+_LENGTHS: Final = ((256, 64, 16), (16, 4, 1))
 _LONGEST_TEXT: Final = 400
 #: What stays of the worst finding or answer where nothing else fits, and how much of a text.
 _BRIEF: Final = ("code", "name", "severity", "state", "cause", "message", "advice", "location")
 _SHORTEST_TEXT: Final = 100
 _LEFT_OUT: Final = "left_out"
 #: Lists that the reader came for.
-_FOUND: Final = ("findings", "answers")
+_FOUND: Final = ("findings", "answers", "layers", "arms", "samples", "rules")
+#: The result in words.
+_RESULT: Final = ("status", "step", "cause", "message", "advice")
 
 
 def shortened(text: str, tokens: int) -> str:
@@ -87,7 +93,11 @@ def _badness(one: dict[str, Any], named: list[Any]) -> tuple[int, int]:
 
 def _shorter(data: Any) -> Iterator[Any]:
     """The document shorter and shorter."""
-    for length in _LENGTHS:
+    before, after = _LENGTHS
+    for length in before:
+        yield (data := _cut(data, length))
+    yield (data := _without_series(data))
+    for length in after:
         yield (data := _cut(data, length))
     for key in _DISPENSABLE:
         if isinstance(data, dict) and key in data and not _found_in(data.get(key)):
@@ -97,14 +107,16 @@ def _shorter(data: Any) -> Iterator[Any]:
             yield (data := {**left, _LEFT_OUT: {**lost, key: "all"}})
     yield (data := _cut(data, 1, texts=True))
     if isinstance(data, dict):
-        status = {"status": data.get("status")}
+        result = _kept(data, _RESULT, _LONGEST_TEXT)
         first = {key: found for key in _FOUND if (found := _worst(data, key))}
-        yield {**status, **first, _LEFT_OUT: "everything else"}
-        yield {
-            **status,
-            **{key: [_brief(one) for one in found] for key, found in [*first.items()][:1]},
-            _LEFT_OUT: "everything else",
+        yield {**result, **first, _LEFT_OUT: "everything else"}
+        result = _kept(data, _RESULT, _SHORTEST_TEXT)
+        brief = {
+            key: [_kept(one, _BRIEF, _SHORTEST_TEXT) for one in found]
+            for key, found in [*first.items()][:1]
         }
+        yield {**result, **brief, _LEFT_OUT: "everything else"}
+        yield {**(brief or result), _LEFT_OUT: "everything else"}
 
 
 def _found_in(value: Any) -> bool:
@@ -119,9 +131,31 @@ def _worst(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
     return (_entries(data, key) or [one for model in models for one in _entries(model, key)])[:1]
 
 
-def _brief(one: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: one[key] for key in _BRIEF if one.get(key) is not None}
-    return {key: _shown(value, _SHORTEST_TEXT) for key, value in kept.items()}
+def _kept(one: dict[str, Any], keys: tuple[str, ...], longest: int) -> dict[str, Any]:
+    """These of its values, each text at most so long."""
+    return {key: _shown(one[key], longest) for key in keys if one.get(key) is not None}
+
+
+def _without_series(data: Any) -> Any:
+    """The document without the series inside of its rows."""
+    if not isinstance(data, dict):
+        return data
+    lost = {
+        f"{table}.{key}": "all"
+        for table in _FOUND
+        for row in _entries(data, table)
+        for key in _INSIDE
+        if row.get(key)
+    }
+    if not lost:
+        return data
+    shorter = {
+        table: [{k: v for k, v in row.items() if k not in _INSIDE} for row in _entries(data, table)]
+        for table in {name.partition(".")[0] for name in lost}
+    }
+    before = data.get(_LEFT_OUT, {})
+    left = {name: n for name, n in before.items() if name not in lost}
+    return {**data, **shorter, _LEFT_OUT: {**left, **lost}}
 
 
 def _shown(value: Any, longest: int) -> Any:

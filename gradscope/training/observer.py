@@ -66,6 +66,7 @@ class Observer:
         leaks: takes the step, the model's id and the verdicts of ``--leaks``; None: no check.
         spikes: makes what keeps the steps that stand out; None: none is kept.
         compiled: whether the calls inside compiled models are recorded.
+        began: when the run began, by ``time.perf_counter``; None: now.
         failed: takes an error of gradscope's own; from then on nothing is observed.
     """
 
@@ -86,6 +87,7 @@ class Observer:
         leaks: Callable[[int, int, Sequence[AxisResult]], None] | None = None,
         spikes: Callable[[NanDetector, Models, Schedule], Spikes] | None = None,
         compiled: bool = False,
+        began: float | None = None,
         failed: Callable[[BaseException], None],
     ) -> None:
         self.models = Models()
@@ -135,7 +137,12 @@ class Observer:
             parts.tracer.forbid("`--deep` traces these steps")
             self._forbid_spikes("`--deep` traces steps")
         self._steps = steps = Steps(
-            parts, prepare=self._prepare, write=write, located=located, judge=judge
+            parts,
+            prepare=self._prepare,
+            write=write,
+            located=located,
+            judge=judge,
+            began=time.perf_counter() if began is None else began,
         )
         steps.stop_on_nan, steps.limit = stop_on_nan, limit
         # What PyTorch calls.

@@ -152,6 +152,7 @@ class Session:
     capsules: dict[int, tuple[Path, str]] = field(default_factory=dict)
     _writer: RunWriter | None = None
     _process: int = field(default_factory=os.getpid)
+    _began: float = field(default_factory=time.perf_counter)
     _finished: bool = False
     #: All, and those that wait for the script to open a run in them.
     _trackers: list[TrackerThread] = field(default_factory=list)
@@ -260,6 +261,7 @@ class Session:
                 leaks=self.add_leaks if self.settings.leaks else None,
                 spikes=self._spikes if self._keeps_steps else None,
                 compiled=self.settings.compiled,
+                began=self._began,
                 failed=self._failed,
             )
             self._findings.made_at = self.observer.made_at

@@ -85,7 +85,7 @@ class Steps:
         stop_on_nan: whether it is at the first NaN or Inf.
         limit: after how many steps or seconds it is; None: it never is.
         cut: whether it was made to end.
-        began: when the run began, by ``time.perf_counter``.
+        began: when the run began, by ``time.perf_counter``: before the script imported PyTorch.
 
     Args:
         parts: the parts that a step uses.
@@ -108,6 +108,7 @@ class Steps:
         write: Callable[..., None],
         located: Callable[[int, tuple[NonFiniteOrigin, ...]], None],
         judge: Callable[[LoopRecord], None],
+        began: float,
     ) -> None:
         self.number = 0
         self.scales = LossScales()
@@ -115,7 +116,7 @@ class Steps:
         self._write, self._on_located, self._judge = write, located, judge
         self._located = False
         self._scaler_steps: list[int] = []
-        self.began = self._last = time.perf_counter()
+        self.began, self._last = began, time.perf_counter()
         #: The next step at which the schedule wants records; the seconds of those before it, and
         #: gradscope's.
         self._due = 0

@@ -162,3 +162,11 @@ def test_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_json_within_a_number_of_tokens():
+    text = rules("-f", "json", "--max-tokens", "300")
+    assert len(text) <= 901
+    assert json.loads(text)["rules"][0]["severity"] == "error"
+    refused = CliRunner().invoke(cli.app(), ["rules", "--max-tokens", "300"])
+    assert refused.exit_code == 2

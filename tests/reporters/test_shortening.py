@@ -10,6 +10,11 @@ from reporters import report_samples
 
 import gradscope
 from gradscope.api.showing import rendered
+from gradscope.records import json as record_json
+from gradscope.records.coord_check import CoordCheckReport, LayerScaling, Slope
+from gradscope.records.experiment import ArmResult, ExperimentReport
+from gradscope.records.run import RunInfo
+from gradscope.records.spike import SpikeReport, SpikeSample, SpikeSignals
 from gradscope.reporters.shortening import LEAST_TOKENS, shortened
 
 
@@ -94,3 +99,54 @@ def test_the_worst_finding_stays_in_brief_where_nothing_else_fits():
     data = json.loads(shortened(json.dumps({"findings": [finding]}), LEAST_TOKENS))
     assert data["findings"][0]["code"] == "GS101"
     assert len(data["findings"][0]["advice"]) == 101
+
+
+def spike() -> SpikeReport:
+    samples = tuple(
+        SpikeSample(n, loss=9.0 - n / 100, share=1 / (n + 1), layers=("blocks.0.weight",) * 8)
+        for n in range(500)
+    )
+    signals = tuple(SpikeSignals(n, loss=2.5, gradient_norm=0.123456789) for n in range(64))
+    return SpikeReport(412, "samples", "one sample " * 20, samples=samples, signals=signals)
+
+
+def experiment() -> ExperimentReport:
+    arms = tuple(
+        ArmResult(f"arm-{n}", "x" * 60, losses=(1 / (n + 1),) * 300, verdict=f"result {n}")
+        for n in range(12)
+    )
+    words = {"cause": "learning-rate", "message": "too high: " * 30, "advice": "lower it"}
+    return ExperimentReport("train.py", status="findings", arms=arms, **words)
+
+
+def coordinates() -> CoordCheckReport:
+    values = ((((1.2345678,) * 3,) * 4),) * 5
+    slope = Slope(0.5, 0.01, 0.45, 0.55, (0.5, 0.49, 0.51))
+    layers = [
+        LayerScaling(f"blocks.{n}", "Linear", "stable", activations=values, changes=values)
+        for n in range(80)
+    ]
+    layers[60] = LayerScaling("head", "Linear", "grows", severity="error", change=slope)
+    return CoordCheckReport(
+        RunInfo("cpu", "float32", None, "train", 0, 4, "mse"), layers=tuple(layers)
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "table", "worst"),
+    [(spike, "samples", 0), (experiment, "arms", "arm-0"), (coordinates, "layers", "head")],
+)
+def test_a_spike_an_experiment_and_a_coordinate_check_keep_their_result(record, table, worst):
+    text = record_json.dumps(record())
+    for tokens in (LEAST_TOKENS, 400, 1000, 3000, 20_000):
+        short = shortened(text, tokens)
+        assert len(short) <= 3 * tokens
+        data = json.loads(short)
+        assert data["status"] == record().status
+        if tokens > LEAST_TOKENS:
+            first = data[table][0]
+            assert worst in (first.get("index"), first.get("name"))
+        for name in ("cause", "message"):
+            whole = getattr(record(), name, None)
+            assert whole is None or data[name].rstrip("…") in whole
+    assert len(json.loads(shortened(text, 3000))[table]) >= 12  # before their series

@@ -20,7 +20,7 @@ from gradscope.runfile.exports.wandb import WandbRun
 from gradscope.runfile.metric_keys import KeySelection
 from gradscope.runfile.reader import RunFile
 from gradscope.runfile.tracking import MetricRow, Unsent
-from gradscope.training import tracker_thread
+from gradscope.training import session, tracker_thread
 from gradscope.training.tracker_thread import Destination
 from training.test_watch import net, train
 
@@ -87,6 +87,24 @@ def test_what_is_sent_is_what_the_file_has(tmp_path):
     assert sent.keys() == expected.keys()
     assert sent == expected
     assert events(path) == []
+
+
+def test_a_step_has_the_moment_at_which_it_ended(tmp_path, monkeypatch):
+    """Its time counts from the start of the run, and not from the import of PyTorch after it."""
+    began = session.Session.begun
+    moments = []
+
+    def late(*words: Any) -> session.Session:
+        made = began(*words)
+        made._began -= 100.0  # the import took that long
+        moments.append(made.run.started)
+        return made
+
+    monkeypatch.setattr(session.Session, "begun", late)
+    observed(tmp_path / "run.db")
+    with RunFile.open(tmp_path / "run.db") as run:
+        assert all(one.time > 100 and one.seconds < 100 for one in run.steps())
+    assert len(moments) == 1
 
 
 @pytest.mark.usefixtures("patient")

@@ -19,6 +19,7 @@ from gradscope.commands._options import (
     DisplayOptions,
     DType,
     Force,
+    MaxTokens,
     ModelOptions,
     Seed,
     Set,
@@ -27,7 +28,7 @@ from gradscope.commands._options import (
 )
 from gradscope.commands._pictures import OutputFiles, output_files, write_pages
 from gradscope.commands._running import running
-from gradscope.commands._views import choose_format, text_view
+from gradscope.commands._views import check_max_tokens, choose_format, fitted, text_view
 from gradscope.commands._write import check_output, output_file, write_output
 from gradscope.errors import ModelError, OptionError
 from gradscope.reporters.features import FORMATS
@@ -175,6 +176,7 @@ class SheetOptions:
             complete=completing.files_of(ROOM),
         ),
     ] = None
+    max_tokens: MaxTokens = None
     force: Force = False
 
 
@@ -186,6 +188,7 @@ class FeatureOutput:
     json_to: Path | None
     as_json: bool
     look: TextView
+    max_tokens: int | None = None
 
     @classmethod
     def of(cls, sheet: SheetOptions, display: DisplayOptions) -> FeatureOutput:
@@ -198,12 +201,13 @@ class FeatureOutput:
         as_json = output is not None and output.suffix.lower() == ".json"
         if sheet.format is not None:
             as_json = choose_format(sheet.format, None, ROOM) == "json"
+        check_max_tokens(sheet.max_tokens, "json" if as_json else "terminal")
         files = output_files(None if as_json else output, force=sheet.force)
         if as_json:
             check_output(output, force=sheet.force)
         else:
             files.check(["features"])
-        return cls(files, output if as_json else None, as_json, look)
+        return cls(files, output if as_json else None, as_json, look, sheet.max_tokens)
 
     @contextmanager
     def running(self, timeout: float | None) -> Iterator[None]:
@@ -215,7 +219,8 @@ class FeatureOutput:
             if self.as_json and error.report is not None:
                 from gradscope.records.json import dumps
 
-                write_output(dumps(error.report), self.json_to, force=self.files.force)
+                text = fitted(dumps(error.report), self.max_tokens)
+                write_output(text, self.json_to, force=self.files.force)
             raise
 
     def write(self, result: FeatureResult, *name: str, also: Sequence[Path] = ()) -> None:
@@ -225,7 +230,7 @@ class FeatureOutput:
         """
         if self.as_json:
             text = FORMATS["json"].render(result.report, self.look)
-            write_output(text, self.json_to, force=self.files.force)
+            write_output(fitted(text, self.max_tokens), self.json_to, force=self.files.force)
             return
         with running(None):
             pages = result.draw()

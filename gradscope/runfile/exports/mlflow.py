@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,8 @@ class MlflowRun:
         self, rows: Sequence[MetricRow], alerts: Sequence[Alert], *, last: bool = False
     ) -> None:
         """Log the rows as metrics, and the findings as tags."""
+        from mlflow.utils import logging_utils
+
         metrics = [
             {
                 "key": name_of(key),
@@ -53,10 +56,14 @@ class MlflowRun:
             {"key": name_of(f"{PREFIX}/{one.title}"), "value": one.text[:_MOST_CHARACTERS]}
             for one in alerts
         ]
-        for part in _parts(metrics, _MOST_METRICS):
-            self._log(part, [])
-        for part in _parts(tags, _MOST_TAGS):
-            self._log([], part)
+        # A store that fails, as with a full disk, also logs its error to standard error, which is
+        # the script's.
+        # An older MLflow cannot be told.
+        with getattr(logging_utils, "suppress_logs_in_thread", contextlib.nullcontext)():
+            for part in _parts(metrics, _MOST_METRICS):
+                self._log(part, [])
+            for part in _parts(tags, _MOST_TAGS):
+                self._log([], part)
 
     def attach(self, page: Path) -> None:
         """Keep the page as an artifact."""
