@@ -15,8 +15,9 @@ from gradscope.experiment.arm_runs import ArmRun, ArmRuns
 from gradscope.experiment.arms import AS_IT_IS, Arm, chosen
 from gradscope.experiment.curves import Curve
 from gradscope.experiment.facts import losses_of
-from gradscope.experiment.judge import Arms, Judged, judge
+from gradscope.experiment.judge import Judged, judge
 from gradscope.experiment.scratch import Scratch
+from gradscope.experiment.comparison import Arms
 from gradscope.records.experiment import FAILED, LEFT_OUT, ArmResult, ExperimentReport
 from gradscope.records.training import TrainingStep
 from gradscope.rules import folded
@@ -152,7 +153,8 @@ def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
     with_loss = {name: curve for name, curve in curves.items() if curve.losses}
     seen = {} if "mismatched" not in ran else ran["mismatched"].notes
     repeats = seen.get("samples", 0) / max(1, seen.get("distinct", 0))
-    return judge(Arms(with_loss, floor, repeats))
+    relation = None if "no-input" not in ran else ran["no-input"].notes.get("relation")
+    return judge(Arms(with_loss, floor, repeats, relation))
 
 
 def _floor(notes: dict[str, Any], curve: Curve) -> float | None:

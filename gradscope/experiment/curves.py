@@ -11,6 +11,8 @@ from dataclasses import dataclass
 _END, _SLOPE = 1 / 5, 1 / 3
 #: Steps of the beginning that are averaged where the weights barely move.
 FIRST = 5
+#: Parts whose means give the error of a difference.
+_BLOCKS = 8
 #: Half of a 95 % interval, in standard errors.
 _HALF = 1.96
 
@@ -67,17 +69,27 @@ class Curve:
         half = _HALF * rest / math.sqrt(n * (n * n - 1) / 12)
         return slope, slope - half, slope + half
 
-    def above(self, other: Curve) -> tuple[float, float]:
+    def above(self, other: Curve, steps: int | None = None) -> tuple[float, float]:
         """Return how far this loss is above another's in the second half, with its standard
         error.
+
+        The error is that of the means of ``_BLOCKS`` parts: the differences of steps nearby are
+        alike.
+
+        Args:
+            other: the loss to compare with.
+            steps: only so many steps count; None: all.
         """
-        pairs = list(zip(self.losses, other.losses, strict=False))
+        pairs = list(zip(self.losses, other.losses, strict=False))[:steps]
         second = pairs[len(pairs) // 2 :]
         differences = [a - b for a, b in second if a is not None and b is not None]
-        if len(differences) < 2:
-            return math.nan, math.inf
-        mean = math.fsum(differences) / len(differences)
-        return mean, statistics.stdev(differences) / math.sqrt(len(differences))
+        if len(differences) < 2 * _BLOCKS:
+            mean = statistics.fmean(differences) if differences else math.nan
+            return mean, math.inf
+        size = len(differences) / _BLOCKS
+        parts = [differences[round(i * size) : round((i + 1) * size)] for i in range(_BLOCKS)]
+        error = statistics.stdev(map(statistics.fmean, parts)) / math.sqrt(_BLOCKS)
+        return statistics.fmean(differences), error
 
     def largest_difference(self, other: Curve) -> float:
         """The largest difference at a step, as a share of the loss there."""

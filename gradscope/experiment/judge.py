@@ -1,35 +1,17 @@
 """The verdict of an experiment: which of the known causes the losses of its arms show, if any.
 
-Each threshold is a share of the script's reachable improvement, so that none depends on the loss's
-unit. Where the arms do not decide, the verdict is that they do not.
+Where the arms do not decide, the verdict is that they do not.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradscope.experiment.arms import AS_IT_IS, BY_NAME, OTHER_SEED
-from gradscope.experiment.curves import Curve
+from gradscope.experiment.comparison import HELPS, LEFT, MEMORISED, SIGMA, Arms
 from gradscope.typeset.numbers import number, plural
 
-#: A script whose loss falls by less than this share of another arm's fall is held back.
-_HELD_BACK = 0.25
-#: Share of the way to the lowest loss that such an arm must reach.
-_REACHED = 0.2
-#: Share of the way up to which the rest counts as overfitted for one batch.
-_LEFT = 0.25
-#: A loss is stuck if as many steps again would reduce the rest by less than this share.
-_STUCK = 1 / 3
-#: Inputs or targets help if the loss is lower by at least this share of the rest.
-_HELPS = 0.03
-#: Losses that never differ by more, as a share, are those of the same outputs.
-_SAME = 1e-3
-#: Multiple of the noise that a difference must exceed.
-_SIGMA = 3.0
-#: Number of times that a sample is used from which its target may be memorised.
-_MEMORISED = 2.0
 #: Fewest steps to judge.
 FEWEST = 50
 #: The part removed, and the cause if the script trains without it.
@@ -49,6 +31,13 @@ _HOLDS_BACK = {
 }
 
 
+_NOT_LEARNED = {
+    True: "the targets depend on the inputs, and the model has learned little of that yet",
+    False: "the model learns nothing from its inputs yet: the targets may be unrelated to them",
+}
+_UNRELATED = "a test of the pairs, without the model, finds no dependence either"
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """The verdict, as ``ExperimentReport`` has it, and a line for each arm by its name."""
@@ -58,106 +47,6 @@ class Judged:
     evidence: tuple[str, ...] = ()
     advice: str | None = None
     arms: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Arms:
-    """The arms that ran.
-
-    Attributes:
-        curves: by the arm's name; *as it is* is among them.
-        floor: the lowest loss that the first batch can have; None: not known.
-        repeats: how many times the steps use a sample, on average.
-    """
-
-    curves: Mapping[str, Curve]
-    floor: float | None = None
-    repeats: float = 1.0
-
-    @property
-    def plain(self) -> Curve:
-        """*As it is*."""
-        return self.curves[AS_IT_IS.name]
-
-    @property
-    def start(self) -> float:
-        """The loss before anything is learned."""
-        slow = self.curves.get("learning-rate-x0.01")
-        found = self.plain.first if slow is None else slow.beginning
-        return math.nan if found is None else found
-
-    @property
-    def lowest(self) -> float:
-        """Lowest loss that is reachable: the floor, else the lowest end; 0 if no loss is
-        negative.
-        """
-        if self.floor is not None:
-            return self.floor
-        known = [loss for c in self.curves.values() for loss in c.losses if loss is not None]
-        return 0.0 if min(known, default=0.0) >= 0 else min(c.end for c in self.curves.values())
-
-    def noise(self, name: str) -> float:
-        """Return the difference by chance between the ends of an arm and of *as it is*.
-
-        It is the difference between two seeds of *as it is*, or the scatter of either arm's steps
-        if larger.
-        """
-        other = self.curves.get(OTHER_SEED.name)
-        seeds = math.inf if other is None else abs(other.end - self.plain.end)
-        spreads = [c.spread for c in (self.plain, self.curves[name]) if not c.diverged]
-        return max(seeds if math.isfinite(seeds) else 0.0, *spreads, 0.0)
-
-    @property
-    def base(self) -> float:
-        """Loss from which falls count: the start, or the loss without the input if the script as it
-        is does no better.
-        """
-        blind = self.curves.get("no-input")
-        if blind is None or blind.diverged or not self.gain("no-input") < _HELPS:
-            return self.start
-        return min(self.start, blind.end)
-
-    def fall(self, name: str) -> float:
-        """Return the decrease of an arm's loss; minus infinity if it diverges."""
-        return self.base - self.curves[name].end
-
-    def helps(self, name: str) -> bool:
-        """Return True if the arm trains and the script as it is does not, with either seed."""
-        fall, plain = self.fall(name), self.fall(AS_IT_IS.name)
-        other = self.fall(OTHER_SEED.name) if OTHER_SEED.name in self.curves else plain
-        return (
-            fall >= _REACHED * (self.base - self.lowest)
-            and plain < _HELD_BACK * fall
-            # Another seed may make other data, whose losses differ.
-            and other < 2 * _HELD_BACK * fall
-            # Without the seeds' distance: where neither trains, they end anywhere.
-            and fall - max(plain, other) > _SIGMA * self.curves[name].spread
-        )
-
-    def gain(self, name: str) -> float:
-        """Return how much *as it is* gains from the data that the arm removes: a share of the
-        largest gain possible.
-        """
-        curve = self.curves[name]
-        above, _ = curve.above(self.plain)
-        room = curve.end - self.lowest
-        return above / room if room > 0 else math.inf
-
-    def is_same(self, name: str) -> bool:
-        """Return True if the arm's losses equal those of *as it is*, step by step."""
-        return self.curves[name].largest_difference(self.plain) < _SAME
-
-    def left(self, name: str) -> float:
-        """The share of the way to the lowest loss that is left at the end."""
-        way = self.start - self.lowest
-        return (self.curves[name].end - self.lowest) / way if way > 0 else math.nan
-
-    def is_stuck(self, name: str) -> bool:
-        """Return True if a loss is far from the lowest and falls too slowly to reach it."""
-        curve, slope = self.curves[name], self.curves[name].slope()
-        if slope is None or not self.left(name) > _LEFT:
-            return False
-        return -slope[0] * len(curve.losses) < _STUCK * (curve.end - self.lowest)
 
 
 def judge(arms: Arms) -> Judged:
@@ -199,7 +88,7 @@ def _of_data(arms: Arms) -> Judged | None:
     """An input that is not used, targets that are not its own, or a model that cannot fit them."""
     if arms.plain.diverged:
         return None
-    taken = [name for name in ("mismatched", "no-input") if name in arms.curves]
+    taken = arms.taken
     # If the arms differ, the loss alone mixes the pairs: it broadcasts, or reads outputs alone.
     if taken and all(map(arms.is_same, taken)):
         evidence = tuple(_same(name, arms) for name in taken)
@@ -208,18 +97,19 @@ def _of_data(arms: Arms) -> Judged | None:
             "print the model's input at a step: is it constant, or zero?",
         )
     one = "one-batch" if "one-batch" in arms.curves else None
-    useless = bool(taken) and all(arms.gain(name) < _HELPS for name in taken)
-    limited = useless or (arms.floor is not None and arms.left(AS_IT_IS.name) > _LEFT)
+    limited = arms.is_useless or (arms.floor is not None and arms.left(AS_IT_IS.name) > LEFT)
     if one is not None and limited and arms.is_stuck(one):
         return Judged(
             *("model-or-loss", "the model does not overfit one batch", (_fell(arms, one),)),
             "check the loss function, the output's shape and range, and what is frozen",
         )
-    if not useless or one is None or not arms.left(one) <= 1 - _LEFT:
+    if not arms.is_useless or one is None or not arms.left(one) <= 1 - LEFT:
         return None
-    evidence = (*(_no_better(name, arms) for name in taken), _fell(arms, one))
+    if arms.is_related is not False:
+        return None
+    evidence = (*(_no_better(name, arms) for name in taken), _fell(arms, one), _UNRELATED)
     return Judged(
-        *("targets-unrelated", "the targets do not belong to the inputs", evidence),
+        *("targets-unrelated", "no relation of the targets to the inputs is found", evidence),
         "print some inputs beside their targets, as the training step gets them; "
         f"if they belong together: `--steps {10 * len(arms.plain.losses)}`",
     )
@@ -232,7 +122,9 @@ def _nothing(arms: Arms) -> Judged:
         evidence.append(_fell(arms, "one-batch"))
     count = len(arms.plain.losses)
     told = [cause for cause, shown in _told(arms) if shown]
-    if arms.repeats >= _MEMORISED:
+    if arms.is_useless:
+        evidence.append(_NOT_LEARNED[bool(arms.is_related)])
+    if arms.repeats >= MEMORISED:
         evidence.append(
             f"the steps use each sample {arms.repeats:.0f} times: a model that memorises them "
             "hides targets that do not belong to its inputs"
@@ -242,7 +134,7 @@ def _nothing(arms: Arms) -> Judged:
         None,
         within if told else "undetermined: no arm to compare with has a loss",
         tuple(evidence),
-        f"allow more: `--steps {10 * count}`" if arms.left(AS_IT_IS.name) > _LEFT else None,
+        f"allow more: `--steps {10 * count}`" if arms.left(AS_IT_IS.name) > LEFT else None,
     )
 
 
@@ -253,7 +145,8 @@ def _told(arms: Arms) -> Iterator[tuple[str, bool]]:
     removed = {_REMOVED.get(name) for name in names}
     yield "model or loss", one
     yield "input", taken
-    yield "targets", one and taken and arms.repeats < _MEMORISED
+    known = not arms.is_useless or bool(arms.is_related)
+    yield "targets", one and taken and known and arms.repeats < MEMORISED
     rates = [name for name in names if BY_NAME[name].factor is not None]
     # All the same: the script has no optimizer whose rate could be multiplied.
     yield "learning rate", not all(map(arms.is_same, rates))
@@ -300,7 +193,7 @@ def _lines(arms: Arms) -> Iterator[tuple[str, str]]:
 
 def _overfits(arms: Arms) -> str:
     left = arms.left("one-batch")
-    if left <= _LEFT:
+    if left <= LEFT:
         return "overfits"
     if arms.is_stuck("one-batch"):
         return f"stuck with {left:.0%} of the way left"
@@ -311,7 +204,7 @@ def _taken(arms: Arms, name: str) -> str:
     if arms.is_same(name):
         return f"the same losses as {AS_IT_IS.name}"
     gain = arms.gain(name)
-    if gain < _HELPS:
+    if gain < HELPS:
         return f"trains as well as {AS_IT_IS.name}"
     return f"worse than {AS_IT_IS.name}, as it should be"
 
@@ -320,7 +213,7 @@ def _compared(arms: Arms, name: str) -> str:
     if arms.helps(name):
         return f"trains, unlike {AS_IT_IS.name}"
     difference = arms.curves[name].end - arms.plain.end
-    if not abs(difference) > _SIGMA * arms.noise(name):
-        apart = abs(difference) > _SIGMA * arms.noise(AS_IT_IS.name)
+    if not abs(difference) > SIGMA * arms.noise(name):
+        apart = abs(difference) > SIGMA * arms.noise(AS_IT_IS.name)
         return "scatters too much to compare" if apart else f"ends as {AS_IT_IS.name}"
     return "ends lower" if difference < 0 else "ends higher"

@@ -9,7 +9,8 @@ import pytest
 from gradscope.errors import OptionError
 from gradscope.experiment.arms import ARMS, AS_IT_IS, chosen
 from gradscope.experiment.curves import Curve
-from gradscope.experiment.judge import Arms, judge
+from gradscope.experiment.judge import judge
+from gradscope.experiment.comparison import Arms
 from gradscope.records.experiment import CAUSES
 
 STEPS = 100

@@ -48,8 +48,13 @@ def on_models(patches: ExitStack, found: Callable[[nn.Module], None]) -> None:
     replace(patches, Optimizer, "_patch_step_function", made)
 
 
-def on_calls(patches: ExitStack, notes: dict[str, Any], change: Change) -> None:
-    """Apply ``change`` to the inputs of each outermost call with gradients.
+def on_calls(
+    patches: ExitStack,
+    notes: dict[str, Any],
+    change: Change,
+    returned: Callable[[Any], None] = lambda output: None,
+) -> None:
+    """Apply ``change`` to the inputs of each outermost call with gradients, and pass on its output.
 
     Outermost is a call that no other call is inside of, whether of the model or of a part that the
     script calls itself. ``notes`` counts them as "calls", and those that were changed; those that
@@ -75,7 +80,10 @@ def on_calls(patches: ExitStack, notes: dict[str, Any], change: Change) -> None:
     def after(_: nn.Module, __: Any, ___: Any, output: Any) -> None:
         nonlocal depth
         depth -= 1
-        if depth == 0 and not labelled:
+        if depth or not torch.is_grad_enabled() or in_backward():
+            return
+        returned(output)
+        if not labelled:
             tensors = [tensor for _, tensor in find(output, torch.Tensor)]
             notes["whole"] += any(one.dim() == 0 and one.requires_grad for one in tensors)
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import torch
 from torch import nn
 
 from gradscope.experiment.interventions._models import (
@@ -16,6 +14,7 @@ from gradscope.experiment.interventions._models import (
     on_calls,
     with_tensors,
 )
+from gradscope.experiment.interventions._samples import hashes
 from gradscope.leaks.meaning import LABELS, role_named
 from gradscope.training.replicas import batch_comes_first
 
@@ -43,7 +42,7 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
         samples = inputs[0].tensor.shape[dim] if inputs else 0
         if samples < 2:
             return None
-        seen.update(_hashes(inputs[0].tensor.transpose(0, dim)))
+        seen.update(hashes(inputs[0].tensor.transpose(0, dim)))
         notes["samples"] += samples
         notes["distinct"] = len(seen)
         shift = shifts.randrange(1, samples)
@@ -53,9 +52,3 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
 
     on_calls(patches, notes, change)
 
-
-def _hashes(batch: torch.Tensor) -> Iterator[int]:
-    """Yield a hash of each sample, the first dimension's entries."""
-    rows = batch.detach().cpu().resolve_conj().reshape(len(batch), -1).contiguous()
-    for row in rows.view(torch.uint8).numpy():
-        yield hash(row.tobytes())

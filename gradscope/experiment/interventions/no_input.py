@@ -14,22 +14,31 @@ from gradscope.experiment.interventions._models import (
     on_calls,
     with_tensors,
 )
+from gradscope.experiment.interventions._relation import Pairs
 from gradscope.leaks.meaning import role_named
+from gradscope.training.replicas import batch_comes_first
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
-    """Replace the inputs of the outermost calls. Labels, masks and lengths stay."""
+    """Replace the inputs of the outermost calls. Labels, masks and lengths stay.
+
+    ``notes`` has the "relation" of the targets to the inputs, as ``_relation`` measures it.
+    """
     kept: dict[tuple[int, int], torch.Tensor] = {}  # of the first call, by module and number
+    pairs = Pairs()
 
     def change(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        new = {}
+        new, given = {}, []
         for number, (name, tensor, place) in enumerate(given_tensors(module, args, kwargs)):
             if is_data(tensor) and tensor.dtype != torch.bool and role_named(name, tensor) is None:
                 mean = kept.setdefault((id(module), number), _mean(tensor))
                 new[place] = _filled(tensor, mean)
+                given.append(tensor)
+        pairs.given(given, 0 if batch_comes_first(module) else 1)
         return with_tensors(args, kwargs, new)
 
-    on_calls(patches, notes, change)
+    patches.callback(lambda: notes.update(relation=pairs.strength(), samples=pairs.samples))
+    on_calls(patches, notes, change, pairs.returned)
 
 
 def _mean(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,161 @@
+"""What the losses of the arms show, by thresholds.
+
+Each is a share of the script's reachable improvement, or a multiple of the noise, so that none
+depends on the loss's unit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gradscope.experiment.arms import AS_IT_IS, OTHER_SEED
+from gradscope.experiment.curves import Curve
+
+#: A script whose loss falls by less than this share of another arm's fall is held back.
+_HELD_BACK = 0.25
+#: Share of the way to the lowest loss that such an arm must reach.
+_REACHED = 0.2
+#: Share of the way up to which the rest counts as overfitted for one batch.
+LEFT = 0.25
+#: A loss is stuck if as many steps again would reduce the rest by less than this share.
+_STUCK = 1 / 3
+#: Inputs or targets help if the loss is lower by at least this share of the rest.
+HELPS = 0.03
+#: Losses that never differ by more, as a share, are those of the same outputs.
+_SAME = 1e-3
+#: Multiple of the noise that a difference must exceed.
+SIGMA = 3.0
+#: Standard deviations from which targets depend on the inputs.
+_RELATED = 5.0
+#: Standard errors from which a gain, however small, is learned.
+_LEARNS = 4.0
+#: Number of times that a sample is used from which its target may be memorised.
+MEMORISED = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """The arms that ran.
+
+    Attributes:
+        curves: by the arm's name; *as it is* is among them.
+        floor: the lowest loss that the first batch can have; None: not known.
+        repeats: how many times the steps use a sample, on average.
+        relation: dependence of the targets on the inputs, in standard deviations of shuffled pairs;
+            None: not known.
+    """
+
+    curves: Mapping[str, Curve]
+    floor: float | None = None
+    repeats: float = 1.0
+    relation: float | None = None
+
+    @property
+    def plain(self) -> Curve:
+        """*As it is*."""
+        return self.curves[AS_IT_IS.name]
+
+    @property
+    def start(self) -> float:
+        """The loss before anything is learned."""
+        slow = self.curves.get("learning-rate-x0.01")
+        found = self.plain.first if slow is None else slow.beginning
+        return math.nan if found is None else found
+
+    @property
+    def lowest(self) -> float:
+        """Lowest loss that is reachable: the floor, else the lowest end; 0 if no loss is
+        negative.
+        """
+        if self.floor is not None:
+            return self.floor
+        known = [loss for c in self.curves.values() for loss in c.losses if loss is not None]
+        return 0.0 if min(known, default=0.0) >= 0 else min(c.end for c in self.curves.values())
+
+    def noise(self, name: str) -> float:
+        """Return the difference by chance between the ends of an arm and of *as it is*.
+
+        It is the difference between two seeds of *as it is*, or the scatter of either arm's steps
+        if larger.
+        """
+        other = self.curves.get(OTHER_SEED.name)
+        seeds = math.inf if other is None else abs(other.end - self.plain.end)
+        spreads = [c.spread for c in (self.plain, self.curves[name]) if not c.diverged]
+        return max(seeds if math.isfinite(seeds) else 0.0, *spreads, 0.0)
+
+    @property
+    def base(self) -> float:
+        """Loss from which falls count: the start, or the loss without the input if the script as it
+        is does no better.
+        """
+        blind = self.curves.get("no-input")
+        if blind is None or blind.diverged or not self.gain("no-input") < HELPS:
+            return self.start
+        return min(self.start, blind.end)
+
+    def fall(self, name: str) -> float:
+        """Return the decrease of an arm's loss; minus infinity if it diverges."""
+        return self.base - self.curves[name].end
+
+    def helps(self, name: str) -> bool:
+        """Return True if the arm trains and the script as it is does not, with either seed."""
+        fall, plain = self.fall(name), self.fall(AS_IT_IS.name)
+        other = self.fall(OTHER_SEED.name) if OTHER_SEED.name in self.curves else plain
+        return (
+            fall >= _REACHED * (self.base - self.lowest)
+            and plain < _HELD_BACK * fall
+            # Another seed may make other data, whose losses differ.
+            and other < 2 * _HELD_BACK * fall
+            # Without the seeds' distance: where neither trains, they end anywhere.
+            and fall - max(plain, other) > SIGMA * self.curves[name].spread
+        )
+
+    def gain(self, name: str) -> float:
+        """Return how much *as it is* gains from the data that the arm removes: a share of the
+        largest gain possible.
+        """
+        curve = self.curves[name]
+        above, _ = curve.above(self.plain)
+        room = curve.end - self.lowest
+        return above / room if room > 0 else math.inf
+
+    @property
+    def taken(self) -> list[str]:
+        """The arms that take the input away."""
+        return [name for name in ("mismatched", "no-input") if name in self.curves]
+
+    @property
+    def is_useless(self) -> bool:
+        """True if the script as it is gains next to nothing from its inputs."""
+        return bool(self.taken) and all(self.gain(name) < HELPS for name in self.taken)
+
+    @property
+    def is_related(self) -> bool | None:
+        """True if the targets depend on the inputs, learned or not; None: not known.
+
+        A small gain is enough if it exceeds the noise, as long as each sample is new: what the model
+        has memorised does not count.
+        """
+        fresh = int(len(self.plain.losses) / max(1.0, self.repeats))
+        found = [self.curves[name].above(self.plain, fresh) for name in self.taken]
+        if found and all(gain > _LEARNS * error for gain, error in found):
+            return True
+        return None if self.relation is None else self.relation >= _RELATED
+
+    def is_same(self, name: str) -> bool:
+        """Return True if the arm's losses equal those of *as it is*, step by step."""
+        return self.curves[name].largest_difference(self.plain) < _SAME
+
+    def left(self, name: str) -> float:
+        """The share of the way to the lowest loss that is left at the end."""
+        way = self.start - self.lowest
+        return (self.curves[name].end - self.lowest) / way if way > 0 else math.nan
+
+    def is_stuck(self, name: str) -> bool:
+        """Return True if a loss is far from the lowest and falls too slowly to reach it."""
+        curve, slope = self.curves[name], self.curves[name].slope()
+        if slope is None or not self.left(name) > LEFT:
+            return False
+        return -slope[0] * len(curve.losses) < _STUCK * (curve.end - self.lowest)

@@ -1,0 +1,184 @@
+"""Whether the targets depend on the inputs, as far as a test without a model sees.
+
+If every sample has the same input, the model returns the same for every sample. Then the gradient
+of the loss with respect to the output of a sample depends on the sample's target alone, whatever
+the loss is. Each of these gradients is paired with the input that the script gave, and the
+dependence of the two is compared with that of shuffled pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from gradscope.experiment.interventions._samples import hashes, sketch
+from gradscope.nesting import find
+
+#: Most columns of an input, and of an output's gradient.
+_INPUT, _GRADIENT = 1024, 64
+#: Most and fewest samples; the kernels of pairs take fewer.
+MOST, FEWEST = 4096, 200
+_PAIRED = 1536
+#: Samples whose pairs are shuffled among them: those of a batch, or of several small ones.
+_GROUP = 16
+#: Shuffles that the pairs are compared with.
+_SHUFFLES = 24
+#: Gradients of a batch that sum to less are rounding.
+_ROUNDING = 1e-4
+#: Shares of all pairs of samples: the nearest ones, and those around them.
+_NEAREST = (3e-4, 3e-3, 3e-2)
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Inputs, each with the gradient of its output.
+
+    Attributes:
+        samples: how many there are.
+    """
+
+    samples: int = 0
+    _known: set[int] = field(default_factory=set)
+    _calls: list[_Call] = field(default_factory=list)
+
+    def given(self, inputs: Sequence[torch.Tensor], dim: int) -> None:
+        """Note the inputs of a call, as the script gave them; ``dim`` is the batch's."""
+        if self.samples >= MOST or not inputs or inputs[0].dim() <= dim:
+            return
+        count = inputs[0].shape[dim]
+        alike = [one.transpose(0, dim) for one in inputs if one.dim() > dim]
+        alike = [one for one in alike if len(one) == count]
+        made = torch.cat([sketch(one, _INPUT) for one in alike], 1)
+        new = []  # a sample that comes again brings its target, and would seem to be related to it
+        for key in zip(*map(hashes, alike), strict=True):
+            new.append(hash(key) not in self._known)
+            self._known.add(hash(key))
+        self._calls.append(_Call(made, torch.tensor(new), dim))
+        self.samples += sum(new)
+
+    def returned(self, output: Any) -> None:
+        """Wait for the gradients of the output of the call that was noted last."""
+        if not self._calls or self._calls[-1].awaited:
+            return
+        call = self._calls[-1]
+        call.awaited = True
+        for _, tensor in find(output, torch.Tensor):
+            dims = [d for d in dict.fromkeys((call.dim, 0, 1)) if d < tensor.dim()]
+            dim = next((d for d in dims if tensor.shape[d] == len(call.inputs)), None)
+            if dim is not None and tensor.requires_grad:
+                tensor.register_hook(call.arrival(dim))
+
+    def strength(self) -> float | None:
+        """Return the dependence of the targets on the inputs; None: it cannot be told.
+
+        In standard deviations of shuffled pairs, the largest of several measures: the inner
+        products of inputs against those of gradients (the Hilbert-Schmidt independence criterion,
+        Gretton et al. 2007), their squares, and the gradients of the nearest samples.
+        """
+        calls = [call for call in self._calls if call.is_usable()]
+        if not calls:
+            return None
+        wide = max(call.inputs.shape[1] for call in calls)
+        calls = [call for call in calls if call.inputs.shape[1] == wide]
+        inputs = torch.cat([call.inputs[call.new] for call in calls])
+        groups, gradients = _grouped(calls)
+        keep = inputs.isfinite().all(1) & gradients.isfinite().all(1)
+        if int(keep.sum()) < FEWEST:
+            return None
+        return _strength(inputs[keep][:MOST], gradients[keep][:MOST], groups[keep][:MOST])
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call of a model: its inputs, which of them are new, and its output's gradients."""
+
+    inputs: torch.Tensor
+    new: torch.Tensor
+    dim: int
+    awaited: bool = False
+    gradients: torch.Tensor | None = None
+
+    def arrival(self, dim: int) -> Any:
+        """A hook on an output whose samples lie along ``dim``."""
+
+        def arrived(gradient: torch.Tensor) -> None:
+            made = sketch(gradient.transpose(0, dim).float(), _GRADIENT)
+            if self.gradients is None:
+                self.gradients = made
+            elif self.gradients.shape == made.shape:
+                self.gradients = self.gradients + made
+
+        return arrived
+
+    def is_usable(self) -> bool:
+        gradients = self.gradients
+        if gradients is None or not bool(self.new.any()):
+            return False
+        return bool(gradients.abs().sum() > _ROUNDING)
+
+
+def _grouped(calls: Sequence[_Call]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The group of each new sample, and its gradients without the mean and scale of its group."""
+    numbers, gradients, waiting = [], [], []
+    wide = max(call.gradients.shape[1] for call in calls if call.gradients is not None)
+    for call in calls:
+        assert call.gradients is not None
+        found = call.gradients[call.new]
+        waiting.append(torch.nn.functional.pad(found, (0, wide - found.shape[1])))
+        if sum(map(len, waiting)) < _GROUP and call is not calls[-1]:
+            continue
+        together = torch.cat(waiting)
+        together = together - together.mean(0)
+        gradients.append(together / together.square().mean().sqrt().clamp(min=1e-30))
+        numbers.append(torch.full((len(together),), len(numbers)))
+        waiting = []
+    return torch.cat(numbers), torch.cat(gradients)
+
+
+def _strength(inputs: torch.Tensor, gradients: torch.Tensor, groups: torch.Tensor) -> float:
+    """The largest of the measures, in standard deviations of those of shuffled pairs."""
+    made = torch.Generator().manual_seed(0)
+    inputs = inputs - inputs.mean(0)
+    spreads = inputs.std(0)
+    inputs = inputs[:, spreads > 1e-6] / spreads[spreads > 1e-6]
+    if not inputs.shape[1]:
+        return 0.0
+    kernels = list(_kernels(inputs[:_PAIRED]))
+    shuffled = []
+    for _ in range(_SHUFFLES):
+        # The groups follow one another: sorted by the group, in a random order within it.
+        order = torch.rand(len(groups), generator=made).argsort()
+        order = order[groups[order].argsort(stable=True)]
+        shuffled.append(_measures(inputs, kernels, gradients[order]))
+    by_chance = torch.stack(shuffled)
+    measured = _measures(inputs, kernels, gradients)
+    apart = (measured - by_chance.mean(0)) / by_chance.std(0)
+    return float(apart.abs().nan_to_num(0.0, posinf=0.0).max())
+
+
+def _kernels(inputs: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield matrices of pairs: the inner products' squares, and which pairs are near."""
+    products = inputs @ inputs.T
+    yield (products / inputs.shape[1]).square().fill_diagonal_(0)
+    norms = products.diagonal()
+    distances = (norms[:, None] + norms - 2 * products).fill_diagonal_(math.inf)
+    ordered = distances.flatten().sort().values
+    pairs = len(inputs) * (len(inputs) - 1)
+    limits = [-math.inf, *(float(ordered[int(share * pairs)]) for share in _NEAREST)]
+    for low, high in pairwise(limits):
+        yield ((distances > low) & (distances <= high)).float()
+
+
+def _measures(
+    inputs: torch.Tensor, kernels: Sequence[torch.Tensor], gradients: torch.Tensor
+) -> torch.Tensor:
+    """The sums over pairs of different samples: each kernel times the gradients' inner product."""
+    own = inputs.square().sum(1) @ gradients.square().sum(1)
+    found = [(inputs.T @ gradients).square().sum() - own]
+    found += [((one @ part) * part).sum() for one in kernels for part in [gradients[: len(one)]]]
+    return torch.stack(found)
