@@ -135,8 +135,8 @@ class Arms:
     def is_related(self) -> bool | None:
         """True if the targets depend on the inputs, learned or not; None: not known.
 
-        A small gain is enough if it exceeds the noise, as long as each sample is new: what the model
-        has memorised does not count.
+        A small gain is enough if it exceeds the noise, as long as each sample is new: a model may
+        have memorised the others.
         """
         fresh = int(len(self.plain.losses) / max(1.0, self.repeats))
         found = [self.curves[name].above(self.plain, fresh) for name in self.taken]
@@ -154,8 +154,11 @@ class Arms:
         return (self.curves[name].end - self.lowest) / way if way > 0 else math.nan
 
     def is_stuck(self, name: str) -> bool:
-        """Return True if a loss is far from the lowest and falls too slowly to reach it."""
+        """Return True if a loss is far from the lowest and falls too slowly to reach it.
+
+        A loss that falls ever faster is leaving a plateau.
+        """
         curve, slope = self.curves[name], self.curves[name].slope()
-        if slope is None or not self.left(name) > LEFT:
+        if slope is None or not self.left(name) > LEFT or curve.speeds_up():
             return False
         return -slope[0] * len(curve.losses) < _STUCK * (curve.end - self.lowest)

@@ -69,6 +69,14 @@ class Curve:
         half = _HALF * rest / math.sqrt(n * (n * n - 1) / 12)
         return slope, slope - half, slope + half
 
+    def speeds_up(self) -> bool:
+        """Return True if the loss falls surely, and faster in the last third than in the second."""
+        slope = self.slope()
+        third = math.ceil(len(self.losses) * _SLOPE)
+        before = Curve(self.losses[:-third][-third:])
+        second = _line([loss for loss in before.losses if loss is not None] or [0.0, 0.0])[0]
+        return slope is not None and slope[2] < 0 and slope[0] < second
+
     def above(self, other: Curve, steps: int | None = None) -> tuple[float, float]:
         """Return how far this loss is above another's in the second half, with its standard
         error.

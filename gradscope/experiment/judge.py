@@ -73,8 +73,11 @@ def _held_back(arms: Arms) -> Judged | None:
         what, advice = _HOLDS_BACK[taken]
         evidence = (_fell(arms, AS_IT_IS.name), _fell(arms, taken))
         return Judged(_REMOVED[taken], f"{what} keeps the script from training", evidence, advice)
-    if rate is None:
-        return None
+    return None if rate is None else _of_rate(arms, rate)
+
+
+def _of_rate(arms: Arms, rate: str) -> Judged:
+    """A learning rate with which the script trains."""
     factor = BY_NAME[rate].factor or 1.0
     how = f"too low: × {factor:g} trains" if factor > 1 else f"too high: × {factor:g} trains"
     evidence = (_fell(arms, AS_IT_IS.name), _fell(arms, rate))
@@ -99,6 +102,10 @@ def _of_data(arms: Arms) -> Judged | None:
     one = "one-batch" if "one-batch" in arms.curves else None
     limited = arms.is_useless or (arms.floor is not None and arms.left(AS_IT_IS.name) > LEFT)
     if one is not None and limited and arms.is_stuck(one):
+        rates = [name for name in arms.curves if BY_NAME[name].factor is not None]
+        best = max(rates, key=arms.fall, default=None)
+        if best is not None and arms.left(best) <= LEFT:  # so the model can, and the loss is right
+            return _of_rate(arms, best)
         return Judged(
             *("model-or-loss", "the model does not overfit one batch", (_fell(arms, one),)),
             "check the loss function, the output's shape and range, and what is frozen",

@@ -220,6 +220,49 @@ def test_no_input_is_the_mean_of_the_first_batch() -> None:
     assert notes["changed"] == 3
 
 
+def related(targets: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The relation of targets to 16 bits that the arm measures."""
+    made = torch.Generator().manual_seed(0)
+    with arm("no_input") as notes:
+        model = nn.Linear(16, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for _ in range(16):
+            x = torch.randint(0, 2, (64, 16), generator=made).float()
+            F.cross_entropy(model(x), targets(x)).backward()
+            optimizer.step()
+    return notes["relation"]
+
+
+def test_targets_that_depend_on_inputs_are_known_without_a_model() -> None:
+    """Parity, which a linear model cannot learn, and the labels of other samples."""
+    shuffled = torch.Generator().manual_seed(1)
+
+    def parity(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(1).long() % 2
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        return x[torch.randperm(64, generator=shuffled), 0].long()
+
+    assert related(parity) > 10
+    assert related(lambda x: x[:, 0].long()) > 10
+    assert related(other) < 5
+    assert related(lambda x: torch.zeros(64, dtype=torch.long)) < 5
+
+
+def test_a_sketch_keeps_inner_products() -> None:
+    """Of numbers, and of tokens: how many places have the same one."""
+    from gradscope.experiment.interventions._samples import sketch
+
+    x = torch.randn(8, 5000, generator=torch.Generator().manual_seed(0))
+    exact, found = x.double() @ x.double().T, sketch(x, 1024).double()
+    # The standard deviation is at most sqrt(2 / width) of the product of the norms.
+    bound = 6 * (2 / 1024) ** 0.5 * exact.diagonal().max()
+    assert (found @ found.T - exact).abs().max() < bound
+    tokens = torch.tensor([[1, 2, 3, 4], [1, 2, 9, 9], [5, 6, 7, 8]])
+    few = sketch(tokens, 1024)
+    assert (few @ few.T).tolist() == [[4, 2, 0], [2, 4, 0], [0, 0, 4]]
+
+
 def test_tokens_become_one_token_and_labels_and_masks_stay() -> None:
     class Tokens(nn.Module):
         def __init__(self) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from gradscope.errors import OptionError
 from gradscope.experiment.arms import ARMS, AS_IT_IS, chosen
+from gradscope.experiment.comparison import Arms
 from gradscope.experiment.curves import Curve
 from gradscope.experiment.judge import judge
-from gradscope.experiment.comparison import Arms
 from gradscope.records.experiment import CAUSES
 
 STEPS = 100
@@ -73,7 +73,7 @@ CASES = {
     "one batch is memorised, and that is all": (
         {**IDLE, "one-batch": falling(2.3, 0.05)},
         "targets-unrelated",
-        "do not belong",
+        "no relation",
     ),
     "one batch is not": (IDLE, "model-or-loss", "does not overfit"),
 }
@@ -82,7 +82,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_cause_is_named(case: str) -> None:
     curves, cause, words = CASES[case]
-    found = judge(Arms(curves, 0.0))
+    found = judge(Arms(curves, 0.0, relation=1.0))
     assert found.cause == cause
     assert found.cause in CAUSES
     assert words in found.message
@@ -123,6 +123,45 @@ def test_a_loss_that_does_not_see_whose_target_is_whose_does_not_accuse_the_inpu
     """As a loss of the outputs alone: to shift the inputs changes no loss."""
     curves = {**HEALTHY, "mismatched": HEALTHY["as-it-is"]}
     assert judge(Arms(curves, None)).cause is None
+
+
+@pytest.mark.parametrize(("relation", "words"), [(None, "may be unrelated"), (9.0, "depend on")])
+def test_a_model_that_has_not_learned_yet_is_not_one_whose_targets_are_wrong(
+    relation: float | None, words: str
+) -> None:
+    """As parity: the model memorises one batch, and learns nothing from its inputs at first."""
+    curves = {**IDLE, "one-batch": falling(2.3, 0.05)}
+    found = judge(Arms(curves, 0.0, relation=relation))
+    assert found.cause is None
+    assert words in found.evidence[-1]
+    assert ("targets" in found.message) == (relation is not None)
+
+
+def test_a_small_gain_is_learned_if_it_is_sure_and_the_samples_are_new() -> None:
+    better = Curve(tuple(loss - 0.01 for loss in level(2.3).losses if loss is not None))
+    curves = {**IDLE, "as-it-is": better, "one-batch": falling(2.3, 0.05)}
+    curves["no-input"] = curves["mismatched"] = level(2.3)
+    assert judge(Arms(curves, 0.0, relation=1.0)).cause is None
+    assert judge(Arms(curves, 0.0, repeats=50.0, relation=1.0)).cause == "targets-unrelated"
+
+
+def test_one_batch_that_falls_ever_faster_is_not_stuck() -> None:
+    leaving = Curve(tuple(2.3 - 0.1 * (step / STEPS) ** 2 for step in range(STEPS)))
+    assert judge(Arms({**IDLE, "one-batch": leaving}, 0.0, relation=1.0)).cause is None
+
+
+def test_a_model_that_learns_at_another_rate_can_learn() -> None:
+    """A rate that is too high: half is learned, and one batch ends in dead units."""
+    curves = {
+        **HEALTHY,
+        "as-it-is": falling(2.3, 1.0),
+        "other-seed": falling(2.3, 1.6),
+        "one-batch": level(2.2),
+        "learning-rate-x0.01": falling(2.3, 0.05),
+    }
+    found = judge(Arms(curves, 0.0, relation=40.0))
+    assert found.cause == "learning-rate"
+    assert "too high" in found.message
 
 
 def test_only_causes_that_the_arms_can_show_are_ruled_out() -> None:

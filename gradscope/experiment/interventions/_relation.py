@@ -71,7 +71,7 @@ class Pairs:
             dims = [d for d in dict.fromkeys((call.dim, 0, 1)) if d < tensor.dim()]
             dim = next((d for d in dims if tensor.shape[d] == len(call.inputs)), None)
             if dim is not None and tensor.requires_grad:
-                tensor.register_hook(call.arrival(dim))
+                tensor.register_hook(call.arrival(dim))  # type: ignore[no-untyped-call]
 
     def strength(self) -> float | None:
         """Return the dependence of the targets on the inputs; None: it cannot be told.
@@ -124,7 +124,9 @@ class _Call:
 
 def _grouped(calls: Sequence[_Call]) -> tuple[torch.Tensor, torch.Tensor]:
     """The group of each new sample, and its gradients without the mean and scale of its group."""
-    numbers, gradients, waiting = [], [], []
+    numbers: list[torch.Tensor] = []
+    gradients: list[torch.Tensor] = []
+    waiting: list[torch.Tensor] = []
     wide = max(call.gradients.shape[1] for call in calls if call.gradients is not None)
     for call in calls:
         assert call.gradients is not None

@@ -51,4 +51,3 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
         return with_tensors(args, kwargs, new)
 
     on_calls(patches, notes, change)
-
