@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from gradscope.capture.hooks import hook_tensor
 from gradscope.experiment.interventions._samples import hashes, sketch
 from gradscope.nesting import find
 
@@ -71,7 +72,7 @@ class Pairs:
             dims = [d for d in dict.fromkeys((call.dim, 0, 1)) if d < tensor.dim()]
             dim = next((d for d in dims if tensor.shape[d] == len(call.inputs)), None)
             if dim is not None and tensor.requires_grad:
-                tensor.register_hook(call.arrival(dim))  # type: ignore[no-untyped-call]
+                hook_tensor(tensor, call.arrival(dim))
 
     def strength(self) -> float | None:
         """Return the dependence of the targets on the inputs; None: it cannot be told.
