@@ -35,7 +35,7 @@ class CompiledCalls:
 
     Attributes:
         shift: by how much the probes move the loss of step 1.
-        compiled_backward: a backward ran under compiled autograd, where no calls are seen.
+        compiled_backward: a backward ran under compiled autograd, which gradscope's hooks divide.
 
     Args:
         layers: patterns of the modules to probe.
@@ -52,7 +52,7 @@ class CompiledCalls:
     ) -> None:
         self._layers, self._checked = layers, checked
         self.shift = ProbeShift(checked=checked)
-        self.compiled_backward = False
+        self.compiled_backward = self._any = False
         self._see = guard(self._saw)
         self._probes: dict[nn.Module, Probe] = {}
         self._events: list[Event] = []
@@ -63,6 +63,7 @@ class CompiledCalls:
     def observe(self, models: Iterable[nn.Module]) -> None:
         """Probe the modules of these that have no probe yet."""
         for model in models:
+            self._any = True
             try:
                 chosen = select_layers(model, self._layers)
             except LayerError:  # a pattern that is meant for another of several models
@@ -81,10 +82,14 @@ class CompiledCalls:
 
     def lines(self) -> list[str]:
         """The notices for the end of the run."""
+        if not self._any:
+            return [
+                "--compiled: the script compiles no model; its calls are recorded as without it"
+            ]
         lines = [self.shift.line()]
         if self.compiled_backward:
             lines.append(
-                "--compiled: the script uses compiled autograd: calls are not recorded under it"
+                "--compiled: the script uses compiled autograd: gradscope adds graph breaks to it"
             )
         return lines
 

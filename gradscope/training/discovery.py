@@ -9,8 +9,8 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
-from types import FrameType
+from collections.abc import Container, Iterator, Sequence
+from types import FrameType, MethodType
 from typing import Any
 
 import torch
@@ -154,17 +154,33 @@ def _plain_attributes(owner: object) -> dict[str, Any]:
     return dict(found) if isinstance(found, dict) and type(owner).__module__ != "builtins" else {}
 
 
-def compiled_inside(outer: nn.Module, model: nn.Module) -> str | None:
+#: The method of a module that ``module.compile()`` compiles.
+IN_PLACE = "_call_impl"
+
+
+def compiled_method(what: object) -> str | None:
+    """Return the name of the method, if ``torch.compile`` is called on one of a module."""
+    if isinstance(what, MethodType) and isinstance(what.__self__, nn.Module):
+        return what.__name__
+    return None
+
+
+def compiled_inside(
+    outer: nn.Module, model: nn.Module, forwards: Container[nn.Module]
+) -> str | None:
     """Return the compiled part: the "model", "parts" of it, or None. A hook there would be traced.
 
     Args:
         outer: the model with its wrappers.
         model: the script's own.
+        forwards: the modules whose ``forward`` alone is compiled.
     """
     compiled = [
         m
         for m in outer.modules()
-        if type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None
+        if type(m).__name__ == "OptimizedModule"
+        or m._compiled_call_impl is not None
+        or m in forwards
     ]
     if not compiled:
         return None

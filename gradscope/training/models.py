@@ -82,6 +82,7 @@ class Models:
         self._found: list[Model] = []
         self.probed = False  # the calls of compiled models are recorded
         self.traced = False  # a function was compiled, and whatever it calls is traced
+        self.forwards: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # theirs alone is compiled
         self.stale = False  # something was compiled since they were looked for
 
     def __iter__(self) -> Iterator[Model]:
@@ -176,7 +177,7 @@ class Models:
     def _see_compiled(self, model: Model) -> None:
         outer = model.outer()
         assert outer is not None
-        inside = compiled_inside(outer, model.module)
+        inside = compiled_inside(outer, model.module, self.forwards)
         model.compiled = inside or ("function" if self.traced else None)
         model.notices = ()
         if model.compiled and not self.probed:

@@ -21,7 +21,13 @@ from gradscope.records.training import TrainingEvent
 from gradscope.records.transformer import PROBES
 from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.current_step import CurrentStep
-from gradscope.training.discovery import live_optimizers, optimizers_of, steps_made
+from gradscope.training.discovery import (
+    IN_PLACE,
+    compiled_method,
+    live_optimizers,
+    optimizers_of,
+    steps_made,
+)
 from gradscope.training.guard import Guard
 from gradscope.training.limit import Limit
 from gradscope.training.loop.loop import Loop
@@ -385,8 +391,10 @@ class Observer:
 
     def _compiled(self, what: object) -> None:
         self._guard.keep_untraced()
-        # `module.compile()` compiles a method of it.
-        if not isinstance(getattr(what, "__self__", what), nn.Module):
+        method = compiled_method(what)
+        if method == "forward":
+            self.models.forwards.add(what.__self__)  # type: ignore[attr-defined]
+        elif method != IN_PLACE and not isinstance(what, nn.Module):
             self.models.traced = True
             if self._loop_patches is not None:  # a compiled step would trace them, too
                 self._loop_patches.close()

@@ -18,8 +18,10 @@ from torch import nn
 from torch.autograd.graph import GradientEdge
 from torch.optim import Optimizer
 
+from gradscope.capture.calls import in_backward
 from gradscope.capture.hooks import hook_node_before, hook_optimizers, without_own_hooks
 from gradscope.capture.replaced import replace
+from gradscope.training.discovery import IN_PLACE, compiled_method
 
 Root = torch.Tensor | GradientEdge
 _INFERENCE = "_forward_metadata_inference"
@@ -205,9 +207,12 @@ def _compiled(original: Callable[..., Any], observer: TrainingObserver) -> Calla
 
     @functools.wraps(original)
     def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        # Without a model it makes a decorator, which calls this; compiled autograd has no model.
+        if model is None or in_backward():
+            return original(model, *args, **kwargs)
         observer.compiled(model)
         result = original(model, *args, **kwargs)
-        if not isinstance(getattr(model, "__self__", None), nn.Module):  # else not yet in place
+        if compiled_method(model) != IN_PLACE:  # else it is not yet set
             observer.was_compiled()
         return result
 

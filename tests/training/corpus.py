@@ -70,6 +70,7 @@ ALL = [
     _of("checkpointing"),
     _of("compiled", by_default=True),
     _of("compiled", "--in-place"),
+    _of("compiled", "--forward"),
     _of("compiled", "--fullgraph"),
     _of("compiled", "--backend=inductor"),
     _of("cross_validation", needs=("sklearn",)),

@@ -16,7 +16,7 @@ from training.corpus import ALL, Ran, Script, during, observed, plain
 SCRIPTS = [script.param for script in ALL]
 #: What a script can see of gradscope all the same.
 NOTICES = {"looks_at_itself-hooks": "the hooks on the models it trains are in their lists of hooks"}
-_PROBED = ("compiled", "compiled-in-place", "compiled-fullgraph")
+_PROBED = ("compiled", "compiled-in-place", "compiled-forward", "compiled-fullgraph")
 COMPILED = [one.param for one in ALL if one.name in _PROBED]
 BY_DEFAULT = [script.param for script in ALL if script.by_default]
 

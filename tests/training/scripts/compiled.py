@@ -9,6 +9,7 @@ import torch.nn.functional as F
 parser = argparse.ArgumentParser()
 parser.add_argument("--backend", default="aot_eager")
 parser.add_argument("--in-place", action="store_true", help="model.compile() instead of torch.compile(model)")
+parser.add_argument("--forward", action="store_true", help="its forward alone")
 parser.add_argument("--fullgraph", action="store_true")
 parser.add_argument("--steps", type=int, default=10)
 args = parser.parse_args()
@@ -44,6 +45,9 @@ class Net(nn.Module):
 raw_model = Net()
 if args.in_place:
     raw_model.compile(backend=args.backend)
+    model = raw_model
+elif args.forward:
+    raw_model.forward = torch.compile(raw_model.forward, backend=args.backend)
     model = raw_model
 else:
     model = torch.compile(raw_model, backend=args.backend, fullgraph=args.fullgraph)
