@@ -6,7 +6,7 @@ A way to look is a function from a case to one step of it; what it needs is in `
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -84,6 +84,8 @@ def gradscope(case: Case, layers: tuple[str, ...] = ("**",)) -> Step:
     from gradscope.running.observe import observe
 
     workload = adopt(case.model, {"loss": case.loss}, inputs=case.inputs(), target=case.target)
+    # The command's model is its own: nobody trains it on, so its weights are not kept beside it.
+    workload = replace(workload, live=False)
 
     def step() -> None:
         outcome = observe(workload, layers=layers)

@@ -98,9 +98,9 @@ def figures(output: Tensor, given: Tensor | None) -> Tensor:
     sizes = output.shape[:-1]
     rows = evenly(math.prod(sizes), _ROWS)
     places = torch.unravel_index(torch.tensor(rows, device=output.device), sizes)
-    some = output[places].to(kind)
-    centred = some - some.mean()
-    variance = centred.square().mean()
+    read = output[places]
+    some = read.to(kind)
+    squares = (some - some.mean()).square()
     low, high = torch.aminmax(output)
     largest = torch.maximum(low.neg(), high).to(kind)
     norm = some.norm()
@@ -113,8 +113,8 @@ def figures(output: Tensor, given: Tensor | None) -> Tensor:
     return torch.stack(
         [
             some.square().mean().sqrt(),
-            centred.pow(4).mean() / variance.square(),
-            largest / some.abs().median(),
+            squares.square().mean() / squares.mean().square(),
+            largest / read.abs().median(),
             largest,
             added,
             cosine,
