@@ -321,6 +321,24 @@ BROKEN = {
 HEALTHY = {
     "an unused activation, beside the function": _CHAIN.format(act="hidden = torch.relu(hidden)")
     + _STEP,
+    "an unused activation beside no layer, or a transposed convolution": """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.up, self.last = nn.ConvTranspose1d(4, 4, 2), nn.Linear(2, 2)
+                self.acts = nn.ModuleList([nn.ReLU(), nn.Tanh()])
+
+            def forward(self, inputs):
+                return self.last(torch.relu(self.up(inputs[:, :, None]).mean(1)))
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
     "a bottleneck without activation, beside an unused one": """
         class Net(nn.Module):
             def __init__(self):

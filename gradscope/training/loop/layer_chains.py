@@ -92,7 +92,7 @@ def unused_activations(
         layers = dict(_layers_beside(module))
         names = {id(one.weight): name for name, one in layers.items()}
         mine = [(names[a], names[b]) for a, b in pairs if a in names and b in names]
-        if 2 * len(mine) <= len(layers) - 1:
+        if not mine or 2 * len(mine) <= len(layers) - 1:
             continue  # one pair among others is a bottleneck
         before, after = min(mine, key=lambda pair: list(layers).index(pair[0]))
         around = f"{owner}." if owner else ""
