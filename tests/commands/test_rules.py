@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradscope import cli
+from gradscope.errors import OptionError
 from gradscope.rules import PRESETS, documented
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -169,4 +170,4 @@ def test_json_within_a_number_of_tokens():
     assert len(text) <= 901
     assert json.loads(text)["rules"][0]["severity"] == "error"
     refused = CliRunner().invoke(cli.app(), ["rules", "--max-tokens", "300"])
-    assert refused.exit_code == 2
+    assert isinstance(refused.exception, OptionError)
