@@ -183,6 +183,7 @@ def test_equal_blocks_share_their_code() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_cuda_graphs_call_the_probes_in_each_replay() -> None:
+    """Graphs are recorded between the probes, where PyTorch divides them at an operator."""
     net = model().cuda()
     x = X.detach().cuda()
     observed = Observed(net)
@@ -194,6 +195,9 @@ def test_cuda_graphs_call_the_probes_in_each_replay() -> None:
     listen(observed, on=False)
     heads = [call for call in observed.calls() if call.name == "head"]
     assert len(heads) == 5
+    if getattr(torch._inductor.config, "graph_partition", False):
+        counters = torch._dynamo.utils.counters["inductor"]
+        assert (counters["cudagraph_skips"], counters["cudagraph_partitions"] > 1) == (0, True)
     with torch.no_grad():
         for number, call in enumerate(heads):
             expected = net(x + number).first

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,8 @@ class Script:
     @property
     def param(self) -> Any:
         missing = [package for package in self.needs if importlib.util.find_spec(package) is None]
+        if "--backend=inductor" in self.words and not shutil.which(os.environ.get("CXX") or "g++"):
+            missing.append("a C++ compiler")
         reason = f"not installed: {', '.join(missing)}"
         marks = [pytest.mark.skip(reason=reason)] if missing else []
         return pytest.param(self, id=self.name, marks=marks)
