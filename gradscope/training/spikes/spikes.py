@@ -72,7 +72,10 @@ class _Spike:
 
 
 class _Allowance:
-    """The time that may be taken in a run for figures that no finding needs."""
+    """The time that may be taken in a run for figures that no finding needs.
+
+    It is the thread's processor time: what a busy machine delays does not count.
+    """
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
@@ -89,7 +92,7 @@ class _Allowance:
 
     def took(self, began: float) -> None:
         """Note what began then, and has ended now."""
-        self._spent += time.perf_counter() - began
+        self._spent += time.thread_time() - began
 
 
 class Spikes:
@@ -143,7 +146,8 @@ class Spikes:
         self._firsts: set[int] = set()  # the spikes with none in the steps before
         self._latest = -math.inf  # the step of the last spike
         self._nonfinite = False
-        self._allowance = _Allowance()
+        # Capsules of unusual steps leave the figures of each step their time.
+        self._allowance, self._capsules = _Allowance(), _Allowance()
         self._seconds: float | None = None  # of the last capsule of an unusual step
 
     @property
@@ -168,7 +172,7 @@ class Spikes:
         if not (self._settings.explain and self._allowance.affords()):
             self._losses.append(None)
             return
-        began = time.perf_counter()
+        began = time.thread_time()
         rows = row_losses(roots)
         if rows is not None and rows.values.numel() > _TERMS:
             calls = self._detector.calls
@@ -204,7 +208,7 @@ class Spikes:
         before.add(step, optimizer, current, figures)
         if spike is None or not self._makes_room(step, spike):
             return
-        began = time.perf_counter()
+        began = time.thread_time()
         recent = [one for one in before.changes.found if step - one.step < RECENT]
         capsule = Capsule(
             step,
@@ -230,8 +234,8 @@ class Spikes:
             capsule, cause = self._judged(capsule)
             self._keep(capsule, cause, tensors)
         if spike.kind == "highest":
-            self._allowance.took(began)
-            self._seconds = time.perf_counter() - began
+            self._capsules.took(began)
+            self._seconds = time.thread_time() - began
 
     def step_ended(
         self,
@@ -254,7 +258,7 @@ class Spikes:
         """The figures of the step's batch, as far as the time allows."""
         if not (self._settings.explain and self._allowance.affords()):
             return BatchFigures()
-        began = time.perf_counter()
+        began = time.thread_time()
         calls = [one for one in self._detector.calls if one.returned and not one.overwritten]
         counts = [batch_size(one.args, one.kwargs) or 0 for one in calls]
         found = input_figures(calls)
@@ -323,7 +327,7 @@ class Spikes:
         if score < _LEAST or (len(kept) == MOST and score <= min(kept)[0]):
             return None
         plain = self._schedule.plain or 0.0
-        if not self._allowance.affords(self._seconds or _CAPSULE * plain):
+        if not self._capsules.affords(self._seconds or _CAPSULE * plain):
             return None
         words = "no spike: one of the most unusual of the other steps"
         return _Spike("highest", words, score)
