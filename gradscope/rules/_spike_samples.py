@@ -27,8 +27,8 @@ KNOWN = 32
 #: standard deviations above their median: the score that GS601 takes.
 _INPUT, _DEVIATIONS, _SPREAD = 5.0, 7.0, 0.1
 #: A loss is unusual at so many times the largest loss of a sample in the steps before. Of n losses
-#: with an exponential tail, the largest is exceeded so far with a chance of about 1/n².
-_LOSS = 2.0
+#: with an exponential tail, the largest is exceeded so far with a chance of about 1/n³.
+_LOSS = 3.0
 #: A text is unusually long at so many times the longest of the others, and of the steps before.
 _LONG = 2.0
 

@@ -299,7 +299,7 @@ def quiet(**odd: object) -> Capsule:
         ({"input_max": 400.0}, "samples", "its input reaches 400.0"),
         ({"constant": True}, "samples", "its input repeats one value"),
         ({"length": 64}, "samples", "it has 64 tokens; the others have at most 12"),
-        ({"loss": 6.0}, "labels", "in the 32 steps before, no sample's is above 2.000"),
+        ({"loss": 7.0}, "labels", "in the 32 steps before, no sample's is above 2.000"),
         ({"input_max": 15.0}, "undetermined", "no sample stands out"),
         ({"loss": 3.0}, "undetermined", "The largest loss is that of sample 15 of 16: 3.000"),
     ],
