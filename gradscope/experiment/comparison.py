@@ -1,4 +1,4 @@
-"""What the losses of the arms show, by thresholds.
+"""Comparison of the arms' losses by thresholds.
 
 Each is a share of the script's reachable improvement, or a multiple of the noise, so that none
 depends on the loss's unit.

@@ -58,7 +58,8 @@ def table(report: ExperimentReport) -> Table | None:
         (Heading("loss", right=False, keep=70), [_sparkline(one) for one in arms]),
         (Heading("verdict", right=False, prose=True), [_verdict(one) for one in arms]),
     ]
-    legend = ("slope: change per step in the last third, ± half of its 95 % interval",)
+    slope = "slope: change per step in the last third, ± half of its 95 % interval"
+    legend = (slope,) if any(one.slope is not None for one in arms) else ()
     tones = ["" if one.state == RAN else "dim" for one in arms]
     return of_columns("arms", columns, tones, legend=legend)
 

@@ -60,8 +60,8 @@ def spike_cause(capsule: Capsule) -> tuple[str, str]:
 
 
 def mention(capsule: Capsule, cause: str) -> str:
-    """What a run says of a step that it keeps: "spike"; "sample", if only a sample is unusual; ""
-    for nothing.
+    """Return what a run says of a step that it keeps: "spike"; "sample", if only a sample is
+    unusual; "" for nothing.
 
     Args:
         capsule: of the step.

@@ -1,4 +1,4 @@
-"""Whether the targets depend on the inputs, as far as a test without a model sees.
+"""A test without a model of whether the targets depend on the inputs.
 
 If every sample has the same input, the model returns the same for every sample. Then the gradient
 of the loss with respect to the output of a sample depends on the sample's target alone, whatever

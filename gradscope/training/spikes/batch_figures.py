@@ -161,7 +161,7 @@ def copies(call: RecordedCall, count: int) -> list[int | None]:
 
 
 def lengths(call: RecordedCall, count: int) -> list[int | None]:
-    """How many tokens each sample of a call has, without those that fill its end."""
+    """Count the tokens of each sample of a call, without those that fill its end."""
     none: list[int | None] = [None] * count
     for _, tensor in find((call.args, call.kwargs), torch.Tensor):
         if tensor.is_floating_point() or tensor.dim() != 2 or not _has_rows(tensor, count):

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from gradscope.capture.measurements import version
 from gradscope.records.spike import OutsideChange
 
-#: Number of changes kept, and of steps in which a second write counts as the script's habit.
+#: Number of changes kept, and of steps in which a second write counts as usual for the script.
 _MOST, _OFTEN = 16, 64
 #: Settings whose distance to 1 counts, by this factor; of others the value, by that one.
 _AVERAGING = ("betas", "alpha", "momentum", "rho")
@@ -24,8 +24,8 @@ _FACTOR, _PLAIN_FACTOR = 3.0, 10.0
 class OutsideChanges:
     """Compares an optimizer and its weights with what its last step has left.
 
-    What a script writes again and again, as a clamp of weights after each step does, is its habit
-    and no change.
+    What a script writes again and again, as a clamp of weights after each step does, is usual for
+    it, and no change.
 
     Attributes:
         found: the last changes, in order.
