@@ -70,12 +70,20 @@ class Writes:
             return
         if _within(real, self._scratch) or name.endswith(".pyc") or "__pycache__" in name:
             return
-        if not _within(real, self._source) and any(_within(real, one) for one in self._allowed):
+        if any(_within(real, one) for one in self._allowed_for(real)):
             return
         self._refused(name)
         raise PermissionError(
             errno.EACCES, "an arm of `gradscope experiment` writes in its scratch copy only", name
         )
+
+    def _allowed_for(self, real: str) -> list[str]:
+        """The folders that may hold a path: of one in the source, those that lie in it themselves,
+        as a temporary folder of the project's own.
+        """
+        if not _within(real, self._source):
+            return self._allowed
+        return [one for one in self._allowed if one != self._source and _within(one, self._source)]
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":

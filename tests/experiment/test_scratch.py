@@ -69,6 +69,16 @@ def test_writes_stay_in_the_copy(project: Path, tmp_path: Path) -> None:
     assert refused == [str(project / "model.pt"), str(copy / ".git/HEAD"), "/usr/share/model.pt"]
 
 
+def test_a_temporary_folder_in_the_source_may_be_written(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(project / "tmp"))
+    writes = Writes(tmp_path / "root", project, lambda _: None)
+    writes.check(project / "tmp" / "cache.bin")
+    with pytest.raises(PermissionError, match="scratch copy"):
+        writes.check(project / "model.pt")
+
+
 def test_a_linked_file_is_copied_before_it_is_written(project: Path, tmp_path: Path) -> None:
     copy = Scratch.of(project).make(tmp_path / "root")
     Writes(tmp_path / "root", project, lambda _: None).check(copy / "data.bin")
