@@ -165,8 +165,9 @@ def _fell(arms: Arms, name: str) -> str:
     curve = arms.curves[name]
     if curve.diverged:
         return f"{name}: the loss becomes NaN or Inf"
-    how = "falls" if curve.end < arms.start else "goes"
-    return f"{name}: the loss {how} from {number(arms.start)} to {number(curve.end)}"
+    first = arms.start if curve.first is None else curve.first  # None: NaN or Inf
+    how = "falls" if curve.end < first else "goes"
+    return f"{name}: the loss {how} from {number(first)} to {number(curve.end)}"
 
 
 def _same(name: str, arms: Arms) -> str:

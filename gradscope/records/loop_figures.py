@@ -25,7 +25,6 @@ class LossOperation:
               of the means, and how far the variances are from 1
             - "cut-encoder": nothing but this term depends on an encoder before a quantizer
             - "bootstrapped": the target of a distance has a maximum through which gradients flow
-            - "policy": a log-probability times an advantage or a reward is minimised; the sign
             - "scrambled": a view takes axis 1 for the last; ``shapes`` are before and after it
             - "kl-input", "kl-target", "kl-log-target": what a divergence is given is not what it
               takes: probabilities for logarithms, or the other way round; the least and the
@@ -68,8 +67,7 @@ class LoopFact:
               it gives a batch: in ``count`` of so many (the figure); ``words`` is the attribute
             - "used-up": the iterator ``name`` was at its end, and was asked ``count`` times more
             - "seeded": the random numbers were set to a seed (the figure) in ``count`` steps
-            - "written-dropout", "swapped-triplet", "shuffled-apart": what the script's text says;
-              ``words`` are the call, or the names
+            - "written-dropout": a call in the script's text; ``words`` is the call
         name, model: of a module and of its model; "" without one.
         count: how often.
         words, figures, shapes: as above.

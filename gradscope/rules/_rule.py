@@ -17,6 +17,15 @@ PRESETS = {
 OWN = "gradscope, calibrated"
 #: A share of steps in which a fact holds: a fact of one step needs no statistics.
 CHOSEN = "gradscope, chosen"
+#: Calibrations that several rules share.
+SILENT_ON_HONEST = (
+    "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
+    "written without sight of the rules."
+)
+SILENT_ON_TWINS = (
+    "Silent on the honest programs of tests/rules, and on the mended twins and honest "
+    "trainings that were written without sight of the rules."
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at, of_loss
-from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import plural
 
 RULE = Rule(
@@ -36,10 +36,7 @@ RULE = Rule(
         "PyTorch, NLP from scratch: sequence to sequence: the decoder is fed the target before",
     ),
     thresholds=(Threshold("batches", 2, "batches that were read needed to judge", CHOSEN),),
-    calibration=(
-        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
-        "written without sight of the rules."
-    ),
+    calibration=SILENT_ON_HONEST,
     runs=Runs(loop=True),
     explains=(
         "GS6",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at, in_steps, operations
-from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
     code="GS843",
@@ -32,10 +32,7 @@ RULE = Rule(
     thresholds=(
         Threshold("share", 0.2, "share of the losses that were read, above which it fires", CHOSEN),
     ),
-    calibration=(
-        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
-        "written without sight of the rules."
-    ),
+    calibration=SILENT_ON_HONEST,
     runs=Runs(loop=True),
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at, enough, in_steps
-from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
 RULE = Rule(
@@ -34,10 +34,7 @@ RULE = Rule(
     thresholds=(
         Threshold("share", 0.5, "share of the calls that were read, above which it fires", CHOSEN),
     ),
-    calibration=(
-        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
-        "written without sight of the rules."
-    ),
+    calibration=SILENT_ON_HONEST,
     runs=Runs(loop=True),
     explains=("GS6",),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._rule import SILENT_ON_HONEST, Limits, Rule, Runs
 from gradscope.rules._words import plural
 
 RULE = Rule(
@@ -32,10 +32,7 @@ RULE = Rule(
         "Hu et al. 2021, LoRA: B starts at zero",
         "microsoft/loralib, mark_only_lora_as_trainable",
     ),
-    calibration=(
-        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
-        "written without sight of the rules."
-    ),
+    calibration=SILENT_ON_HONEST,
     runs=Runs(loop=True),
     explains=("GS6",),
 )

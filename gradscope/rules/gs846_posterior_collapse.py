@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at, enough, of_loss
-from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
 RULE = Rule(
@@ -43,10 +43,7 @@ RULE = Rule(
         Threshold("mean", 0.1, "root mean square of the means, below which it fires", CHOSEN),
         Threshold("spread", 0.2, "distance of the variances from 1, below which it fires", CHOSEN),
     ),
-    calibration=(
-        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
-        "written without sight of the rules."
-    ),
+    calibration=SILENT_ON_HONEST,
     runs=Runs(loop=True),
     explains=("GS613",),
 )

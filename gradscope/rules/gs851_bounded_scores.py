@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at, of_loss, operations
-from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
 RULE = Rule(
@@ -31,10 +31,7 @@ RULE = Rule(
         "Wang et al. 2017, NormFace: why the scale is needed",
     ),
     thresholds=(Threshold("scale", 1, "factor of the cosines, below which it fires", CHOSEN),),
-    calibration=(
-        "Silent on the honest programs of tests/rules and on 20 honest trainings that were "
-        "written without sight of the rules."
-    ),
+    calibration=SILENT_ON_HONEST,
     runs=Runs(loop=True),
     explains=("GS6",),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at, these
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._rule import SILENT_ON_TWINS, Limits, Rule, Runs
 
 RULE = Rule(
     code="GS857",
@@ -28,10 +28,7 @@ RULE = Rule(
         "CS231n, neural networks part 1: without it the two matrices collapse to one",
         "PyTorch forum: forgot the activation function between linear layers",
     ),
-    calibration=(
-        "Silent on the honest programs of tests/rules, and on the mended twins and honest "
-        "trainings that were written without sight of the rules."
-    ),
+    calibration=SILENT_ON_TWINS,
     runs=Runs(loop=True),
     explains=("GS603", "GS613"),
 )

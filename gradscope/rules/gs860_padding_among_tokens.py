@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._rule import SILENT_ON_TWINS, Limits, Rule, Runs
 
 RULE = Rule(
     code="GS860",
@@ -28,10 +28,7 @@ RULE = Rule(
         "PyTorch, torch.nn.Embedding: entries at padding_idx do not contribute to the gradient",
         "PyTorch forum: padding_idx=0 and a vocabulary that begins at 0",
     ),
-    calibration=(
-        "Silent on the honest programs of tests/rules, and on the mended twins and honest "
-        "trainings that were written without sight of the rules."
-    ),
+    calibration=SILENT_ON_TWINS,
     runs=Runs(loop=True),
     explains=("GS613",),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at
-from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import CHOSEN, SILENT_ON_TWINS, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
     code="GS861",
@@ -37,10 +37,7 @@ RULE = Rule(
         ),
         Threshold("batches", 8, "batches needed to judge", CHOSEN),
     ),
-    calibration=(
-        "Silent on the honest programs of tests/rules, and on the mended twins and honest "
-        "trainings that were written without sight of the rules."
-    ),
+    calibration=SILENT_ON_TWINS,
     runs=Runs(loop=True),
     explains=("GS603", "GS613"),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at
-from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import CHOSEN, SILENT_ON_TWINS, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
     code="GS862",
@@ -29,10 +29,7 @@ RULE = Rule(
         "PyTorch forum: the training loop runs only for the first epoch",
     ),
     thresholds=(Threshold("times", 2, "uses after the end needed to report", CHOSEN),),
-    calibration=(
-        "Silent on the honest programs of tests/rules, and on the mended twins and honest "
-        "trainings that were written without sight of the rules."
-    ),
+    calibration=SILENT_ON_TWINS,
     runs=Runs(loop=True),
     explains=("GS603", "GS612", "GS613"),
 )

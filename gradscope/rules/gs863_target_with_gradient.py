@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at, in_steps, of_loss, operations
-from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import CHOSEN, SILENT_ON_TWINS, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
     code="GS863",
@@ -29,10 +29,7 @@ RULE = Rule(
         "Sutton and Barto, Reinforcement learning, 9.3: semi-gradient methods ignore the target",
     ),
     thresholds=(Threshold("share", 0.9, "share of the losses read, above which it fires", CHOSEN),),
-    calibration=(
-        "Silent on the honest programs of tests/rules, and on the mended twins and honest "
-        "trainings that were written without sight of the rules."
-    ),
+    calibration=SILENT_ON_TWINS,
     runs=Runs(loop=True),
 )
 

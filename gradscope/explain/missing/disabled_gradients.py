@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
 from types import CodeType, FrameType
 
 import torch
 from torch.utils.checkpoint import CheckpointFunction
 
 from gradscope.explain.shared.frames import is_hidden, outwards, shown, source
+from gradscope.explain.shared.script_tree import last_name, tree_of
 
 _NAMES = ("no_grad", "inference_mode", "set_grad_enabled")
 
@@ -26,28 +26,20 @@ def disabling(file: str, line: int) -> int | None:
 
 def called_at(file: str, line: int, name: str) -> int:
     """The last call of ``name`` up to a line in the same function; the line itself without one."""
-    tree = _parsed(file)
+    tree = tree_of(file)
     within: ast.AST | None = None
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0):
             within = node  # walked from the outside in
     calls = (n for n in ast.walk(within or ast.Module([], [])) if isinstance(n, ast.Call))
-    lines = [n.lineno for n in calls if _name(n.func) == name and n.lineno <= line]
+    lines = [n.lineno for n in calls if last_name(n.func) == name and n.lineno <= line]
     return max(lines, default=line)
-
-
-@functools.cache
-def _parsed(file: str) -> ast.Module | None:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
 
 
 @functools.cache
 def _disabled_spans(file: str) -> list[tuple[int, int, int]]:
     """Return the first and last line of each body without gradients, and the disabling line."""
-    tree = _parsed(file)
+    tree = tree_of(file)
     spans = []
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.With | ast.AsyncWith):
@@ -64,13 +56,7 @@ def _disabled_spans(file: str) -> list[tuple[int, int, int]]:
 
 
 def _disables(expression: ast.expr) -> bool:
-    return _name(expression.func if isinstance(expression, ast.Call) else expression) in _NAMES
-
-
-def _name(expression: ast.expr) -> str:
-    if isinstance(expression, ast.Attribute):
-        return expression.attr
-    return expression.id if isinstance(expression, ast.Name) else ""
+    return last_name(expression.func if isinstance(expression, ast.Call) else expression) in _NAMES
 
 
 def why_disabled(frame: FrameType, last: CodeType, seen: str | None) -> tuple[str, str | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -11,11 +10,11 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from gradscope.explain.shared.frames import in_library, shown
+from gradscope.explain.shared.frames import shown
+from gradscope.explain.shared.script_tree import classes_of_script, last_name
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.discovery import variable_name
 from gradscope.training.loop.script_lines import script_line, written_assignment
-from gradscope.training.loop.script_tree import called_name, tree_of
 
 #: Of a data set with more tensors the first are compared.
 _TENSORS = 16
@@ -117,20 +116,12 @@ def _tensors(dataset: Dataset[Any]) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _write_in(kind: type) -> str | None:
     """The first line of a class's ``__getitem__`` that writes in place."""
-    try:
-        file = inspect.getsourcefile(kind)
-    except TypeError:
-        return None
-    tree = None if file is None or in_library(file) else tree_of(file)
-    if tree is None or file is None:
-        return None
-    for owner in ast.walk(tree):
-        if isinstance(owner, ast.ClassDef) and owner.name == kind.__name__:
-            for method in owner.body:
-                if isinstance(method, ast.FunctionDef) and method.name.startswith("__getitem"):
-                    write = next((one for one in ast.walk(method) if _writes(one)), None)
-                    if isinstance(write, ast.stmt | ast.expr):
-                        return f"{shown(file)}:{write.lineno}"
+    for file, owner in classes_of_script(kind):
+        for method in owner.body:
+            if isinstance(method, ast.FunctionDef) and method.name.startswith("__getitem"):
+                write = next((one for one in ast.walk(method) if _writes(one)), None)
+                if isinstance(write, ast.stmt | ast.expr):
+                    return f"{shown(file)}:{write.lineno}"
     return None
 
 
@@ -141,6 +132,6 @@ def _writes(node: ast.AST) -> bool:
         case ast.Assign(targets=[ast.Subscript()]):
             return True
         case ast.Call(func=ast.Attribute()):
-            name = called_name(node)
+            name = last_name(node.func)
             return name.endswith("_") and not name.endswith("__")
     return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import sys
 import weakref
 from collections import deque
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from gradscope.explain.shared.frames import in_library, is_hidden, shown
+from gradscope.explain.shared.script_tree import tree_of
 
 #: Number of known steps, and of nodes to visit from a variable, at most.
 _MOST, _NODES = 4096, 64
@@ -135,12 +135,8 @@ def _steps_behind(value: Any) -> Iterator[int]:
 
 def _line(name: str, file: str) -> str | None:
     """Return the place where the script adds to the variable."""
-    source = "".join(linecache.getlines(file))
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return None
-    for node in ast.walk(tree):
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree is not None else ():
         target = _added_to(node)
         if target is not None and ast.unparse(target) == name and hasattr(node, "lineno"):
             return f"{shown(file)}:{node.lineno}"

@@ -84,6 +84,8 @@ def unused_activations(
         pairs: the ids of the weights of layers that do.
         idle: modules that were never called.
     """
+    if not pairs or not idle:
+        return
     named = modules_by_name(model)
     for owner, module in named.items():
         unused = [k for k, one in module.named_children() if one in idle]

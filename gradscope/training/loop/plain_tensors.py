@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Iterator
 
 import torch
 from torch import nn
 
 from gradscope.capture.graph import LEAF
+from gradscope.explain.shared.script_tree import source_file
 from gradscope.records.loop import PlainTensor
 from gradscope.training.loop.script_lines import written
 
@@ -58,8 +58,5 @@ def _leaves(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _line(module: nn.Module, attribute: str) -> str | None:
     """The line of the class that sets the attribute."""
-    try:
-        file = inspect.getsourcefile(type(module))
-    except TypeError:
-        return None
+    file = source_file(type(module))
     return None if file is None else written(rf"\bself\.{attribute}\s*(:[^=]*)?=[^=]", file)

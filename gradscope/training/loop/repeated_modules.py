@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from torch import nn
 
 from gradscope.explain.shared.frames import shown
+from gradscope.explain.shared.script_tree import innermost, tree_of
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.loop.construction import Made
-from gradscope.training.loop.script_tree import innermost, tree_of
 
 #: How many lines may lie between the list and the list of modules that is made of it.
 _NEAR = 3

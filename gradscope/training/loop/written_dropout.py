@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import inspect
 from collections.abc import Iterable, Iterator
 
 from torch import nn
 
-from gradscope.explain.shared.frames import in_library, is_ours, shown
+from gradscope.explain.shared.frames import shown
+from gradscope.explain.shared.script_tree import classes_of_script, last_name
 from gradscope.records.loop_figures import LoopFact
-from gradscope.training.loop.script_tree import called_name, tree_of
 
 _DROPOUTS = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"})
 _FUNCTIONAL = frozenset({"F", "functional", "nn.functional", "torch.nn.functional"})
@@ -21,23 +20,17 @@ def written_dropout(modules: Iterable[nn.Module]) -> Iterator[LoopFact]:
 
     A call in an ``if`` on ``training`` is left out: it runs in training alone.
     """
-    for kind in {type(module): None for module in modules}:
-        try:
-            file = inspect.getsourcefile(kind)
-        except (TypeError, OSError):
-            continue
-        tree = None if file is None or in_library(file) or is_ours(file) else tree_of(file)
-        for owner in ast.walk(tree) if tree is not None else ():
-            if isinstance(owner, ast.ClassDef) and owner.name == kind.__name__ and file is not None:
-                for call in _calls(owner):
-                    text, line = ast.unparse(call), f"{shown(file)}:{call.lineno}"
-                    yield LoopFact("written-dropout", words=(text,), location=line)
+    for kind in dict.fromkeys(map(type, modules)):
+        for file, owner in classes_of_script(kind):
+            for call in _calls(owner):
+                text, line = ast.unparse(call), f"{shown(file)}:{call.lineno}"
+                yield LoopFact("written-dropout", words=(text,), location=line)
 
 
 def _calls(node: ast.AST) -> Iterator[ast.Call]:
     if isinstance(node, ast.If | ast.IfExp) and "training" in ast.unparse(node.test):
         return
-    if isinstance(node, ast.Call) and called_name(node) in _DROPOUTS and _by_default(node):
+    if isinstance(node, ast.Call) and last_name(node.func) in _DROPOUTS and _by_default(node):
         yield node
     for child in ast.iter_child_nodes(node):
         yield from _calls(child)

@@ -100,7 +100,7 @@ def rows_of(call: RecordedCall, count: int) -> tuple[list[Row], int | None]:
     largest: list[float | None] = [None] * count
     constant, known, length = [True] * count, False, None
     for _, tensor in find((call.args, call.kwargs), torch.Tensor):
-        if not _has_rows(tensor, count):
+        if not has_rows(tensor, count):
             continue
         flat = tensor.detach().reshape(count, -1)
         low, high = torch.aminmax(flat, dim=1)
@@ -146,7 +146,7 @@ def loss_figures(losses: Sequence[float]) -> tuple[float | None, float | None]:
 def copies(call: RecordedCall, count: int) -> list[int | None]:
     """For each sample of a call, the first one with the same inputs; None: it is the first."""
     keys: list[list[bytes]] = [[] for _ in range(count)]
-    given = [t for _, t in find((call.args, call.kwargs), torch.Tensor) if _has_rows(t, count)]
+    given = [t for _, t in find((call.args, call.kwargs), torch.Tensor) if has_rows(t, count)]
     if sum(t.numel() for t in given) >= _VALUES * count:  # fewer values are equal by chance
         for tensor in given:
             rows = tensor.detach().cpu().contiguous().reshape(count, -1).view(torch.uint8)
@@ -164,7 +164,7 @@ def lengths(call: RecordedCall, count: int) -> list[int | None]:
     """Count the tokens of each sample of a call, without those that fill its end."""
     none: list[int | None] = [None] * count
     for _, tensor in find((call.args, call.kwargs), torch.Tensor):
-        if tensor.is_floating_point() or tensor.dim() != 2 or not _has_rows(tensor, count):
+        if tensor.is_floating_point() or tensor.dim() != 2 or not has_rows(tensor, count):
             continue
         rows = tensor.tolist()
         last = [row[-1] for row in rows]
@@ -175,7 +175,8 @@ def lengths(call: RecordedCall, count: int) -> list[int | None]:
     return none
 
 
-def _has_rows(tensor: torch.Tensor, count: int) -> bool:
+def has_rows(tensor: torch.Tensor, count: int) -> bool:
+    """Return True if a tensor of real numbers or indices has a row for each sample."""
     plain = tensor.layout == torch.strided and not tensor.is_complex()
     plain = plain and tensor.dtype != torch.bool
     return plain and tensor.dim() > 0 and tensor.shape[0] == count and tensor.numel() > 0

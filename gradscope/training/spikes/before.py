@@ -18,6 +18,7 @@ from gradscope.training.current_step import CurrentStep
 from gradscope.training.optimizers import ObservedOptimizer, settings
 from gradscope.training.spikes.batch_figures import BatchFigures, BatchWindows
 from gradscope.training.spikes.outside_changes import OutsideChanges
+from gradscope.training.spikes.samples import finite
 
 #: Number of steps that rules over time compare with.
 _STEPS = 128
@@ -88,6 +89,8 @@ class StepsBefore:
         """Return "input" or "sample" where one input or one sample's loss is unlike all before;
         "" where neither is.
         """
+        if figures.input_max is None and figures.sample_loss is None and not figures.constant:
+            return ""  # as of most steps that take less than a millisecond
         history = self.batches.history
         if is_unusual_input(figures.input_max, history):
             return "input"
@@ -201,7 +204,7 @@ class StepsBefore:
             lr = None if rate is None else float(rate)
             update = lr * clipped if plain and lr is not None and clipped is not None else None
             figures = (loss, norm, clipped, lr, update, weights, scale, rms, sample, largest)
-            found.append(SpikeSignals(step, *map(_finite, figures)))
+            found.append(SpikeSignals(step, *map(finite, figures)))
         return tuple(found)
 
 
@@ -236,7 +239,7 @@ def state_of(optimizer: Optimizer) -> OptimizerState:
         steps=max(made, default=0 if kind.startswith(("Adam", "NAdam", "RAdam")) else None),
         first_moment=first / count if count else None,
         second_moment=math.sqrt(second / count) if count else None,
-        update_rms=_finite(math.sqrt(squares / count)) if count else None,
+        update_rms=finite(math.sqrt(squares / count)) if count else None,
     )
 
 
@@ -247,7 +250,3 @@ def _rate(optimizer: Optimizer) -> float | None:
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

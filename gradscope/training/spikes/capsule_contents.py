@@ -26,6 +26,7 @@ from gradscope.training.spikes.sample_losses import RowLosses
 from gradscope.training.spikes.samples import (
     CallSamples,
     arrived,
+    finite,
     nonfinite_table,
     norms_without,
     samples_of_call,
@@ -234,7 +235,7 @@ class CapsuleContents:
         samples = [
             replace(
                 one,
-                loss=None if losses is None or not math.isfinite(losses[n]) else losses[n],
+                loss=None if losses is None else finite(losses[n]),
                 dataset_index=None if named is None else named[n],
                 token=tokens[n],
             )
@@ -282,9 +283,7 @@ def _with_inputs(found: CallSamples, call: RecordedCall) -> CallSamples:
     samples = [
         replace(
             one,
-            input_max=row.largest
-            if row.largest is not None and math.isfinite(row.largest)
-            else None,
+            input_max=finite(row.largest),
             constant=row.constant,
             copy_of=copy,
             length=length,

@@ -19,6 +19,8 @@ _MOST, _OFTEN = 16, 64
 _AVERAGING = ("betas", "alpha", "momentum", "rho")
 _PLAIN = ("eps", "weight_decay")
 _FACTOR, _PLAIN_FACTOR = 3.0, 10.0
+#: The settings of a group that a schedule seldom changes.
+_SETTINGS = (*_AVERAGING, *_PLAIN)
 
 
 class OutsideChanges:
@@ -35,6 +37,7 @@ class OutsideChanges:
     def __init__(self) -> None:
         self.found: deque[OutsideChange] = deque(maxlen=_MOST)
         self.weights_written = False
+        self._given: tuple[Any, ...] | None = None
         self._settings: dict[str, float] = {}
         self._had_state = False
         self._state: dict[str, tuple[int, int]] = {}
@@ -43,12 +46,11 @@ class OutsideChanges:
 
     def step_begins(self, step: int, optimizer: Optimizer, held: Iterable[nn.Parameter]) -> None:
         """Compare with the end of the step before; called before the update."""
-        now = _settings_of(optimizer)
-        for name, value in now.items():
-            before = self._settings.get(name, value)
-            if value != before and _is_large(name, before, value):
-                self.found.append(OutsideChange(step, "setting", name, before, value))
-        self._settings = now
+        group = optimizer.param_groups[0] if optimizer.param_groups else {}
+        given = tuple(map(group.get, _SETTINGS))
+        if given != self._given:
+            self._compare_settings(step, _numbers(given))
+            self._given = given
         if self._had_state and not optimizer.state:
             self.found.append(OutsideChange(step, "state"))
         elif self._state:
@@ -71,18 +73,23 @@ class OutsideChanges:
         self._state = _versions_of(optimizer)
         self._weights = _written_of(held)
 
+    def _compare_settings(self, step: int, now: dict[str, float]) -> None:
+        for name, value in now.items():
+            before = self._settings.get(name, value)
+            if value != before and _is_large(name, before, value):
+                self.found.append(OutsideChange(step, "setting", name, before, value))
+        self._settings = now
+
     def _is_rare(self, step: int, name: str) -> bool:
         before = self._written.get(name)
         self._written[name] = step
         return before is None or step - before > _OFTEN
 
 
-def _settings_of(optimizer: Optimizer) -> dict[str, float]:
-    """The numbers of its first group that a schedule seldom changes."""
-    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+def _numbers(given: tuple[Any, ...]) -> dict[str, float]:
+    """The numbers among these settings of a group, each under its name."""
     found: dict[str, float] = {}
-    for name in (*_AVERAGING, *_PLAIN):
-        value: Any = group.get(name)
+    for name, value in zip(_SETTINGS, given, strict=True):
         if isinstance(value, int | float):
             found[name] = float(value)
         elif isinstance(value, tuple | list):

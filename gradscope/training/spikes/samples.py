@@ -17,6 +17,7 @@ from gradscope.training.nan_detector.no_collectives import NeedsOtherRanks
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.nan_detector.replayed_calls import as_it_began, paired, rerun_results
 from gradscope.training.replicas import batch_comes_first, batch_size
+from gradscope.training.spikes.batch_figures import has_rows
 
 #: Number of parameters named for a sample's gradient, and the least share of its square.
 _LAYERS, _PART = 3, 0.1
@@ -100,7 +101,7 @@ def norms_without(call: RecordedCall, count: int, scale: float) -> list[float | 
                 return [None] * count
             parts = torch.autograd.grad(torch.stack(terms).sum(), trained, allow_unused=True)
             square = sum(float(g.detach().double().square().sum()) for g in parts if g is not None)
-            found[n] = _finite(math.sqrt(square))
+            found[n] = finite(math.sqrt(square))
     return found
 
 
@@ -122,16 +123,16 @@ def table(call: RecordedCall, number: int, count: int, found: SampleGradients) -
     samples = [
         SpikeSample(
             n,
-            gradient_norm=_finite(norms[n]),
-            share=_finite(shares[n]),
-            cosine=_finite(cosines[n]),
+            gradient_norm=finite(norms[n]),
+            share=finite(shares[n]),
+            cosine=finite(cosines[n]),
             layers=_layers(found, n),
-            input_rms=None if sizes is None else _finite(sizes[n]),
+            input_rms=None if sizes is None else finite(sizes[n]),
             call=number,
         )
         for n in range(count)
     ]
-    return CallSamples(samples, _finite(found.norm), found.mixing)
+    return CallSamples(samples, finite(found.norm), found.mixing)
 
 
 def nonfinite_table(call: RecordedCall, number: int, count: int) -> CallSamples:
@@ -150,10 +151,10 @@ def nonfinite_table(call: RecordedCall, number: int, count: int) -> CallSamples:
     where: list[str | None] = [None] * count
     for place in reversed(places):  # the first place counts
         for tensor in places[place]:
-            if not _has_rows(tensor, count):
+            if not (tensor.is_floating_point() and has_rows(tensor, count)):
                 continue
-            finite = tensor.detach().isfinite().reshape(count, -1).all(1).tolist()
-            where = [old if ok else place for old, ok in zip(where, finite, strict=True)]
+            sound = tensor.detach().isfinite().reshape(count, -1).all(1).tolist()
+            where = [old if ok else place for old, ok in zip(where, sound, strict=True)]
     return CallSamples([SpikeSample(n, nonfinite=where[n], call=number) for n in range(count)])
 
 
@@ -178,7 +179,7 @@ def input_sizes(call: RecordedCall, count: int) -> list[float] | None:
     rows = [
         t.detach().reshape(count, -1).double()
         for _, t in find((call.args, call.kwargs), torch.Tensor)
-        if _has_rows(t, count)
+        if t.is_floating_point() and has_rows(t, count)
     ]
     if not rows:
         return None
@@ -195,11 +196,6 @@ def tokens_each(call: RecordedCall, count: int) -> int | None:
     return None
 
 
-def _has_rows(tensor: torch.Tensor, count: int) -> bool:
-    plain = tensor.layout == torch.strided and tensor.is_floating_point()
-    return plain and tensor.dim() > 0 and tensor.shape[0] == count and tensor.numel() > 0
-
-
 def _layers(found: SampleGradients, sample: int) -> tuple[str, ...]:
     squares = found.squares[sample]
     total = float(squares.sum())
@@ -209,5 +205,6 @@ def _layers(found: SampleGradients, sample: int) -> tuple[str, ...]:
     return tuple(found.names[n] for n in order if float(squares[n]) >= _PART * total)
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def finite(value: float | None) -> float | None:
+    """The value; None for NaN and Inf."""
+    return value if value is not None and math.isfinite(value) else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -74,25 +75,34 @@ class _Spike:
 class _Allowance:
     """The time that may be taken in a run for figures that no finding needs.
 
-    It is the thread's processor time: what a busy machine delays does not count.
+    It is the thread's processor time: what a busy machine delays does not count. With a GPU it is
+    the clock's: to read a figure is to wait for the device, which is idle then.
+
+    Attributes:
+        last: the seconds of the last block that was counted; None: there was none.
     """
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
         self._spent = 0.0
-
-    @property
-    def passed(self) -> float:
-        """Seconds since the run began."""
-        return time.perf_counter() - self._began
+        self.last: float | None = None
 
     def affords(self, seconds: float = 0.0) -> bool:
         """Return True if so many seconds more are allowed."""
-        return self._spent + seconds <= max(_FREE, _SHARE * self.passed)
+        passed = time.perf_counter() - self._began
+        return self._spent + seconds <= max(_FREE, _SHARE * passed)
 
-    def took(self, began: float) -> None:
-        """Note what began then, and has ended now."""
-        self._spent += time.thread_time() - began
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the time of a block."""
+        waits: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        clock = time.perf_counter if waits else time.thread_time
+        began = clock()
+        try:
+            yield
+        finally:
+            self.last = clock() - began
+            self._spent += self.last
 
 
 class Spikes:
@@ -148,7 +158,6 @@ class Spikes:
         self._nonfinite = False
         # Capsules of unusual steps leave the figures of each step their time.
         self._allowance, self._capsules = _Allowance(), _Allowance()
-        self._seconds: float | None = None  # of the last capsule of an unusual step
 
     @property
     def forbidden(self) -> str:
@@ -172,14 +181,13 @@ class Spikes:
         if not (self._settings.explain and self._allowance.affords()):
             self._losses.append(None)
             return
-        began = time.thread_time()
-        rows = row_losses(roots)
-        if rows is not None and rows.values.numel() > _TERMS:
-            calls = self._detector.calls
-            count = batch_size(calls[-1].args, calls[-1].kwargs) if calls else None
-            rows = rows.means(count or 0)
-        self._losses.append(rows)
-        self._allowance.took(began)
+        with self._allowance.counted():
+            rows = row_losses(roots)
+            if rows is not None and rows.values.numel() > _TERMS:
+                calls = self._detector.calls
+                count = batch_size(calls[-1].args, calls[-1].kwargs) if calls else None
+                rows = rows.means(count or 0)
+            self._losses.append(rows)
 
     def is_unusual(self, step: int, known: ObservedOptimizer, current: CurrentStep) -> bool:
         """Return True if a step may be kept, as far as its loss shows."""
@@ -190,7 +198,10 @@ class Spikes:
             return False
         if before.loss_spike(len(current.losses), current.loss, self._loss_limits) > 0:
             return True
-        return self._allowance.affords() and before.probe(known)
+        if not self._allowance.affords():
+            return False
+        with self._allowance.counted():
+            return before.probe(known)
 
     def gradients_ready(
         self, step: int, optimizer: Optimizer, known: ObservedOptimizer, current: CurrentStep
@@ -202,29 +213,40 @@ class Spikes:
         figures = self._figures()
         before.look(step, optimizer, known, current)
         spike = self._spike(step, before, current, figures)
-        usual = before.gradient.usual, before.gradient.high
-        loss_before = before.losses(len(current.losses)).usual
-        counted, history = before.count, before.batches.history
+        capsule = None
+        if spike is not None and self._makes_room(step, spike):
+            recent = [one for one in before.changes.found if step - one.step < RECENT]
+            has_norms = before.gradient.count > 0
+            capsule = Capsule(
+                step,
+                known.name,
+                spike.reason,
+                spike.kind,
+                usual_norm=before.gradient.usual if has_norms else None,
+                high_norm=before.gradient.high if has_norms else None,
+                usual_loss=before.losses(len(current.losses)).usual if before.count else None,
+                counted=before.count,
+                score=spike.size if math.isfinite(spike.size) else None,
+                history=before.batches.history,
+                changes=tuple(recent),
+            )
         before.add(step, optimizer, current, figures)
-        if spike is None or not self._makes_room(step, spike):
+        if capsule is None:
             return
-        began = time.thread_time()
-        recent = [one for one in before.changes.found if step - one.step < RECENT]
-        capsule = Capsule(
-            step,
-            known.name,
-            spike.reason,
-            spike.kind,
-            usual_norm=usual[0] if before.gradient.count > 1 else None,
-            high_norm=usual[1] if before.gradient.count > 1 else None,
-            usual_loss=loss_before if counted else None,
-            counted=counted,
-            signals=before.signals(optimizer),
-            state=state_of(optimizer),
-            score=spike.size if math.isfinite(spike.size) else None,
-            history=history,
-            changes=tuple(recent),
-        )
+        unusual = capsule.kind == "highest"
+        with self._capsules.counted() if unusual else nullcontext():
+            self._take(capsule, optimizer, known, before, current)
+
+    def _take(
+        self,
+        capsule: Capsule,
+        optimizer: Optimizer,
+        known: ObservedOptimizer,
+        before: StepsBefore,
+        current: CurrentStep,
+    ) -> None:
+        """Fill a capsule of the latest step, judge it, and keep it."""
+        capsule = replace(capsule, signals=before.signals(optimizer), state=state_of(optimizer))
         with self._detector.replaying() as calls:
             mine = [one for one in calls if any(p in known.held for p in one.module.parameters())]
             capsule, tensors = self._contents.fill(
@@ -233,9 +255,6 @@ class Spikes:
             before.norm_is_known(capsule.signals[-1].gradient_norm)
             capsule, cause = self._judged(capsule)
             self._keep(capsule, cause, tensors)
-        if spike.kind == "highest":
-            self._capsules.took(began)
-            self._seconds = time.thread_time() - began
 
     def step_ended(
         self,
@@ -258,17 +277,16 @@ class Spikes:
         """The figures of the step's batch, as far as the time allows."""
         if not (self._settings.explain and self._allowance.affords()):
             return BatchFigures()
-        began = time.thread_time()
-        calls = [one for one in self._detector.calls if one.returned and not one.overwritten]
-        counts = [batch_size(one.args, one.kwargs) or 0 for one in calls]
-        found = input_figures(calls)
-        losses: list[float] = []
-        for n, rows in enumerate(self._losses):
-            count = counts[n] if len(counts) == len(self._losses) else max(counts, default=0)
-            losses += (rows.of_samples(count) or []) if rows is not None else []
-        largest, middle = loss_figures(losses)
-        self._allowance.took(began)
-        return replace(found, sample_loss=largest, median_loss=middle)
+        with self._allowance.counted():
+            calls = [one for one in self._detector.calls if one.returned and not one.overwritten]
+            counts = [batch_size(one.args, one.kwargs) or 0 for one in calls]
+            found = input_figures(calls)
+            losses: list[float] = []
+            for n, rows in enumerate(self._losses):
+                count = counts[n] if len(counts) == len(self._losses) else max(counts, default=0)
+                losses += (rows.of_samples(count) or []) if rows is not None else []
+            largest, middle = loss_figures(losses)
+            return replace(found, sample_loss=largest, median_loss=middle)
 
     def _spike(
         self, step: int, before: StepsBefore, current: CurrentStep, figures: BatchFigures
@@ -327,7 +345,7 @@ class Spikes:
         if score < _LEAST or (len(kept) == MOST and score <= min(kept)[0]):
             return None
         plain = self._schedule.plain or 0.0
-        if not self._capsules.affords(self._seconds or _CAPSULE * plain):
+        if not self._capsules.affords(self._capsules.last or _CAPSULE * plain):
             return None
         words = "no spike: one of the most unusual of the other steps"
         return _Spike("highest", words, score)

@@ -4,16 +4,43 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import linecache
 
+from gradscope.explain.shared.frames import in_library, is_ours
 
-@functools.lru_cache(maxsize=8)
+
+@functools.cache
 def tree_of(file: str) -> ast.Module | None:
     """The syntax tree of a file; None if it cannot be read."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError):
         return None
+
+
+def source_file(kind: type) -> str | None:
+    """The file of a class; None if it has none, as in C or typed at a prompt."""
+    try:
+        return inspect.getsourcefile(kind)
+    except (TypeError, OSError):
+        return None
+
+
+def classes_of_script(kind: type) -> list[tuple[str, ast.ClassDef]]:
+    """The text of a class that the script wrote itself, with its file; none of a library's.
+
+    A file may have several classes of one name.
+    """
+    file = source_file(kind)
+    tree = None if file is None or in_library(file) or is_ours(file) else tree_of(file)
+    if tree is None or file is None:
+        return []
+    return [
+        (file, node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name == kind.__name__
+    ]
 
 
 def is_at(node: ast.expr | ast.stmt, line: int) -> bool:
@@ -43,6 +70,8 @@ def assignment(name: str, scope: ast.AST, line: int) -> ast.Assign | None:
     return last
 
 
-def called_name(call: ast.Call) -> str:
-    """The last part of the name of what is called: ``dropout`` of ``F.dropout(x)``."""
-    return getattr(call.func, "attr", None) or getattr(call.func, "id", "") or ""
+def last_name(expression: ast.expr) -> str:
+    """The last part of a name: ``dropout`` of ``F.dropout``; "" of another expression."""
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ""
