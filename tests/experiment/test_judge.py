@@ -145,6 +145,12 @@ def test_a_small_gain_is_learned_if_it_is_sure_and_the_samples_are_new() -> None
     assert judge(Arms(curves, 0.0, repeats=50.0, relation=1.0)).cause == "targets-unrelated"
 
 
+def test_the_evidence_has_the_first_loss_of_its_own_arm() -> None:
+    curves = {**HEALTHY, "one-batch": falling(2.1, 0.05)}
+    (line,) = [one for one in judge(Arms(curves, 0.0)).evidence if one.startswith("one-batch")]
+    assert line.startswith("one-batch: the loss falls from 2.100 to ")
+
+
 def test_one_batch_that_falls_ever_faster_is_not_stuck() -> None:
     leaving = Curve(tuple(2.3 - 0.1 * (step / STEPS) ** 2 for step in range(STEPS)))
     assert judge(Arms({**IDLE, "one-batch": leaving}, 0.0, relation=1.0)).cause is None
