@@ -252,6 +252,13 @@ def observed(net: nn.Module, kind: str, how: list[str]) -> dict[str, object]:
     return {"steps": steps, "weights": digest.hexdigest()}
 
 
+def wait_until_written() -> None:
+    """Let gradscope's thread write what is recorded: on a loaded machine it takes seconds."""
+    writer = sys.modules.get("gradscope.runfile.writer")
+    for one in list(writer._writers) if writer else ():
+        one.flush()
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -274,11 +281,12 @@ def main() -> None:
         del net
         gc.collect()
     Path(f"truth-{rank}.json").write_text(json.dumps(truth), encoding="utf-8")
-    dist.barrier()
-    if rank == world - 1 and OPTIONS.kill:
-        time.sleep(1)
-        os.kill(os.getpid(), signal.SIGKILL)
     if OPTIONS.kill:
+        wait_until_written()
+    dist.barrier()
+    if OPTIONS.kill:
+        if rank == world - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)
     dist.destroy_process_group()
 
