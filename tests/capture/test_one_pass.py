@@ -50,6 +50,7 @@ def test_every_length_to_5000(library, dtype):
     assert [n for n in range(1, 5001) if wrong(library, normal(n, dtype))] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_processor_without_avx2(common_library, dtype):
     assert common_library.instruction_set != "AVX2"

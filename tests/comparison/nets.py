@@ -47,8 +47,8 @@ def gpt2() -> Net:
 
 
 def small_gpt2() -> Net:
-    """GPT-2 with 4 blocks of 128."""
-    return _gpt2(layers=4, width=128)
+    """GPT-2 with 2 blocks of 128."""
+    return _gpt2(layers=2, width=128)
 
 
 def _gpt2(layers: int, width: int) -> Net:

@@ -151,6 +151,7 @@ def test_a_model_that_cannot_be_built(model):
     assert faults(Attempt("model", ("inspect", "c.yaml"), files)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["num_hidden_layers", "num_labels", "hidden_size", "vocab_size"])
 def test_a_transformer_that_cannot_be_built(field):
     files = {"m/config.json": json.dumps({**BERT, field: 10**12})}

@@ -97,6 +97,7 @@ def test_an_exception_whose_message(text, place, ends):
     assert len(found.err) < 20_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
 def test_an_exception_of_an_unusual_kind(error, place, ends):

@@ -65,6 +65,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["Net", "Failing"])
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_what_does_not_print_is_written_out(command, model, folder):

@@ -27,6 +27,7 @@ def leaking(model: nn.Module, program: Program | Honest) -> set[str]:
     return {axis for axis, change in found.items() if change >= LEAK}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", programs(), ids=lambda program: program.name)
 def test_planted(program: Program) -> None:
     assert program.axis in AXES

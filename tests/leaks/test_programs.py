@@ -44,6 +44,7 @@ def test_a_planted_leak_is_named(program: Program) -> None:
     assert named == (program.name not in LINE_MISSED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", programs(), ids=lambda program: program.name)
 def test_its_mended_twin_is_not(program: Program) -> None:
     report = judged(built(program.mended), program)

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import torchvision
 from torch import nn
+from torchvision import models
+from torchvision.models.convnext import CNBlockConfig
 
 Forward = Callable[[slice], tuple[Any, torch.Tensor]]
 
@@ -26,11 +27,10 @@ class Case:
     count: int = 5
 
 
-def vision(name: str, size: int = 32, **arguments: Any) -> Case:
+def vision(build: Callable[..., nn.Module], **arguments: Any) -> Case:
     """A network of torchvision in eval mode, with random weights."""
-    build = getattr(torchvision.models, name)
-    model = build(weights=None, num_classes=7, **arguments).double().eval()
-    images = torch.randn(5, 3, size, size, dtype=torch.float64)
+    model = build(num_classes=7, **arguments).double().eval()
+    images = torch.randn(5, 3, 32, 32, dtype=torch.float64)
     classes = torch.randint(0, 7, (5,))
 
     def forward(samples: slice) -> tuple[Any, torch.Tensor]:
@@ -172,11 +172,20 @@ def u_net() -> Case:
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    "resnet18": lambda: vision("resnet18"),
-    "mobilenet_v2": lambda: vision("mobilenet_v2"),
-    "convnext": lambda: vision("convnext_tiny"),
-    "vit": lambda: vision("vit_b_32", image_size=32),
-    "swin": lambda: vision("swin_t"),
+    "resnet18": lambda: vision(models.resnet18),
+    "mobilenet_v2": lambda: vision(models.MobileNetV2, width_mult=0.25),
+    "convnext": lambda: vision(
+        models.ConvNeXt,
+        block_setting=[CNBlockConfig(12, 24, 2), CNBlockConfig(24, None, 2)],
+    ),
+    "vit": lambda: vision(
+        models.VisionTransformer,
+        image_size=32, patch_size=8, num_layers=2, num_heads=4, hidden_dim=32, mlp_dim=48,
+    ),
+    "swin": lambda: vision(
+        models.SwinTransformer,
+        patch_size=[4, 4], embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=[4, 4],
+    ),
     "gpt2": lambda: language_model(
         "GPT2", vocab_size=100, n_embd=32, n_layer=2, n_head=2, n_positions=16, **_NO_TOKENS
     ),
@@ -202,5 +211,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "u-net": u_net,
 }  # fmt: skip
 #: Those that take no second.
-QUICK = ("gpt2", "mixtral", "t5", "lstm", "gru, time first", "auto-encoder", "shared", "u-net",
-         "rnn, as many positions as samples")  # fmt: skip
+QUICK = (
+    *("mobilenet_v2", "convnext", "vit", "swin", "gpt2", "mixtral", "t5", "lstm"),
+    *("gru, time first", "auto-encoder", "shared", "u-net", "rnn, as many positions as samples"),
+)

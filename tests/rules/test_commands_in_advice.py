@@ -87,6 +87,7 @@ def test_a_step_is_run_again_by_the_script_with_its_arguments() -> None:
     assert READER.named(named) == named
 
 
+@pytest.mark.slow
 def test_no_sentence_names_a_command_without_what_it_is_about() -> None:
     """Docstrings name commands as such; what is printed must be one to type."""
     found = [

@@ -137,6 +137,7 @@ def test_a_broken_loop(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert one.finding.location == f"train.py:{line}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_its_mended_twin(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings(BROKEN[name].source(broken=False), tmp_path, monkeypatch)

@@ -56,7 +56,13 @@ def observed(
     return left, tuple(cause.finding for cause in folded(found.all())), loop
 
 
-@pytest.mark.parametrize("name", TRACED)
+#: The quick tests take one that is cut off and one that is zero.
+_QUICK = ("a head on detached features", "advantages of zero")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in _QUICK else pytest.mark.slow) for n in TRACED]
+)
 def test_the_cause_and_its_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = TRACED[name]
     _, found, loop = observed(program.source, tmp_path, monkeypatch)
@@ -162,6 +168,7 @@ _UNTRACED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _UNTRACED)
 def test_what_cannot_be_traced_is_said(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

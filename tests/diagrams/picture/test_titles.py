@@ -21,6 +21,7 @@ SAMPLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "view"), SAMPLES.values(), ids=SAMPLES)
 def test_titles_of_samples(make, view: GraphView) -> None:
     drawing = with_clear_titles(draw(make(), view), Clock.of(60))

@@ -105,6 +105,7 @@ def test_all_shows_everything_once(sample: Sample) -> None:
     assert "grad_norm" not in keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", COLUMNS)
 def test_every_column_can_be_shown_and_sorted(key: str, samples: dict[str, Any]) -> None:
     view = View(columns=(key,), sort=key, table="calls")
