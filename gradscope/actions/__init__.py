@@ -1,6 +1,6 @@
-"""Actions of interventions on tensors: a file each, found by its name; no torch.
+"""Actions of interventions on tensors: one file per action, found by its name; no torch.
 
-A file has ``ACTION``: the function from a tensor to the new one, its additional value, and the
+A file has ``ACTION``: the function from a tensor to the new one, the value that it takes, and the
 places where it makes sense. The first line of its docstring is the help of its option.
 """
 
@@ -31,11 +31,11 @@ class Action:
     """One way to change a tensor.
 
     Attributes:
-        change: the new tensor of a tensor and the value, of the same shape and dtype. At an
-            activation it is part of the graph: gradients follow the chain rule through it.
-        takes: the value in words; empty: there is none.
-        accepts: whether a value from a config is such.
-        places: where it makes sense; the first is meant where none is named.
+        change: maps a tensor and the value to a new tensor of the same shape and dtype. At an
+        activation it is part of the graph: gradients follow the chain rule through it.
+        takes: describes the value; empty if the action takes none.
+        accepts: returns True if a value from a config is valid.
+        places: where it makes sense; the first is the default.
     """
 
     change: Callable[[Tensor, Any], Tensor]
@@ -48,8 +48,8 @@ class Action:
 class Intervention:
     """An action at some modules of a model, or at some parameters.
 
-    ``names`` are their first names, of parameters where ``at`` is ``parameter_grad``. ``value`` is
-    a number, a tensor (for replace), or None.
+    ``names`` has the first name of each; these are parameters if ``at`` is ``parameter_grad``.
+    ``value`` is a number, a tensor (for replace), or None.
     """
 
     names: tuple[str, ...]
@@ -58,20 +58,20 @@ class Intervention:
     value: Any = field(default=None, compare=False)
 
     def change(self, tensor: Tensor) -> Tensor:
-        """The new tensor, in the dtype of the old one."""
+        """Return the new tensor, in the dtype of the old one."""
         return action(self.do).change(tensor, self.value).to(tensor.dtype)
 
 
 def action_names() -> tuple[str, ...]:
-    """Every action, as a config names it."""
+    """Return the name of every action, as a config spells it."""
     return tuple(name.replace("-", "_") for name in names(_FOLDER))
 
 
 def action(name: str) -> Action:
-    """The action of that name.
+    """Return the action of that name.
 
     Raises:
-        ConfigError: there is none; the closest is offered.
+        ConfigError: no action has that name; the message suggests the closest one.
     """
     if name not in action_names():
         help = did_you_mean(name.replace("-", "_"), action_names())

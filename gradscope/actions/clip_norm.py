@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def change(tensor: Tensor, limit: float) -> Tensor:
-    """The tensor times limit / norm, where its norm is above the limit."""
+    """Return the tensor times limit / norm if its norm is above the limit."""
     real = tensor.abs() if tensor.is_complex() else tensor
-    # In float64, which Apple's devices do not have: a norm in float16 overflows.
+    # A norm in float16 overflows, so compute it in float64; Apple's devices have no float64.
     wide = real.float() if tensor.device.type == "mps" else real.double()
     norm: Tensor = wide.norm()
     return tensor * (limit / norm.clamp(min=limit)).to(real.dtype)

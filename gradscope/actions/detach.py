@@ -1,4 +1,4 @@
-"""Cut the graph upstream of it, as ``Tensor.detach`` does."""
+"""Cut the graph upstream of the activation, as ``Tensor.detach`` does."""
 
 from gradscope.actions import Action
 

@@ -2,7 +2,8 @@
 
 from gradscope.actions import Action, is_positive
 
-# PyTorch's own generator gives it, so that a checkpoint which runs a part again adds the same.
+# PyTorch's own generator makes the noise, so a recomputation under checkpointing adds the same
+# noise.
 ACTION = Action(
     lambda tensor, deviation: tensor + deviation * tensor.detach().clone().normal_(),
     "a number above 0",

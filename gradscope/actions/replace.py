@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def change(tensor: Tensor, value: float | Tensor) -> Tensor:
-    """The value at each element, on the tensor's device and in its dtype."""
+    """Return the value at each element, on the tensor's device and in its dtype."""
     if isinstance(value, int | float):
         return tensor.clone().fill_(value)
     return tensor.clone().copy_(value.expand_as(tensor))
 
 
 def accepts(value: Any) -> bool:
-    """Numbers, nested lists of them, or a source such as a file."""
+    """Return True for a number, nested lists of numbers, or a source such as a file."""
     if isinstance(value, list):
         return bool(value) and all(map(accepts, value))
     return is_number(value) or (isinstance(value, Mapping) and set(value) <= {"file", "values"})

@@ -1,4 +1,4 @@
-"""Put zeros in its place; NaN and Inf go too."""
+"""Put zeros in its place, also for NaN and Inf."""
 
 from gradscope.actions import Action
 

@@ -44,7 +44,7 @@ def shapes(workload: Workload) -> dict[str, tuple[int, ...]]:
 
 
 def call_diffs(found: Divergence) -> Iterator[CallDiff]:
-    """A row for each output of each call that both have, in the order of A's forward."""
+    """Return a row for each output of each call that A and B have, in the order of A's forward."""
     names, references = {a: b[0] for b, a in found.aligned.items()}, _references(found)
     inputs: dict[CallKey, list[ProbeKey]] = {}
     for key in found.tape.gradients:
@@ -102,7 +102,8 @@ def _with_worst(diff: TensorDiff, found: Divergence, inputs: list[ProbeKey]) -> 
 def parameter_diffs(
     found: Divergence, workloads: tuple[Workload, Workload], names: dict[str, str]
 ) -> Iterator[ParameterDiff]:
-    """A row for each parameter that both have, in A's order; ``names`` has A's by B's."""
+    """Return a row for each parameter that A and B have, in A's order; ``names`` maps B's names to
+    A's."""
     ours, theirs = (
         {named.name: p for p, named in named_parameters(w.model).items()} for w in workloads
     )
@@ -156,7 +157,7 @@ def _with_own(diff: TensorDiff, own: Difference, noise: Noise) -> TensorDiff:
 
 
 def _references(found: Divergence) -> list[Comparison]:
-    """A and B compared with the reference, if there is one."""
+    """Compare A and B with the reference, if there is one."""
     return [found.reference.a, found.reference.b] if found.reference else []
 
 
@@ -175,9 +176,9 @@ def _number(x: float) -> float | None:
 def compared_outputs(
     a: Workload, b: Workload, names: dict[str, str], wide: Workload | None
 ) -> DiffReport:
-    """The outputs of the model and the gradients of its parameters; ``names`` has A's by B's.
-
-    Without a reference, ``wide``, a divergence is compared with A in float64: which one is off?
+    """Compare the outputs of the model and the gradients of its parameters. ``names`` maps B's
+    names to A's. ``wide`` is the reference; without it, a divergence is compared with A in float64,
+    to find out which one is off.
 
     Raises:
         StepFailed: one of the two raised.
@@ -250,7 +251,7 @@ def _parameters(
 
 
 def _findings(found: OutputsDivergence) -> Iterator[Finding]:
-    """The output that is farthest off, else the gradient."""
+    """Yield the output with the largest difference, else the gradient."""
     inside = _first_inside(found)
     if inside is not None:
         yield inside
@@ -270,7 +271,8 @@ def _findings(found: OutputsDivergence) -> Iterator[Finding]:
 
 
 def _first_inside(found: OutputsDivergence) -> Finding | None:
-    """The first call inside compiled B that is off: in forward, else from the loss on."""
+    """Return the first divergent call inside compiled B: in forward, else in backward from the
+    loss."""
     calls = [(key, one) for key, one in found.calls.items() if key.name]
     for key, one in calls:
         if one.output.diverges:

@@ -1,4 +1,4 @@
-"""The layers where two runs diverge → findings."""
+"""Makes findings of the layers where two runs diverge."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from gradscope.running.divergent_calls import DivergentCall, Noise
 #: A parameter's gradient that is farther off than this is another gradient; msprobe's bound for an
 #: error that comes of exact inputs.
 _LOST = 0.1
-#: A's own gradient counts as sure where the last bits of all numbers move it by less than this.
+# : A's own gradient counts as reliable if changed last bits of all numbers move it by less than
+# this.
 _SURE = 1e-2
 
 
@@ -74,7 +75,7 @@ def _message(place: DivergentCall, forward: bool) -> str:
 
 
 def off(own: Difference, noise: Noise) -> str:
-    """The error of a tensor, in the measure that exceeds the noise most."""
+    """Describe the error of a tensor, by the measure that exceeds the noise most."""
     if not math.isfinite(own.error):
         return "NaN or Inf in one run only"
     value, _ = noise.limit(own)
@@ -86,9 +87,8 @@ def off(own: Difference, noise: Noise) -> str:
 
 
 def figures(own: Difference, noise: Noise) -> tuple[float, float, str] | None:
-    """The value, the threshold, to a digit, and its source; None where there is no number.
-
-    Noise is known to a digit: another processor draws another.
+    """Return the value, the threshold rounded to one digit, and its source; None without a number.
+    Only one digit of the noise is reliable: another processor measures another noise.
     """
     value, limit = noise.limit(own)
     if not math.isfinite(value):
@@ -99,7 +99,7 @@ def figures(own: Difference, noise: Noise) -> tuple[float, float, str] | None:
 
 
 def _lost(report: DiffReport) -> Iterator[Finding]:
-    """Gradients that B loses to rounding, without a layer that diverges."""
+    """Yield gradients that B loses to rounding although no layer diverges."""
     lost = [p for p in report.parameters if _error(p) > _LOST and _noise(p) < _SURE]
     if not lost:
         return

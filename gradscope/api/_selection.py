@@ -1,4 +1,4 @@
-"""The names passed to ``why``, and the answers for healthy and frozen ones."""
+"""The names passed to ``why``, and the answers for healthy and frozen parameters."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Selection:
     """Parameters and modules by their first names.
 
     Attributes:
-        parameters: asked for themselves or by a pattern.
-        modules: asked for by name, with the parameters in each.
-        frozen: parameters frozen by the config's ``freeze`` patterns, and ``frozen_at`` its line.
+        parameters: requested by name or by a pattern.
+        modules: requested by name, with the parameters in each.
+        frozen: parameters that the config's ``freeze`` patterns select; ``frozen_at`` is its line.
     """
 
     parameters: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ def replies(
     calls: Sequence[ModuleCall],
     causes: Sequence[Answer],
 ) -> Iterator[Answer]:
-    """The answers for requested names without a cause in ``causes``."""
+    """Return the answers for requested names without a cause in ``causes``."""
     states = {p.name: p for p in parameters}
     done = {name for answer in causes for name in answer.upstream}
     frozen = [
@@ -178,7 +178,7 @@ def _without_parameters(name: str, calls: Sequence[ModuleCall]) -> Answer:
 
 
 def disagreements(selection: Selection, parameters: Sequence[ParameterStats]) -> Iterator[Answer]:
-    """Parameters that were meant to be frozen and are not."""
+    """Return answers for parameters that should be frozen, but are not."""
     thawed = [p.name for p in parameters if p.requires_grad and p.name in selection.frozen]
     if thawed:
         at = f" at {selection.frozen_at}" if selection.frozen_at else ""
@@ -209,7 +209,7 @@ def disagreements(selection: Selection, parameters: Sequence[ParameterStats]) ->
 
 
 def problems_first(answers: Sequence[Answer], order: Mapping[str, int]) -> tuple[Answer, ...]:
-    """Answers in the order of the model, those that need care before those that do not."""
+    """Sort answers in the order of the model, problems before healthy ones."""
     worst = {state: i for i, state in enumerate(("non-finite", MISSING, ZERO, HEALTHY))}
     return tuple(
         sorted(

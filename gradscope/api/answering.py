@@ -1,5 +1,5 @@
-"""``why``: a first pass over every parameter's gradient, and a full sample for those without
-one."""
+"""``why``: a first pass over every parameter's gradient, and a full sample if gradients are
+missing."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def why(
         target: as for ``gradscope.inspect``.
         loss: a built-in's name, or a callable of (output, target) or of (output).
         call: the method that a step calls instead of forward, such as "training_step".
-        optimizer: a callable from the parameters to an optimizer, for the check after one step;
-            None: as in the config, else SGD.
+        optimizer: a callable that takes the parameters and returns an optimizer, for the check
+        after a step; None: as in the config, else SGD.
         mode: "train" or "eval"; None keeps a live module's own modes.
         gradient: the external vector for a loss that is not a scalar.
         device, dtype: the device and dtype of a config's model; a live module stays.
@@ -72,7 +72,7 @@ def why(
         allow: import patterns that a config may use, as ``--allow``.
 
     Returns:
-        The answers: one per cause and place, and one for each healthy name.
+        The answers: one per cause and place, and one for each requested name that is healthy.
 
     Raises:
         ModelError: the model or the loss raised; ``.report`` has the answers so far, ``__cause__``

@@ -52,32 +52,32 @@ def saliency(
     """Explain by maps where the score of a class comes from.
 
     Args:
-        model: a live module, which is given back exactly as it was, a config, a spec, or None for
-            torchvision's ResNet-18 with its ImageNet weights.
-        pictures: files, patterns, or a tensor [N, C, H, W] that the model takes as it is; of a
-            live model with several inputs a tuple of all, or a mapping of keyword arguments.
-        input: which of several inputs is explained, by its number or name; the others are held
-            fixed. None is the only one that is a picture.
-        methods: names as ``gradscope saliency --methods`` lists them; none is Grad-CAM.
-        target: the class, by number or name; None is each picture's best one.
+        model: a live module, whose state is restored; a config; a spec; or None: torchvision's
+        ResNet-18 with its ImageNet weights.
+        pictures: files, patterns, or a tensor [N, C, H, W] that the model takes unchanged. For a
+        live model with several inputs: a tuple of all of them, or a mapping of keyword arguments.
+        input: the input to explain, by its number or name; the others stay fixed. None: the only
+        one that is a picture.
+        methods: names as ``gradscope saliency --methods`` lists them; without any, Grad-CAM.
+        target: the class, by number or name; None: each picture's best one.
         versus: also explain why the target rather than this class.
         why_not: also explain the evidence against this class.
-        layer: the layer of the CAM kinds; None lets it be chosen.
-        pixels: which of a segmentation count: "predicted", those predicted as the class, which is
-            the default; "all"; or one, as (row, column) of the picture.
-        options: ``name=value`` for the methods, as ``n_steps=100``.
+        layer: the layer for CAM methods; None: gradscope chooses it.
+        pixels: the pixels of a segmentation that count: "predicted", those that the model predicts
+        as the class (the default); "all"; or one, as (row, column) of the picture.
+        options: ``name=value`` for the methods, such as ``n_steps=100``.
         check: also run the trust checks that cost further passes.
-        mode: "eval" or "train"; None is a config's own, or else eval.
+        mode: "eval" or "train"; None: as in the config, else "eval".
         device, dtype: the device and dtype of a config's model; a live module stays.
-        seed: of every random method; None is a config's own, or else 0.
+        seed: the seed of every random method; None: as in the config, else 0.
         overrides: ``key=value`` pairs on top of a config.
         allow: import patterns that a config may use, as ``--allow``.
 
     Returns:
-        The report, and the maps that it speaks of.
+        The report and its maps.
 
     Raises:
-        GradscopeError: a name, a file or an option is not right, or the model raised.
+        GradscopeError: a name, a file or an option is wrong, or the model raised.
     """
     request = SaliencyRequest(
         methods=tuple(methods),
@@ -144,7 +144,7 @@ def attribute(
     *,
     seed: int | None = None,
 ) -> Saliency:
-    """The maps of every picture.
+    """Compute the maps of every picture.
 
     Raises:
         GradscopeError: as ``saliency``.

@@ -28,7 +28,7 @@ from gradscope.typeset.numbers import plural
 if TYPE_CHECKING:
     from gradscope.images.photos import Photo
 
-#: The method where none is asked for.
+#: The default method.
 USUAL = "grad-cam"
 #: Number of classes listed for each picture.
 TOP = 5
@@ -36,10 +36,9 @@ TOP = 5
 
 @dataclass(frozen=True, slots=True)
 class SaliencyRequest:
-    """The methods, their options and the classes to explain; no methods mean the default one.
-
-    A method may be written as its file is: ``grad_cam``. Class names and numbers are as the user
-    wrote them; without a target each picture's best class is explained.
+    """The methods, their options and the classes to explain; without methods, the default one runs.
+    A method may have the name of its file: ``grad_cam``. Classes are as the user wrote them, by
+    name or number. Without a target, each picture's best class is explained.
     """
 
     methods: tuple[str, ...] = ()
@@ -57,10 +56,11 @@ class SaliencyRequest:
 
 
 def pixels_of(word: str | None, pictures: Sequence[Picture]) -> str | Tensor | None:
-    """The pixels of a segmentation that count: how to choose them, or one for each picture [N, 2].
+    """Return which pixels of a segmentation count: the way to choose them, or one pixel per picture
+    [N, 2].
 
     Raises:
-        OptionError: no such way, or a picture without that pixel.
+        OptionError: an unknown way, or a picture without that pixel.
     """
     found = None if word is None else read_pixels(word)
     if not isinstance(found, tuple):
@@ -75,9 +75,8 @@ def planned(
     seed: int,
     which: Mapping[str, Any],
 ) -> AttributionPlan:
-    """Names become class ids and methods; the first pictures tell how many classes there are.
-
-    ``which`` are the other inputs and the pixels, as ``explain`` takes them.
+    """Resolve names to class ids and methods; the model's output for the first pictures gives the
+    number of classes. ``which`` has the other inputs and the pixels, as ``explain`` takes them.
     """
     lenient = "all" in request.methods
     pair = request.versus is not None or request.why_not is not None

@@ -28,7 +28,7 @@ from gradscope.running.handover import hand_batch
 from gradscope.running.step import run
 from gradscope.typeset.numbers import count
 
-#: Optimizer steps, and initialisations, unless others are asked for.
+#: The default numbers of optimizer steps and of initialisations.
 STEPS, SEEDS = 4, 3
 #: What one forward measured.
 Entries = dict[CallKey, Coordinates]
@@ -61,12 +61,11 @@ def coord_check(
         scale: values of config keys, one for each width: ``{"model.width": [64, 128, 256]}``. A
             name without a dot is an argument of the model. The first key's values are the widths.
         steps: of the optimizer.
-        seeds: how many initialisations, with the config's seed and those that follow it.
-        layers, exclude: patterns of the layers to measure.
-        target, loss, optimizer: in the place of the config's.
-        mode: "train" or "eval".
-        device, dtype: of the model.
-        seed: the first of the seeds.
+        seeds: the number of initialisations, from the config's seed on. layers,
+        exclude: patterns of the layers to measure. target, loss, optimizer: replace those of the
+        config.
+        mode: "train" or "eval". device, dtype: of the model.
+        seed: the first seed.
         overrides: ``key=value`` pairs on top of the config.
         allow: import patterns that the config may use, as ``--allow``.
 
@@ -76,8 +75,8 @@ def coord_check(
 
     Raises:
         ModelError: the model raised; ``.report`` says why, ``__cause__`` is the exception.
-        OptionError: the scale changes nothing, or is not right.
-        GradscopeError: the config, a name or a file is not right.
+        OptionError: the scale is wrong, or changes nothing.
+        GradscopeError: the config, a name or a file is wrong.
     """
     if steps < 1 or seeds < 2:
         raise OptionError("a coordinate check needs one step and two seeds, or more")
@@ -106,8 +105,8 @@ class _Check:
 
     Attributes:
         scale: the values of each key, by its full name.
-        sizes: how many values the parameters have, at each width so far.
-        trained: what each seed measured, at each width so far.
+        sizes: the number of values in all parameters, at each width so far.
+        trained: the measurements of each seed, at each width so far.
         begun: the report of the first training, without rows.
     """
 
@@ -125,7 +124,7 @@ class _Check:
     begun: CoordCheckReport | None = None
 
     def train(self, position: int) -> None:
-        """Train at a width from each seed, all on the batch of the first."""
+        """Train at one width from each seed, on the batch of the first training."""
         overrides = [*self.options.overrides, *overrides_at(self.scale, position)]
         key, values = next(iter(self.scale.items()))
         given: tuple[Any, Any, int] | None = None
@@ -183,7 +182,7 @@ class _Check:
         )
 
     def report(self) -> CoordCheckReport:
-        """The verdict on each layer that every training has."""
+        """Return the verdict on each layer that all trainings have."""
         every = [steps[0] for own in self.trained for steps in own]
         common = [key for key in every[0] if all(key in entries for entries in every)]
         layers = tuple(map(self._judged, common))
@@ -215,7 +214,7 @@ class _Check:
         )
 
     def _series(self, key: CallKey, number: int) -> Series:
-        """The activations of a layer, or with 1 their changes: by step, width and seed."""
+        """Return a layer's activations (0) or their changes (1): by step, width and seed."""
         missing = Coordinates(None, None)
         return tuple(
             tuple(tuple(m[step].get(key, missing)[number] for m in own) for own in self.trained)

@@ -62,14 +62,14 @@ def diff(
 
     Args:
         a, b: live modules, each with its own weights and its state restored, or configs:
-            YAML paths or specs. Of two configs, B gets A's weights unless it names others. Or both
-            reports, or both runs: as returned by ``inspect`` and ``load``, or their files.
-        inputs: of both, as for ``gradscope.inspect``; as are all options that are not named here.
-        inputs_b, target_b: B's own, None for A's: the same samples in another order, or other
-            numbers of them. Those that both have are compared.
+            YAML paths or specs. Of two configs, B gets A's weights unless it names others. Or two
+            reports or two runs, as returned by ``inspect`` and ``load``, or their files.
+        inputs: for both models, as in ``gradscope.inspect``; all options that are missing here are
+        as there. inputs_b, target_b: inputs and target of B; None: those of A. They may have the
+        samples in another order, or other samples too; the common ones are compared.
         overrides: ``key=value`` pairs on top of both configs.
-        reference: "float64": run A in float64 too, and report the error of each from it.
-        match: ``A=B``, patterns of module names that differ in B.
+        reference: "float64": also run A in float64, and report the error of A and of B from it.
+        match: ``A=B``, patterns for module names that differ in B.
 
     Returns:
         The comparison.
@@ -92,10 +92,10 @@ def diff(
 
 
 def _saved(a: Any, b: Any, asked: Sequence[str], match: Sequence[str]) -> DiffReport | None:
-    """The comparison of two records, or of their files; None for models.
+    """Compare two records, or their files; return None for models.
 
     Raises:
-        OptionError: something was ``asked`` that only a run could answer, or one is a model.
+        OptionError: an option in ``asked`` needs the models to run, or one of the two is a model.
     """
     records = [isinstance(one, Shown) for one in (a, b)]
     modules = [isinstance(one, nn.Module) for one in (a, b)]
@@ -127,7 +127,7 @@ def _compared(
         raise OptionError(f"unknown reference `{reference}`", help=f"one of {known}")
     renamings = [Renaming(text) for text in match]
     with opened(sources[0], options[0], Report) as a, opened(sources[1], options[1], Report) as b:
-        _refuse_what_shows_nothing(a, b)
+        _refuse_without_values(a, b)
         names = align_parameters(shapes(a), shapes(b), renamings)
         samples, notices = _same_batch(sources, options, (a, b))
         notices += _same_weights(sources, (a, b), names)
@@ -154,7 +154,7 @@ def _compared(
         )
 
 
-def _refuse_what_shows_nothing(*workloads: Workload) -> None:
+def _refuse_without_values(*workloads: Workload) -> None:
     """Refuse to call models equal without a comparison of values.
 
     Raises:
@@ -193,7 +193,7 @@ def _keys(sources: _Sources) -> tuple[dict[str, Any], dict[str, Any]]:
 def _same_batch(
     sources: _Sources, options: tuple[Options, Options], workloads: tuple[Workload, Workload]
 ) -> tuple[SharedSamples | None, list[str]]:
-    """Give B the batch of A without a request for another; else the samples that both have."""
+    """Give B the batch of A, unless another was requested; else use the samples that both have."""
     one, other = _keys(sources)
     if options[0] is options[1] and all(one.get(key) == other.get(key) for key in _BATCH):
         hand_batch(*workloads)
@@ -273,7 +273,7 @@ def _report(
 
 
 def _unaligned(found: Divergence, which: int) -> list[str]:
-    """The names of modules of one side that have calls which the other has not."""
+    """Return the modules of one side with calls that the other side lacks."""
     aligned = {*(found.aligned if which else found.aligned.values())}
     return list(
         dict.fromkeys(

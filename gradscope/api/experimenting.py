@@ -26,7 +26,7 @@ from gradscope.version import __version__
 
 #: Without another number.
 STEPS, SECONDS = 100, 60.0
-#: A mean of a step's losses is that of the loss function to this share.
+#: The mean of a step's losses equals the loss function's result within this share.
 _SAME_VALUE = 1e-4
 
 
@@ -39,20 +39,21 @@ def experiment(
     seconds: float = SECONDS,
     jobs: int = 1,
 ) -> ExperimentReport:
-    """Run a training script a few times, each with one change, and say why it does not learn.
+    """Run a training script several times, each with one change, to find out why it does not learn.
 
-    Each arm is the script in a process of its own, in a scratch copy of the working folder.
+    Each arm runs the script in a separate process, in a scratch copy of the working folder.
 
     Args:
         script: the file, or "-m pkg.module".
-        arguments: the script's own.
-        arms: which arms run beside *as it is*, by name; all that the script has a use for.
-        steps: an arm ends after so many.
-        seconds: it ends after so many, if that comes first.
-        jobs: how many arms run at a time.
+        arguments: the arguments of the script.
+        arms: the arms to run in addition to ``as-it-is``, by name; None: all that apply to the
+        script.
+        steps: an arm ends after this many steps.
+        seconds: it ends after this time, if that comes first.
+        jobs: the number of arms that run at a time.
 
     Returns:
-        The verdict; its ``cause`` is None where the arms show none.
+        The verdict; its ``cause`` is None if the arms show none.
 
     Raises:
         OptionError: there is no such script or arm, or a number is not usable.
@@ -68,7 +69,7 @@ class Experiment:
 
     Attributes:
         interruption: what ended it early: Ctrl-C, or a signal.
-        scratch: what the copy of the working folder is made of.
+        scratch: the parts of the copy of the working folder.
 
     Raises:
         OptionError: the script cannot be read, or a number is not usable.
@@ -88,7 +89,7 @@ class Experiment:
         self.interruption: KeyboardInterrupt | None = None
 
     def report(self) -> ExperimentReport:
-        """Run all arms, and judge them. Ctrl-C ends it: those that have ended are judged."""
+        """Run all arms, and judge them. After Ctrl-C, judge the arms that have ended."""
         runs = ArmRuns(self.script, self.steps, self.seconds, self.jobs, self.scratch, read_history)
         found = runs.run(self.arms)
         self.interruption = runs.interruption
@@ -127,7 +128,7 @@ class Experiment:
 
 
 def _from(folder: Path, script: Script) -> Script:
-    """The script as it is named from the folder, where it lies in it: its copy is run."""
+    """Return the script's path from the folder, if it is inside: then its copy runs."""
     path = Path(script.name)
     if script.is_module or not path.is_absolute() or not path.is_relative_to(folder):
         return script
@@ -158,7 +159,8 @@ def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
 
 
 def _floor(notes: dict[str, Any], curve: Curve) -> float | None:
-    """The lowest loss of the first batch, where the loss is that of loss functions alone."""
+    """Return the lowest loss of the first batch, if only loss functions of PyTorch make the
+    loss."""
     values, floors = zip(*notes.get("losses") or [(None, None)], strict=True)
     if curve.first is None or None in floors or not values:
         return None
@@ -178,7 +180,7 @@ def _curve(one: ArmRun, losses: Sequence[str], optimizer: str | None = None) -> 
 
 
 def _rows(one: ArmRun, losses: Sequence[str], judged: Judged) -> list[ArmResult]:
-    """An arm's row; where several optimizers have a loss each, one for each."""
+    """Return an arm's row; with several losses, one row for each optimizer."""
     if one.fault is not None:
         return [_without_loss(one)]
     rows = []

@@ -59,8 +59,8 @@ def explained(
     """Explain the unusable gradients of trainable parameters, one answer per cause and place.
 
     Args:
-        step: the sampled step, to be run again; its weights may be moved.
-        parameters: their records of it; those that are frozen or healthy are passed over.
+        step: the sampled step, to run again; its weights may change.
+        parameters: their records in that step; frozen and healthy ones are skipped.
         states: which of ``missing``, ``zero`` and ``non-finite`` to explain.
         origins: the origins of NaN and Inf.
     """
@@ -74,7 +74,7 @@ def explained(
         with progress.within("why gradients are missing"), repeated(step) as again:
             answers += explain_missing(again.workload.model, again.loss, names[MISSING])
     answers += _of_origins(origins, names[NON_FINITE])
-    if names[ZERO]:  # last, since it moves the weights
+    if names[ZERO]:  # last, because it moves the weights
         with progress.within("why gradients are zero"):
             answers += _zero(step, names[ZERO])
     answered = {name for answer in answers for name in answer.upstream}
@@ -89,8 +89,7 @@ def find_origins(workload: Workload, first: int) -> tuple[NonFiniteOrigin, ...]:
 
     Args:
         workload: the workload of the run.
-        first: the number of the step where it showed first. The optimizer's step before it may be
-            the origin.
+        first: the first step with a NaN or Inf. The optimizer's step before it may be the origin.
     """
     for number in range(max(0, first - 1), first + 1):
         with progress.within("the origin of a NaN or Inf"), rerun(workload, number) as step:
@@ -105,7 +104,7 @@ def find_origins(workload: Workload, first: int) -> tuple[NonFiniteOrigin, ...]:
 
 
 def unexplained(parameters: Sequence[ParameterStats]) -> Iterator[Answer]:
-    """The findings of the first pass, without a search for causes."""
+    """Return the answers of the first pass, without a search for causes."""
     for state in _MESSAGES:
         names = [p.name for p in parameters if p.requires_grad and state_of(p) == state]
         yield from _without_cause(state, names, _STOPPED)
@@ -113,7 +112,7 @@ def unexplained(parameters: Sequence[ParameterStats]) -> Iterator[Answer]:
 
 def _zero(step: Step, names: Sequence[str]) -> tuple[Answer, ...]:
     """Explain zero gradients, and test if a few steps change them."""
-    # The look goes back through the graph in pieces, as often as it needs to.
+    # The search goes back through the graph in several runs.
     workload = replace(step.workload, retain_graph=True, repeats=1)
     with repeated(replace(step, workload=workload)) as again:
         later = StepsUntilGradient(again, names)
@@ -131,7 +130,7 @@ def _inputs(step: Step) -> dict[str, Any]:
 def _without_cause(
     state: str, names: Sequence[str], why: tuple[str, str] = _UNSEEN
 ) -> Iterator[Answer]:
-    """Yield an answer without a cause for gradients that a second run did not explain."""
+    """Yield an answer without a cause for gradients that the second run did not explain."""
     if names:
         yield Answer(
             names[0],
@@ -144,7 +143,8 @@ def _without_cause(
 
 
 def _of_origins(origins: Sequence[NonFiniteOrigin], names: Sequence[str]) -> Iterator[Answer]:
-    """One answer per origin, for the parameters that it spread to; an only one has all."""
+    """Return one answer per origin, for the parameters that it spread to; a single origin gets
+    all."""
     left = list(names)
     for origin in origins:
         upstream = [name for name in left if name in origin.spread or name == origin.name]

@@ -1,4 +1,4 @@
-"""Explanation of a failed run: by its exception, by a second run, and the error to raise."""
+"""Explains a failed run by its exception or by a second run, and raises the error."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from gradscope.records.run import ErrorRecord
 from gradscope.running.rerun import StepNames, rerun
 from gradscope.running.step import Observer, run_steps
 
-#: Seconds that the failed run may have taken for it to be run again: a watch makes it slower.
+#: A failed run runs again only if it took at most these seconds, because a tracer makes it slower.
 PATIENCE = 30.0
 
 
 def explained_failure(
     workload: Workload, stopped: Observer, *, seconds: float, from_loss: bool = True
 ) -> ErrorRecord | None:
-    """Return the record of the error that stopped a run, None without one; restores the model.
+    """Return the record of the error that stopped a run, or None; restore the model.
 
     Args:
-        workload: what ran.
+        workload: the workload of the run.
         stopped: the observer that stopped it.
-        seconds: what the run took until then.
+        seconds: the duration of the run until then.
         from_loss: whether backward starts from the loss.
     """
     failure, phase = stopped.failure, stopped.phase
@@ -59,7 +59,7 @@ def explained_failure(
         return None
     record = explain_error(failure, phase, stopped.executing(), workload.model)
     reached = phase in ("forward", "loss", "backward", "step") and seconds <= PATIENCE
-    if workload.parallel is not None:  # no process runs anything by itself
+    if workload.parallel is not None:  # with several processes, no process may run the step alone
         return record
     if not reached or isinstance(failure, GradscopeError) or is_own_bug(failure):
         return record
@@ -72,7 +72,7 @@ def explained_failure(
             )
             return explain_again(record, failure, again)
     except (Exception, KeyboardInterrupt):
-        # The first run's exception counts: an explanation must never replace it.
+        # Keep the first run's exception: an explanation must never replace it.
         return record
 
 
@@ -92,24 +92,21 @@ def fail(
             where = f", in the forward of `{name}`" if name else ""
             reason = f"{interruption(failure)}{where}"
             raise Interrupted(reason, shown_so_far, report=record) from None
-        if (
-            isinstance(failure, ModelError) and not users
-        ):  # a mistake that the loss found in the output
+        if isinstance(failure, ModelError) and not users:  # the loss found a mistake in the output
             failure.report = record
             raise failure
         if (isinstance(failure, GradscopeError) and not users) or is_own_bug(failure):
             raise failure
-        # Any other exception in a step is the user's: a model that calls `sys.exit` raised as well.
+        # Any other exception in a step is the user's, also `sys.exit` in a model.
         raise ModelError(problem(record.error, *during), report=record) from failure
     finally:
-        # Its traceback holds this frame: a cycle, which would keep all activations alive.
+        # Its traceback holds this frame. That cycle would keep all activations alive.
         del failure
 
 
 def users_problem(error: BaseException, what: str = "the run was stopped") -> Problem | None:
-    """Return the problem for an exception that came from a line of the user's; None for others.
-
-    Used where no error was expected, as in a module's method that PyTorch calls.
+    """Return the problem for an exception from a line of the user's, else None. Used where no error
+    is expected, such as in a module's method that PyTorch calls.
     """
     frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
     frames = [(f, line) for f, line in frames if not is_hidden(f) and not in_library(f)]
@@ -128,7 +125,7 @@ def users_problem(error: BaseException, what: str = "the run was stopped") -> Pr
 
 
 def is_users(failure: BaseException) -> bool:
-    """Return True if the model stopped the run: neither Ctrl-C nor gradscope."""
+    """Return True if the model stopped the run, rather than Ctrl-C or gradscope."""
     if isinstance(failure, KeyboardInterrupt):
         return False
     if isinstance(failure, GradscopeError):

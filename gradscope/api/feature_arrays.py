@@ -1,4 +1,4 @@
-"""Runs a model for every ``gradscope features`` command, and makes its report."""
+"""Runs a model for the ``gradscope features`` commands, and makes the report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class FeatureResult:
-    """The report; ``draw`` makes its pictures; ``features`` are those that it rests on, if any."""
+    """The report. ``draw`` makes its pictures; ``features`` are the features behind it, if any."""
 
     report: FeaturesReport
     draw: Callable[[], list[Image]]
@@ -40,7 +40,7 @@ class FeatureResult:
 
 @dataclass(slots=True)
 class FeatureRun:
-    """One action on one model: its notices and results, until they are a report.
+    """One command on one model: collects notices and results for the report.
 
     Raises:
         OptionError: a model without numbers, or one of several inputs.
@@ -64,11 +64,11 @@ class FeatureRun:
 
     @property
     def seed(self) -> int:
-        """Seed of all random draws."""
+        """Return the seed of all random draws."""
         return int(self.viewer.config.get("seed") or 0)
 
     def report(self, layers: Sequence[str], **found: Any) -> FeaturesReport:
-        """The report; a notice counts skipped pictures."""
+        """Make the report; a notice counts skipped pictures."""
         notices = [*self.viewer.notices, *self.notices]
         if self.viewer.random:
             notices.append(
@@ -113,7 +113,7 @@ class FeatureRun:
         """Refuse to go on without a single picture.
 
         Raises:
-            ConfigError: each was skipped; the first reason is reported.
+            ConfigError: every picture was skipped; the message gives the first reason.
         """
         if not used:
             first = self.skipped[0]
@@ -136,19 +136,18 @@ def features(
     overrides: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> NDArray[np.float32]:
-    """A layer's features of pictures, as ``gradscope features`` compares them.
+    """Return a layer's features for pictures, as ``gradscope features`` compares them.
 
     Args:
-        model: a spec or a YAML path; None is ResNet-18 with its weights; or a live module, which is
-            given back as it was.
-        images: files, patterns, folders with those below them, or a tensor [N, C, H, W] that the
-            model takes as it is; of a live module it is always a tensor.
-        layer: the layer to read, at its last call; None is the input of the last linear layer.
-        pool: what becomes of the places of a map or the steps of a sequence: ``mean``, ``max``, or
-            ``none``, which keeps them all.
-        cache: a ``.safetensors`` file of features that were computed before; made if it is not
-            there.
-        mode: "eval" or "train"; None is a config's own, or else eval.
+        model: a spec or a YAML path; a live module, whose state is restored; or None: ResNet-18
+        with its weights.
+        images: files, patterns, folders with their subfolders, or a tensor [N, C, H, W] that the
+        model takes unchanged. A live module takes a tensor only.
+        layer: the layer to read, at its last call; None: the input of the last linear layer.
+        pool: how to reduce the places of a map or the steps of a sequence: ``mean``, ``max``, or
+        ``none``, which keeps them all.
+        cache: a ``.safetensors`` file with features of earlier calls; created if it does not exist.
+        mode: "eval" or "train"; None: as in the config, else "eval".
         device, dtype: the device and dtype of a config's model; a live module stays.
         overrides: ``key=value`` pairs on top of a config.
         allow: import patterns that a config may use, as ``--allow``.
@@ -157,8 +156,7 @@ def features(
         [N, D] float32, in the order of the pictures; folders are sorted.
 
     Raises:
-        GradscopeError: a name or an option is not right, a picture cannot be read, or the model
-            raised.
+        GradscopeError: a name or an option is wrong, a picture cannot be read, or the model raised.
     """
     if isinstance(model, nn.Module):
         require_constructed(model)
@@ -195,7 +193,8 @@ def collected(
     pooling: str,
     cache: Path | None,
 ) -> FeatureArray:
-    """The features of every picture that can be used; the task notes the layer and the others.
+    """Return the features of every usable picture; ``task`` gets notes on the layer and on skipped
+    pictures.
 
     Raises:
         GradscopeError: as ``features``.
@@ -214,9 +213,8 @@ def collected(
 
 
 def usable(task: FeatureRun, found: FeatureArray, *, directions: bool) -> FeatureArray:
-    """The features that can be compared; the task notes the pictures of the others.
-
-    ``directions`` also leaves out those that are all 0, between which there is no angle.
+    """Return the features that can be compared; ``task`` gets a note on each skipped picture. With
+    ``directions``, features that are all 0 are skipped too, because they have no angle.
     """
     finite = np.asarray(np.isfinite(found.values).all(axis=1))
     kept = finite & found.values.any(axis=1) if directions else finite

@@ -40,11 +40,12 @@ def neighbors(
     pooling: str,
     cache: Path | None,
 ) -> FeatureResult:
-    """The ``k`` pictures of a pool whose features lie nearest to each query's; never itself.
+    """Find the ``k`` pictures of a pool with the nearest features, for each query; never the query
+    itself.
 
     Raises:
-        GradscopeError: no such layer, a query or a full pool that cannot be used, or the model
-            raised.
+        GradscopeError: the layer does not exist, a query or all pictures of the pool cannot be
+        used, or the model raised.
     """
     check_metric(metric)
     task = FeatureRun(viewer, "neighbors")
@@ -98,7 +99,7 @@ def neighbors(
 
 
 def _identity(source: Source) -> object:
-    """The identity of a picture: its file, or its object."""
+    """Return the identity of a picture: its file, or its object."""
     return source.name if source.path is None else source.path.resolve()
 
 
@@ -111,10 +112,10 @@ def embed(
     pooling: str,
     cache: Path | None,
 ) -> FeatureResult:
-    """Pictures laid out in the plane by their features, with how far that can be trusted.
+    """Place pictures in the plane by their features, and measure how far the plane can be trusted.
 
     Raises:
-        GradscopeError: no such layer, too few pictures that can be used, or the model raised.
+        GradscopeError: the layer does not exist, too few pictures can be used, or the model raised.
     """
     check_method(method)
     task = FeatureRun(viewer, "embed")

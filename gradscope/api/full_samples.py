@@ -32,9 +32,8 @@ from gradscope.running.step import as_found, repeated
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """``gradscope.inspect`` describes each, ``gradscope.check`` the forecast of ``precision``.
-
-    A field that is set is also the name of a full sample, where one finds it out.
+    """Optional parts of a report; ``gradscope.inspect`` and ``gradscope.check`` describe them. If a
+    full sample computes a part, the full sample has the name of its field.
     """
 
     chain: Sequence[str] = ()
@@ -54,12 +53,12 @@ class Extras:
 
     @property
     def reruns(self) -> list[str]:
-        """The names of those that are set and need more runs of the step."""
+        """Return the names of the set extras that need more runs of the step."""
         return [f.name for f in fields(self) if f.name != "chain" and getattr(self, f.name)]
 
     @property
     def looks(self) -> set[str]:
-        """The names of those that are set."""
+        """Return the names of the set extras."""
         return {f.name for f in fields(self) if getattr(self, f.name)}
 
 
@@ -76,14 +75,14 @@ def diagnosed(
     """Return the report with its findings and the results of the full samples.
 
     Args:
-        workload: the workload of the run; its model is as it was before the run.
-        report: of the first pass, complete or not.
-        rules: which look, and how strictly.
+        workload: the workload of the run, with its model restored.
+        report: the report of the first pass, complete or not.
+        rules: the rules to run, and their thresholds.
         extras: records to add in any case.
         only: patterns of the layers whose findings count.
-        last: the number of the step that began last.
-        first_nonfinite: of the first one whose loss or gradients were NaN or Inf, if one of several
-            was such.
+        last: the number of the last step that began.
+        first_nonfinite: the number of the first of several steps whose loss or gradients had a NaN
+        or Inf; None without one.
 
     Raises:
         Interrupted: Ctrl-C in a full sample; ``.report`` has the findings without it.
@@ -104,12 +103,12 @@ def diagnosed(
         try:
             with progress.within(f"full sample: {look.words}"):
                 report = replace(report, **look.take(run, report, asked & look.names))
-            # A gradient with a known cause needs no suspicion.
+            # A gradient with a known cause needs no full sample.
             asked = {*wanted(report, rules), *looks}
         except KeyboardInterrupt as error:
             stopped = error
         except Exception as error:
-            # The first pass is still valid, and so is every rule that needs no more than it.
+            # The first pass is still valid, and so are all rules that need only the first pass.
             notices.append(f"{look.words}: the full sample failed: {first_line(error)}")
     run_info = replace(report.run, notices=(*report.run.notices, *notices))
     report = replace(report, run=run_info)
@@ -138,7 +137,7 @@ def _of_layers(
 ) -> tuple[Finding, ...]:
     """Return the findings of selected modules, of their parameters, and of modules around.
 
-    A finding that speaks for several layers has the name of the module around them.
+    A finding on several layers has the name of the module around them.
     """
     if tuple(patterns) == ("**",):
         return findings
@@ -229,13 +228,13 @@ def _precision(run: _Run, report: Report, asked: Collection[str]) -> dict[str, A
 
 
 def _tasks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """The gradients of each loss separately."""
+    """Compute the gradients of each loss separately."""
     with rerun(run.workload, run.last) as step:
         return {"tasks": task_gradients(step)}
 
 
 def _per_sample(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """The gradient of each sample of the batch."""
+    """Compute the gradient of each sample of the batch."""
     from gradscope.per_sample.step import NotSeparable, step_by_sample
 
     try:
@@ -246,7 +245,7 @@ def _per_sample(run: _Run, report: Report, asked: Collection[str]) -> dict[str, 
 
 
 def _leaks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """Judge the dependences of each output that must not exist."""
+    """Find dependencies of each output that must not exist."""
     from gradscope.leaks.judge import judge
     from gradscope.leaks.subject import Wishes
 
@@ -287,7 +286,7 @@ def _sketches(run: _Run, report: Report, asked: Collection[str]) -> dict[str, An
 
 
 def _gradient_checks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """The backward of the asked layers against finite differences."""
+    """Compare the backward of the requested layers with finite differences."""
     chosen = select_layers(run.workload.model, run.extras.gradcheck)
     with rerun(run.workload, run.last) as step:
         return {"gradient_checks": gradient_checks(step, chosen)}

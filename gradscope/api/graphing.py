@@ -1,4 +1,4 @@
-"""The graph of a tensor that is there already: nothing runs, and nothing of it is changed."""
+"""The autograd graph of a model's step, or of an existing tensor."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from gradscope.running.trace import LOSS, GraphTrace, RootSum, root_of, trace
 
 
 def graph_of(tensor: Tensor, model: Any = None) -> AutogradGraph:
-    """The graph upstream of a tensor, without gradients, as no backward runs.
+    """Return the graph upstream of a tensor, without gradients, because no backward runs.
 
     Args:
         tensor: a loss, or any other.
-        model: gives the parameters their names; its modules' calls were not traced, so that no
-            operation has a module.
+        model: names the parameters. Its modules' calls were not traced, so no operation has a
+        module.
 
     Raises:
-        OptionError: the tensor has no graph, or ``model`` is none.
+        OptionError: the tensor has no graph, or ``model`` is not a module.
     """
     if model is not None and not isinstance(model, nn.Module):
         raise OptionError(
@@ -88,7 +88,7 @@ def graph_of(tensor: Tensor, model: Any = None) -> AutogradGraph:
 
 
 def _nowhere(span: int) -> tuple[str, int]:
-    """The module and the call of a node, where none was traced."""
+    """Return the module and the call of a node, for a graph without traced calls."""
     raise AssertionError(f"there is no span {span}")
 
 
@@ -114,15 +114,15 @@ def graph(
 
     Args:
         model: a live module, whose state is restored, or a config: a YAML path or a
-            spec such as ``torchvision:resnet18``. A tensor of yours, such as a loss: its graph is
-            drawn as it is, nothing runs, and ``inputs`` may be the model that names its parameters.
+            spec such as ``torchvision:resnet18``. Or a tensor, such as a loss: nothing runs, its
+            existing graph is returned, and ``inputs`` may be the model that names the parameters.
         inputs: as for ``gradscope.inspect``.
         target: as for ``gradscope.inspect``.
         loss: a built-in's name, or a callable of (output, target) or of (output).
         call: the method that a step calls instead of forward, such as "training_step".
-        root: a layer to start the graph from instead of the loss: ``fc``, ``cell#2``
-            for its third call, ``encoder:0`` for a place in its output, ``output`` for the model's.
-            Backward then starts as from the sum of that output.
+        root: a layer at which the graph starts, instead of the loss: ``fc``, ``cell#2`` for its
+        third call, ``encoder:0`` for a part of its output, ``output`` for the model's output.
+        Backward then starts from the sum of that output.
         lines: also record the line of each operation; forward takes longer.
         mode: "train" or "eval"; None keeps a live module's own modes.
         gradient: the external vector for a loss that is not a scalar.
@@ -133,7 +133,7 @@ def graph(
         allow: import patterns that a config may use, as ``--allow``.
 
     Returns:
-        The graph; each node comes before those that it leads to.
+        The graph; each node comes before the nodes that it leads to.
 
     Raises:
         ModelError: the model or the loss raised, or the loss has no graph; ``.report`` has the
@@ -194,7 +194,7 @@ def _traced(workload: Workload, word: str | None, *, lines: bool) -> AutogradGra
 def _missing(
     workload: Workload, traced: GraphTrace, missing: Sequence[str], start: str
 ) -> tuple[Answer, ...]:
-    """Explain parameters that are missing in the graph: traces a second forward."""
+    """Explain parameters that are missing in the graph, by tracing a second forward."""
     if not missing:
         return ()
     root = traced.output
@@ -211,6 +211,6 @@ def _missing(
 
 
 def _silent(nodes: Sequence[GraphNode]) -> set[str]:
-    """The operations that got a gradient and gave none on to something that they lead to."""
+    """Find operations that got a gradient, but passed none on to a node that they lead to."""
     got = {node.id: node.grad_norm is not None or node.grad_nonfinite > 0 for node in nodes}
     return {n.op for n in nodes if got[n.id] and any(e and not got[e[0]] for e in n.to)}

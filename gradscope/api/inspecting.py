@@ -1,4 +1,4 @@
-"""Entries that make a report: ``inspect`` with its tables, ``check`` for its findings alone."""
+"""The entries that make a report: ``inspect`` for its tables, ``check`` for its findings only."""
 
 from __future__ import annotations
 
@@ -116,10 +116,10 @@ def rule_settings(
     thresholds: Mapping[str, Mapping[str, float]] | None = None,
     **options: Any,
 ) -> RuleSettings:
-    """The config's `rules`, a live module has none, with options put in and thresholds on top.
+    """Return the config's ``rules`` (none for a live module), overridden by options and thresholds.
 
     Raises:
-        GradscopeError: rules or thresholds that there are not.
+        GradscopeError: a rule or a threshold does not exist.
     """
     own = {"thresholds": {code: dict(limits) for code, limits in (thresholds or {}).items()}}
     if isinstance(source, nn.Module):
@@ -161,7 +161,7 @@ def check(
 ) -> Report:
     """Run a model, and report its problems: the ``findings``.
 
-    The full model is checked, whatever layers the config names for its tables.
+    All layers are checked, also those that the config's ``layers`` leaves out of the tables.
 
     Args:
         model: a live module, whose state is restored, or a config: a YAML path or a
