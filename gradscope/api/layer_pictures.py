@@ -40,10 +40,10 @@ BEST = 6
 
 
 def filters(viewer: Viewer, pattern: str | None, top: int) -> FeatureResult:
-    """The filters of a convolution; without a pattern, of the first. The ``top`` are drawn.
+    """Draw the ``top`` filters of a convolution; without a pattern, of the first one.
 
     Raises:
-        GradscopeError: no such layer, or it has no filters.
+        GradscopeError: the layer does not exist, or has no filters.
     """
     task = FeatureRun(viewer, "filters")
     bank = filter_bank(viewer.model, pattern)
@@ -61,13 +61,13 @@ def filters(viewer: Viewer, pattern: str | None, top: int) -> FeatureResult:
 def activations(
     viewer: Viewer, pictures: Sequence[Source], patterns: Sequence[str], top: int
 ) -> FeatureResult:
-    """Return the responses of layers' channels to pictures, with the ``top`` strongest drawn.
+    """Draw the ``top`` channels of layers with the strongest responses to pictures.
 
-    One picture gives its maps in each layer. Several give the pictures, and places in them, that
-    excite each channel of one layer most. Without a pattern the layer is the last one with a map.
+    For one picture: its maps in each layer. For several: the pictures, and places in them, that
+    excite each channel of one layer most. The default is the last layer with a map.
 
     Raises:
-        GradscopeError: no such layer, no usable picture, or an error of the model.
+        GradscopeError: the layer does not exist, no picture is usable, or the model raised.
     """
     task = FeatureRun(viewer, "activations")
     layers: list[Layer] = layers_matching(viewer.model, patterns) if patterns else []
@@ -129,12 +129,13 @@ def maximize(
     steps: int,
     size: int | None,
 ) -> FeatureResult:
-    """The pictures that channels of a layer want, the first ``top`` where none is named.
+    """Make pictures that maximise channels of a layer; without channels, of the first ``top``.
 
     Without a pattern the layer is the last linear one, whose channels are the classes.
 
     Raises:
-        GradscopeError: no such layer or channel, no gradient, or the model raised.
+        GradscopeError: the layer or channel does not exist, there is no gradient, or the model
+        raised.
     """
     task = FeatureRun(viewer, "maximize")
     within, remark = input_range(viewer, size)
@@ -188,7 +189,7 @@ def maximize(
 def _maps(
     viewer: Viewer, inputs: Tensor, layers: Sequence[Layer]
 ) -> list[tuple[Layer, Tensor, bool]]:
-    """Each layer's output for a batch as channels [N, K, h, w], and whether it is a map."""
+    """Yield each layer's output for a batch as channels [N, K, h, w], and whether it is a map."""
     found: dict[str, tuple[Tensor, bool]] = {}
 
     def read(layer: Layer, values: Tensor) -> None:

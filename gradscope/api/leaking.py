@@ -48,24 +48,25 @@ def leaks(
         model: a live module, whose state is restored, or a config: a YAML path or a
             spec such as ``torchvision:resnet18``.
         inputs: as for ``gradscope.inspect``.
-        causal: whether output t may depend on inputs up to t only; None: as the model says.
-        axes: which dimension of the inputs is ``time``, ``batch`` or, for a set, ``order``.
-        padding: the token that stands for padding, where no mask does.
-        only: the axes to judge; all but ``order`` unless given.
+        causal: True if output t may depend on inputs up to t only; None: as the model's config or
+        mask says.
+        axes: the input dimension of ``time``, ``batch`` or, for a set, ``order``.
+        padding: the padding token, if no mask marks padding.
+        only: the axes to judge; None: all but ``order``.
         maps: also make the dependency maps.
-        mode: "train" runs the model as in training, but for dropout.
-        call: the method that is called in the place of forward.
-        device, dtype: the device and dtype of a config's model; a live module stays.
+        mode: "train" runs the model in training mode, without dropout.
+        call: the method to call instead of forward. device, dtype: the device and dtype of a
+        config's model; a live module stays.
         seed: set before the inputs are made, and before each forward.
         overrides: ``key=value`` pairs on top of a config.
         allow: import patterns that a config may use, as ``--allow``.
 
     Returns:
-        The verdict of each axis; its ``status`` is "findings" where one leaks, else "ok".
+        The verdict on each axis; ``status`` is "findings" if an axis leaks, else "ok".
 
     Raises:
         ModelError: the model raised on its own input; ``__cause__`` is the exception.
-        GradscopeError: the config, an axis or a file is not right.
+        GradscopeError: the config, an axis or a file is wrong.
     """
     only = (only,) if isinstance(only, str) else tuple(only)
     wishes = Wishes(causal, dict(axes or {}), padding, only, maps)

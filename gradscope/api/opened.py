@@ -102,7 +102,7 @@ def _name(dtype: torch.dtype) -> str:
 class Options:
     """The keywords that all entries share; ``gradscope.inspect`` describes each. None: not given.
 
-    ``layers`` are patterns, as the config has them.
+    ``layers`` are patterns, as in a config.
     """
 
     inputs: Any = None
@@ -149,10 +149,11 @@ _KEYS = {
 def read(
     model: nn.Module | LoadedConfig | str | Path, options: Options
 ) -> nn.Module | LoadedConfig:
-    """The config of a path or a spec, with the options in it; a live module or a config as it is.
+    """Read the config of a path or a spec, with the options in it; return a live module or a config
+    unchanged.
 
     Raises:
-        GradscopeError: the config or an option is not right, or a module was never constructed.
+        GradscopeError: the config or an option is wrong, or a module was never constructed.
     """
     if isinstance(model, nn.Module):
         require_constructed(model)
@@ -165,7 +166,7 @@ def read(
 
 
 def without(layers: Sequence[str], exclude: Sequence[str]) -> tuple[str, ...]:
-    """The patterns of layers, less those of others."""
+    """Return the patterns of layers, with ``exclude`` taken out."""
     return (*layers, *(f"!{pattern}" for pattern in exclude))
 
 
@@ -177,19 +178,18 @@ def opened(
     *,
     parallel: bool = False,
 ) -> Iterator[Workload]:
-    """The workload of a live module, which is given back as it was, or of a config.
-
-    PyTorch's switches are afterwards the caller's again.
+    """Make the workload of a config, or of a live module, whose state is restored. Also restores
+    PyTorch's global settings.
 
     Args:
-        source: what ``read`` gave.
-        options: with which it was read.
-        report: what an error has where the config's model cannot be built.
-        parallel: whether the entry knows what to do with a model that is spread over processes.
+        source: the result of ``read``.
+        options: the options of that ``read``.
+        report: makes the report of an error if the config's model cannot be built.
+        parallel: True if the entry supports a model that is spread over processes.
 
     Raises:
         ModelError: the config's model raised while it was built; ``.report`` says why.
-        GradscopeError: an option, a name or a file is not right.
+        GradscopeError: an option, a name or a file is wrong.
     """
     if isinstance(source, nn.Module):
         with _adopted(source, options) as workload:
@@ -218,7 +218,7 @@ def opened(
 
 @contextmanager
 def live_model_restored(model: nn.Module, mode: str | None) -> Iterator[None]:
-    """Put the caller's module into that mode in the block (None keeps its own); restore it
+    """Set the mode of the caller's module in the block (None keeps it), and restore the module
     afterwards.
     """
     with state_restored(model, weights=False):
@@ -250,7 +250,7 @@ def _unbuilt(
     error: BaseException,
     report: type[_Failed],
 ) -> _Failed:
-    """The record of a run that failed before there was a model."""
+    """Return the record of a run that failed before the model was built."""
     config = loaded.config
     run = RunInfo(
         model=loaded.name,
@@ -273,7 +273,7 @@ def _unbuilt(
 
 
 def layers(loaded: LoadedConfig, *, allow: Sequence[str] = ()) -> tuple[LayerInfo, ...]:
-    """The modules that the config's patterns select, without running them."""
+    """Return the modules that the config's patterns select, without running them."""
     model = load_model(loaded, allow)
     return tuple(
         LayerInfo(

@@ -39,8 +39,7 @@ def read_history(
     """Read the contents of a page about a run; ``calls`` reads the series of calls too.
 
     ``before`` is an earlier read of the same run: parts that cannot have changed are not read
-    again. ``path`` is where the run will be found, as commands in findings name it; None: where it
-    is.
+    again. ``path`` is the path of the run that commands in findings name; None: its present path.
 
     Raises:
         ConfigError: the file is damaged.
@@ -48,7 +47,7 @@ def read_history(
     ranks, sampled = run.runs, run.sampled
     alone = len(run.files) == 1
     known = before.steps if before else ()
-    while not alone and known and not known[-1].losses:  # another rank had not come to it
+    while not alone and known and not known[-1].losses:  # another rank had not reached this step
         known = known[:-1]
     known = (*known, *run.steps(known[-1].step + 1 if known else 1))
     reader = ReadRun(path or run.source, ranks[0], sampled)
@@ -92,7 +91,7 @@ def read_history(
 
 
 def _settings(run: RunFile) -> RuleSettings:
-    """The rules that the run itself was set to use; all of them if these are unknown."""
+    """Return the rule settings of the run; all rules if they are unknown."""
     chosen = run.run.options.get("rules")
     found = chosen if isinstance(chosen, dict) else {}
     preset = found.get("preset")
@@ -169,7 +168,7 @@ def age(path: Path) -> float | None:
 
 @dataclass(slots=True)
 class _Layers:
-    """Shapes of parameters and classes of modules, which a series of layers does not hold."""
+    """Shapes of parameters and classes of modules, for series of layers."""
 
     shapes: dict[tuple[int, str], tuple[int, ...]] = field(default_factory=dict)
     types: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
@@ -188,7 +187,7 @@ class _Layers:
 
 
 def _layers(run: RunFile, parameters: Mapping[tuple[int, str], Series]) -> _Layers:
-    """Read layers from the last samples, of as few processes as know all parameters."""
+    """Read layers from the last samples, of as few processes as possible for all parameters."""
     last: dict[int, int] = {}
     for (model, _), one in parameters.items():
         last[model] = max(last.get(model, 0), one.steps[-1])
@@ -205,7 +204,7 @@ def _layers(run: RunFile, parameters: Mapping[tuple[int, str], Series]) -> _Laye
 
 
 def _norms(run: RunFile, before: RunHistory | None) -> dict[Key, NormSeries]:
-    """The norms of every parameter; of known ones, only new norms are read."""
+    """Read the norms of every parameter; only new norms of known parameters are read."""
     known = {
         (one.model, one.name): one.norms
         for one in (before.parameters if before else ())
@@ -218,7 +217,7 @@ def _norms(run: RunFile, before: RunHistory | None) -> dict[Key, NormSeries]:
 def _with_norms(
     parameters: Mapping[Key, LayerSeries], norms: Mapping[Key, NormSeries]
 ) -> Iterator[LayerSeries]:
-    """The parameters with their norms, and those that no sample has."""
+    """Return the parameters with their norms, also those that no sample has."""
     for key, one in parameters.items():
         yield replace(one, norms=norms.get(key))
     for (model, name), found in norms.items():
@@ -253,21 +252,21 @@ Loaded = Report | CheckReport | WhyReport | DiffReport | AutogradGraph | RunHist
 
 
 def load(path: str | Path) -> Loaded:
-    """Read a file of a command or of ``save``, as the record that it was; nothing runs.
+    """Read a file of a command or of ``save`` into its record; nothing runs.
 
         >>> run = gradscope.load("gradscope-runs/train-20260101-120000.db")
         >>> run.findings[0].code
         >>> run.report(40)["fc.weight"].grad.norm
 
     Args:
-        path: a ``.json`` of ``inspect``, ``check``, ``why``, ``diff`` or ``graph``; or a run, which
-            may go on: its file, its folder, or its name as ``gradscope show`` takes it.
+        path: a ``.json`` of ``inspect``, ``check``, ``why``, ``diff`` or ``graph``; or a run, also
+        a running one: its file, its folder, or its name, as for ``gradscope show``.
 
     Returns:
-        The record; of a run a ``RunHistory``, which has its steps, findings and series of layers.
+        The record; for a run a ``RunHistory``, with its steps, findings and series of layers.
 
     Raises:
-        ConfigError: there is no such file, or it is damaged, or something else.
+        ConfigError: the file does not exist, is damaged, or is not a file of gradscope.
     """
     path = expanded(path)
     run = run_named(path)

@@ -1,8 +1,8 @@
-"""Gathers the reports of several processes on one step, when all have run it.
+"""Combines the reports of several processes on one step, after all have run it.
 
-No rank waits for another while the step runs. Each leaves its record in the launcher's store,
-complete or of a run that failed; the first process reads them all, and leaves the reduced report
-for the others. A failing rank reports first and leaves the group, so that no rank waits for it.
+No rank waits for another while the step runs. Each rank puts its record into the launcher's store,
+also after a failure. Rank 0 reads all records, and stores the combined report for the others. A
+failing rank reports first and leaves the group, so that no rank waits for it.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def report_of_several(
     report: Report,
     judged: Callable[[Report], Report],
 ) -> Report:
-    """The reduced report, the same in each process.
+    """Return the combined report, the same in each process.
 
     Args:
-        parallel: how the model is spread.
-        observation: of this process.
-        report: of it too, with all parameters.
-        judged: called with the reduced report; in one process only.
+        parallel: the parallelism of the model.
+        observation: this process's observation.
+        report: this process's report, with all parameters.
+        judged: called with the combined report, in rank 0 only.
 
     Raises:
-        ModelError: this process failed, or another; ``.report`` has what this one recorded.
+        ModelError: this process or another one failed; ``.report`` has the records of this one.
         GradscopeError: as ``inspect``.
     """
     processes = parallel.processes
@@ -62,13 +62,13 @@ def report_of_several(
     try:
         processes.leave_report(record_json.dumps(own))
         return _gathered(processes, observation, own, partial, judged)
-    except KeyboardInterrupt as interrupt:  # while it waits: by the launcher, or by a user
+    except KeyboardInterrupt as interrupt:  # ended while it waits, by the launcher or by a user
         observation.failure = interrupt
         fail(observation, replace(partial, status="failed"))
 
 
 def _of_one_rank(own: Report, processes: Processes) -> Report:
-    """The report of one process, without a reduction over ranks."""
+    """Return the report of one process, not combined over ranks."""
     notice = (
         f"rank {processes.rank} of {processes.count} only: all figures are of its samples and its "
         "shards of the parameters"
@@ -108,7 +108,7 @@ def _put_together(
     partial: Report,
     cause: int | None,
 ) -> Report:
-    """Combine the reports of all ranks on rank 0; raises if one is missing or failed."""
+    """Combine the reports of all ranks on rank 0; raise if one is missing or failed."""
     if cause is not None:
         _blame(processes, cause, observation, partial)
     if observation.failure is not None:
@@ -125,7 +125,7 @@ def _put_together(
 
 
 def _blame(processes: Processes, rank: int, observation: Observation, partial: Report) -> NoReturn:
-    """Raise the error that stopped another process, and so this one."""
+    """Raise an error that names the failed process."""
     observation.failure = None
     text = processes.report_of(rank, BRIEFLY)
     if text is None:
@@ -145,7 +145,7 @@ def _lost(rank: int, partial: Report) -> ModelError:
 def _followed(
     processes: Processes, observation: Observation, partial: Report, cause: int | None
 ) -> Report:
-    """Wait on the other ranks for the report that rank 0 combines, and return it."""
+    """On other ranks: wait for the report that rank 0 combines, and return it."""
     failure = observation.failure
     if failure is None:
         reduced = processes.reduced()
@@ -157,7 +157,7 @@ def _followed(
         message = f"rank {processes.rank} was stopped because rank {cause} failed"
         raise ModelError(message, report=partial) from failure
     if not isinstance(failure, KeyboardInterrupt):
-        # The launcher ends the others when this process has ended: let them write their report.
+        # When this process ends, the launcher ends the others: let them write their report first.
         processes.reduced(BRIEFLY)
     return fail(observation, partial)
 
@@ -186,10 +186,10 @@ def report_of(
 
     Args:
         workload: the workload, with the patterns of the layers to record.
-        rules: which rules look.
+        rules: the rules to run.
         extras: records to add.
         file: the file that names the model.
-        only: layer patterns; findings of others are left out. None: the workload's layers.
+        only: patterns of the layers whose findings count. None: the workload's layers.
 
     Raises:
         GradscopeError: as ``inspect``.
@@ -212,7 +212,7 @@ def report_of(
     )
     try:
         report = _report(workload, observation)
-    except KeyboardInterrupt as interrupt:  # what was recorded is not lost
+    except KeyboardInterrupt as interrupt:  # keep the records so far
         observation.failure = interrupt
         report = _report(workload, observation)
     report = replace(report, run=replace(report.run, file=file))
@@ -299,12 +299,12 @@ def _report(workload: Workload, observation: Observation) -> Report:
 
 
 def _unregistered(workload: Workload, observation: Observation) -> tuple[Unregistered, ...]:
-    """Return tensors that get a gradient and are no parameters, after the model is restored."""
+    """Return tensors that get a gradient, but are not parameters, after the model is restored."""
     if observation.recorder is None or observation.failure is not None:
         return ()
     if (
         workload.parallel is not None
-    ):  # full parameters that were gathered are no parameters any more
+    ):  # gathered full parameters are no longer parameters of the model
         return ()
     kept = unregistered(workload.model, observation.recorder.leaves)
     if kept and workload.make_optimizer is not None:

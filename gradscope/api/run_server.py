@@ -1,7 +1,7 @@
 """A run's page on this machine, kept up to date while the run goes on; no torch.
 
-It listens on the loopback address and reads. Each address has a random token, without which there
-is nothing: other users of the machine cannot guess it, and other pages cannot either.
+It listens on the loopback address, and only reads. Every request needs the random token in the
+address, which other users of the machine and other pages cannot guess.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gradscope.records.history import RunHistory
 from gradscope.runfile.reader import RunFile
 
 _HOST = "127.0.0.1"
-#: How often a run is read, and the share of the time that reading and drawing may take.
+#: Seconds between reads of the run, and the share of the time for reading and drawing.
 _PAUSE, _SHARE = 1.0, 0.25
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -37,8 +37,7 @@ class RunServer(ThreadingHTTPServer):
     """Serves one run.
 
     Args:
-        path: the run's file or folder.
-        page: makes the page of what was read.
+        path: the run's file or folder. page: makes the page from the run.
 
     Raises:
         OSError: there is no free port.
@@ -59,17 +58,17 @@ class RunServer(ThreadingHTTPServer):
 
     @property
     def hosts(self) -> tuple[str, str]:
-        """Names of this machine in a browser with the address; other names are refused."""
+        """Accepted ``Host`` headers of this server; all others are refused."""
         return f"{_HOST}:{self.server_port}", f"localhost:{self.server_port}"
 
     def close(self) -> None:
-        """Stop serving, as called from another thread than the one that serves."""
+        """Stop serving; called from another thread."""
         self.ending.set()
         self.shutdown()
         self.server_close()
 
     def texts(self) -> Iterator[str | None]:
-        """The page now and whenever it changes, None while it does not; until the run has ended.
+        """Yield the page now and after each change, else None, until the run has ended.
 
         Raises:
             ConfigError: the run is gone or damaged.
@@ -98,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: RunServer
 
     def version_string(self) -> str:
-        """Not which Python this is."""
+        """Return the server's name for headers, without Python's version."""
         return "gradscope"
 
     def do_GET(self) -> None:

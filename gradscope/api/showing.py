@@ -53,11 +53,11 @@ class Plot:
         return self.drawn(".svg").decode("utf-8")
 
     def drawn(self, suffix: str) -> bytes:
-        """A file's content: ".png", ".svg" or ".pdf"."""
+        """Return a file's content; ``suffix`` is ".png", ".svg" or ".pdf"."""
         return figure.drawn(self.title, self.charts, suffix)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write a picture of the kind that the suffix names: .png, .svg or .pdf.
+        """Write a picture; the suffix sets its kind: .png, .svg or .pdf.
 
         Raises:
             OptionError: another suffix, or the file exists or cannot be written.
@@ -75,7 +75,7 @@ _Drawn = Report | RunHistory | ExperimentReport | CoordCheckReport | SpikeReport
 
 
 def plot(record: _Drawn) -> Plot:
-    """Return the charts of a record: of a report over depth, of a run over its steps.
+    """Return the charts of a record: over depth for a report, over steps for a run.
 
     Raises:
         OptionError: nothing to draw.
@@ -87,7 +87,7 @@ def plot(record: _Drawn) -> Plot:
 
 
 def plotted(record: _Drawn) -> Plot:
-    """Return the same; without charts if there is no data."""
+    """Return the charts of a record as ``plot`` does, but empty if there is no data."""
     if isinstance(record, Report):
         return Plot(record.run.model, panels(record))
     if isinstance(record, ExperimentReport):
@@ -101,10 +101,10 @@ def plotted(record: _Drawn) -> Plot:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a file that no picture can be.
+    """Refuse a path that is not a picture file.
 
     Raises:
-        OptionError: its suffix is that of none.
+        OptionError: the suffix is not one of a picture.
     """
     if path.suffix.lower() not in figure.SUFFIXES:
         suffixes = ", ".join(f"`{suffix}`" for suffix in figure.SUFFIXES)
@@ -138,12 +138,12 @@ _Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
 
 
 def text(record: Shown) -> str:
-    """The record as the terminal shows it, at any width."""
+    """Return the record's text for the terminal, of unlimited width."""
     return str(rendered(record, "terminal")).rstrip("\n")
 
 
 def html(record: Shown) -> str:
-    """Return the record's page as HTML for a notebook; without a page, its coloured text."""
+    """Return the record's page as HTML for a notebook, or its coloured text if it has no page."""
     if isinstance(record, _WITH_PAGES):
         reporter = plugins.load(_ROOMS[type(record)], "html")
         return pages.fragment(reporter.page(record, _view(record, color=False)))
@@ -151,7 +151,7 @@ def html(record: Shown) -> str:
 
 
 def run_page(run: RunFile, ended: TrainingRun | None = None) -> str:
-    """The page of a run.
+    """Return the page of a run.
 
     Args:
         run: its file.
@@ -170,10 +170,10 @@ def run_page(run: RunFile, ended: TrainingRun | None = None) -> str:
 
 
 def save(record: Shown, path: Path, *, force: bool) -> None:
-    """Write a record in the format that the suffix names.
+    """Write a record; the suffix sets the format.
 
     Raises:
-        OptionError: no format has the suffix, or the file exists or cannot be written.
+        OptionError: the suffix is unknown, or the file exists or cannot be written.
     """
     path = expanded(path)
     format = plugins.by_suffix(_ROOMS[type(record)], path, otherwise="print it: `print(report)`")
@@ -190,7 +190,7 @@ def frame(record: Shown, table: str | None) -> Any:
 
     Raises:
         ConfigError: pandas is not installed.
-        OptionError: there is no such table.
+        OptionError: the table does not exist.
     """
     tables = _tables(record)
     chosen = next(iter(tables)) if table is None else table
@@ -208,7 +208,7 @@ def frame(record: Shown, table: str | None) -> Any:
 
 
 def rendered(record: Shown, format: str, *, color: bool = False) -> str | bytes:
-    """The record in a format that its room has, such as "json"."""
+    """Render the record in a format of its room, such as "json"."""
     room = _ROOMS[type(record)]
     reporter = plugins.load(room, format)
     render = reporter.render_check if isinstance(record, CheckReport) else reporter.render

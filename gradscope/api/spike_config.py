@@ -1,4 +1,4 @@
-"""A config that repeats the step of a capsule: ``spike --as-config``. Without torch until then."""
+"""Writes a config that repeats the step of a capsule: ``spike --as-config``."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _SUFFIXES = (".yaml", ".yml")
 def write_spike_config(
     run: Path, step: int | None, file: Path, *, force: bool = False
 ) -> tuple[Capsule, list[str]]:
-    """Write a config of a spike, and beside it the tensors that it names.
+    """Write a config that repeats the step of a spike, and its tensors beside it.
 
-    Its input is that of the call with the worst sample. Backward starts at the model's output, with
-    the gradient that arrived there: the script's loss is not needed. The capsule does not know how
-    the model is built, so that ``model`` is left to the reader.
+    The input is the input of the call with the worst sample. Backward starts at the model's output,
+    with the gradient that arrived there, so the script's loss is not needed. The capsule does not
+    know how the model is built, so the user fills in ``model``.
 
     Returns:
-        The capsule, and what the config lacks, in sentences.
+        The capsule, and notices on missing parts of the config.
 
     Raises:
         ConfigError: there is no capsule, it has no tensors, or no config can express its inputs.
-        OptionError: the suffix is not that of a config, or a file cannot be written.
+        OptionError: the suffix is not ``.yaml``, or a file cannot be written.
     """
     if file.suffix not in _SUFFIXES:
         raise OptionError(f"`--as-config {file}`: a config is a .yaml file")
@@ -84,7 +84,9 @@ def write_spike_config(
         gradient = beside("gradient", {"tensor": gradients[0]})
         lines.append(f"backward: {{gradient: {{file: {gradient}}}}}")
     else:
-        notes.append(f"{len(gradients)} gradients arrived at the model's outputs: name the `loss`")
+        notes.append(
+            f"{len(gradients)} gradients arrived at the model's outputs: set the key `loss`"
+        )
     for each in (file, *files):
         check_file(each, force=force)
     for each, content in files.items():
@@ -95,7 +97,7 @@ def write_spike_config(
 
 
 def _parts(tensors: Mapping[str, Any], prefix: str) -> dict[str, dict[str, Any]]:
-    """The tensors of a call by what they are, and by their names there."""
+    """Return the tensors of a call, by their kind and then by name."""
     found: dict[str, dict[str, Any]] = {"args": {}, "kwargs": {}, "gradients": {}}
     for name, tensor in tensors.items():
         kind, _, rest = name.removeprefix(prefix).partition(".")

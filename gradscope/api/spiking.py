@@ -1,4 +1,4 @@
-"""``spike``: which sample made a step, from the capsules beside a run. Without torch."""
+"""``spike``: which sample caused a spike, from the capsules beside a run. Without torch."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gradscope.runfile.folder import files_of
 
 
 def spike(run: Path, step: int | None = None, *, without: Sequence[int] = ()) -> SpikeReport:
-    """The verdict on one spike of a run.
+    """Return the verdict on one spike of a run.
 
     Args:
         run: its file, or the folder with the files of all ranks.
-        step: of a capsule; None: the largest spike.
+        step: the step of a capsule; None: the largest spike.
         without: indices of samples: also show the step without each of them.
 
     Raises:
-        ConfigError: there is no run or no capsule, or the capsule is damaged.
-        OptionError: there is none of that step, or no such sample.
+        ConfigError: the run or the capsule does not exist, or the capsule is damaged.
+        OptionError: no capsule has that step, or the sample does not exist.
     """
     path, capsule, steps = chosen_capsule(run, step)
     cause, message = spike_cause(capsule)
@@ -77,7 +77,8 @@ def export_sample(run: Path, step: int | None, file: Path, *, force: bool = Fals
 
 
 def chosen_capsule(run: Path, step: int | None) -> tuple[Path, Capsule, list[int]]:
-    """The capsule of a step, None for the largest spike: its file, itself, the steps of all.
+    """Return the capsule of a step, or of the largest spike: its file, the capsule, the steps of
+    all.
 
     Raises:
         ConfigError, OptionError: as ``spike``.
@@ -96,7 +97,7 @@ def chosen_capsule(run: Path, step: int | None) -> tuple[Path, Capsule, list[int
             help=f"its capsules are of steps {listed(steps)}",
         )
     capsules = [(path, read_capsule(path)) for number, path in found if step in (None, number)]
-    # Ranks share a gradient: the one whose samples made it has the evidence.
+    # Ranks share a gradient; the rank whose samples caused the spike has the evidence.
     worst = max(capsules, key=lambda one: (_size(one[1]), _blames(one[1]), -one[1].step))
     if step is None:
         worst = _made_by(worst, capsules)
@@ -106,8 +107,8 @@ def chosen_capsule(run: Path, step: int | None) -> tuple[Path, Capsule, list[int
 def _made_by(
     worst: tuple[Path, Capsule], capsules: Sequence[tuple[Path, Capsule]]
 ) -> tuple[Path, Capsule]:
-    """The spike that began a series, of which the largest is one: by a sample, or else by another
-    cause if that of the largest is undetermined.
+    """Return the spike that began the series of the largest one, if a sample caused it. If the
+    cause of the largest one is undetermined, return the first with any other cause.
     """
     step = worst[1].step
     before = [
@@ -120,13 +121,13 @@ def _made_by(
 
 
 def _blames(capsule: Capsule) -> bool:
-    """Return True if a sample made the spike."""
+    """Return True if a sample caused the spike."""
     return spike_cause(capsule)[0] in ("samples", "labels")
 
 
 def _size(capsule: Capsule) -> float:
-    """Return how far a step stands out: the first NaN or Inf most, then spikes, then the most
-    unusual of the other steps.
+    """Return the rank of a step: the first NaN or Inf, then spikes, then the most unusual other
+    steps.
     """
     if capsule.kind == "non-finite":
         return math.inf

@@ -1,7 +1,7 @@
-"""Tools of agents and editors over MCP: each answer is JSON, worst first, and bounded.
+"""Tools for agents and editors over MCP: each answer is JSON of limited size, worst first.
 
-Only files below one folder are read. Nothing is written, and nothing runs but ``inspect``, in a
-process of its own, if that is allowed.
+They read files below one folder only, and write nothing. Only ``inspect`` runs a model, if that is
+allowed, in a separate process.
 """
 
 from __future__ import annotations
@@ -29,24 +29,21 @@ from gradscope.rules import documented, explained
 from gradscope.runfile.folder import FOLDER, files_of, is_run, recorded, run_named
 from gradscope.runfile.reader import RunFile
 
-#: How long a word may be, how many a list may have, and how large a report's file may be.
+#: The largest length of a word, number of words in a list, and size of a report's file.
 _LONGEST, _MOST, _LARGEST = 500, 50, 256 << 20
-#: So many stars in a pattern are quick to match.
+#: A pattern with at most this many stars matches fast.
 _STARS = 4
-#: For how many seconds a model may run.
+#: Seconds that a model may run.
 _PATIENCE = 300
 _OVERRIDE = re.compile(r"[a-z_][\w.]*=.*", re.DOTALL)
 _FILE = re.compile(r"(?P<path>.*\.(py|ya?ml))(:.*)?", re.DOTALL | re.IGNORECASE)
 
 
 class Tools:
-    """The questions and their answers.
-
-    Each raises a GradscopeError with a message for the one who asks.
+    """One method per tool. Each raises a GradscopeError with a message for the agent.
 
     Args:
-        folder: what is read is in it.
-        tokens: at most so many are in an answer.
+        folder: the tools read files inside it only. tokens: the most tokens of an answer.
     """
 
     def __init__(self, folder: Path, tokens: int = TOKENS) -> None:
@@ -61,7 +58,7 @@ class Tools:
         for path in recorded(self._folder / FOLDER)[:_MOST]:
             try:
                 opened = RunFile.open(self._inside(str(path)))
-            except GradscopeError as error:  # damaged, or a link that leads out: the others count
+            except GradscopeError as error:  # damaged, or a link that leads out
                 name = str(path.relative_to(self._folder))
                 message = error.problems[0].message.replace(f"{self._folder}{os.sep}", "")
                 found.append({"path": name, "error": message})
@@ -97,12 +94,12 @@ class Tools:
         return self._json(record)
 
     def why(self, run: str, layers: Sequence[str] = (), step: int | None = None) -> str:
-        """Name the causes that were found in a training run, with lines and remedies.
+        """Name the causes of the problems in a training run, with lines and remedies.
 
         Args:
             run: its file, folder or name.
             layers: patterns of layers to answer for, in any state.
-            step: only what held at this step.
+            step: only findings that held at this step.
         """
         found = self._found(run)
         if found is None:
@@ -188,7 +185,7 @@ class Tools:
         return load(path)
 
     def _found(self, word: str) -> Path | None:
-        """The run of that name, inside the folder with all of its files."""
+        """Return the run of that name; all its files must be inside the folder."""
         for place in (self._folder, self._folder / FOLDER):
             path = run_named(self._inside(word, place))
             if path is not None and path.exists() and is_run(path):
@@ -198,14 +195,13 @@ class Tools:
         return None
 
     def _inside(self, word: str, place: Path | None = None) -> Path:
-        """The path that a word names, if it is below the folder, whatever links lead where.
+        """Return the path that a word names, if it is below the folder with all links resolved.
 
         Args:
-            word: a path.
-            place: where it begins; None: in the folder.
+            word: a path. place: its base; None: the folder.
 
         Raises:
-            OptionError: it is not.
+            OptionError: it is outside.
         """
         try:
             path = ((place or self._folder) / self._word(word, longest=4096)).resolve()

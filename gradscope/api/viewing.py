@@ -1,4 +1,4 @@
-"""A model for pictures, the pictures that it gets, and the maps of them."""
+"""A model for pictures, its pictures, and their maps."""
 
 from __future__ import annotations
 
@@ -46,14 +46,12 @@ def view(
     *,
     input: str | None = None,
 ) -> Viewer:
-    """Load the model for pictures; without a name ResNet-18 with its weights.
-
-    ``input`` is the one of several inputs that takes the pictures.
+    """Load the model for pictures; without a name, ResNet-18 with its weights. ``input`` names the
+    input for the pictures, if there are several.
 
     Raises:
-        GradscopeError: the config or an option is not right, or the model raised. Where the weights
-            cannot be loaded, no other network is used instead: the error says
-            what to do.
+        GradscopeError: the config or an option is wrong, or the model raised. If the weights cannot
+        be loaded, no other network replaces it; the error says what to do.
     """
     settings = settings or {}
     if model is not None:
@@ -72,7 +70,7 @@ def view(
 
 
 def _read(model: str, overrides: Sequence[str], settings: dict[str, Any]) -> configs.LoadedConfig:
-    """The config, in eval mode unless it, an override or a flag sets another."""
+    """Read the config, in eval mode unless the config, an override or a flag sets another mode."""
     loaded = configs.read(model, overrides, options=settings)
     if "mode" in loaded.given:
         return loaded
@@ -100,7 +98,7 @@ def about(viewer: Viewer) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """One picture: its name, the model's input of it [C, H, W], and the photograph to draw on."""
+    """One picture: its name, the model's input [C, H, W], and the photograph to draw on."""
 
     path: str
     values: Tensor
@@ -108,10 +106,10 @@ class Picture:
 
 
 def picture_files(words: Sequence[str | Path]) -> list[Path]:
-    """The files of paths, patterns and folders, each once.
+    """Return the files of paths, patterns and folders, each once.
 
     Raises:
-        ConfigError: no such file, or a pattern or a folder without a picture.
+        ConfigError: a file does not exist, or a pattern or a folder has no picture.
     """
     folder = Path.cwd()
     files: list[Path] = []
@@ -126,7 +124,7 @@ def read_pictures(words: Sequence[str | Path], viewer: Viewer) -> list[Picture]:
     unchanged.
 
     Raises:
-        ConfigError: no such file, or one that is no picture and no array.
+        ConfigError: a file does not exist, or is neither a picture nor an array.
     """
     return [_picture(path, viewer) for path in picture_files(words)]
 
@@ -148,7 +146,7 @@ def tensor_pictures(tensor: Tensor) -> list[Picture]:
     """Return the pictures of a tensor [N, C, H, W].
 
     Raises:
-        OptionError: a tensor of another shape.
+        OptionError: the tensor has another shape.
     """
     if tensor.dim() != 4 or not len(tensor):
         raise OptionError(f"a tensor {list(tensor.shape)}", help="pictures are [N, C, H, W]")
@@ -160,7 +158,7 @@ def tensor_pictures(tensor: Tensor) -> list[Picture]:
 
 
 def pixel_in_input(picture: Picture, row: int, column: int) -> tuple[int, int]:
-    """Row and column in the model's input of a pixel of the picture.
+    """Return the row and column, in the model's input, of a pixel of the picture.
 
     Raises:
         OptionError: the picture has no such pixel, or the model does not see it.
@@ -187,7 +185,7 @@ def pixel_in_input(picture: Picture, row: int, column: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Saliency:
-    """The report, and for each of its pictures the photograph and the raw maps [H, W]."""
+    """The report, with the photograph and the raw maps [H, W] of each picture."""
 
     report: SaliencyReport
     photos: tuple[Photo, ...]
@@ -205,7 +203,7 @@ class Saliency:
     def drawn(
         self, *, alpha: float | None = None, colormap: str = USUAL, crop: bool = False
     ) -> list[list[bytes]]:
-        """Each picture's maps as PNG files: the map over the photograph, with its scale."""
+        """Return each picture's maps as PNG files: the map over the photograph, with its scale."""
         rows = sheets.rows(
             self.report, self.photos, self.maps, alpha=alpha, colormap=colormap, crop=crop
         )
@@ -227,14 +225,14 @@ class Saliency:
         a page of both.
 
         Args:
-            path: where to; more pages than one are numbered.
-            alpha: how much the strongest colour hides of the photograph, above 0, up to 1.
+            path: the file; several pages are numbered.
+            alpha: the opacity of the strongest colour over the photograph, above 0, up to 1.
             colormap: the colours of unsigned maps.
             crop: draw only the model's part of the picture.
-            force: replace a file that is there.
+            force: replace an existing file.
 
         Raises:
-            OptionError: no format has the suffix, or a file exists or cannot be written.
+            OptionError: the suffix is unknown, or a file exists or cannot be written.
         """
         path = expanded(path)
         if path.suffix.lower() == ".json":

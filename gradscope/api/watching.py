@@ -1,4 +1,4 @@
-"""One's own training loop under observation, from Python."""
+"""Observes the user's training loop, from Python."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gradscope.training.tracker_thread import TrackerSettings
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WatchedRun:
-    """A run that goes on, or has ended. Printed, it is the verdict of ``gradscope run``."""
+    """A run, running or ended. ``print(run)`` prints the verdict of ``gradscope run``."""
 
     _session: Session
 
@@ -47,7 +47,7 @@ class WatchedRun:
 
     @property
     def findings(self) -> tuple[TrainingFinding, ...]:
-        """Findings of the rules so far, the worst first."""
+        """Findings so far, worst first."""
         found = self._session.findings
         steps = [first for one in found for first, _ in one.steps]
         reader = ReadRun(self._session.path, self._session.run, steps)
@@ -57,7 +57,7 @@ class WatchedRun:
         """Return the last sampled step as ``gradscope.inspect`` would record it.
 
         Args:
-            model: its name, if several are trained; None is the model of the last sample.
+            model: the name of one of several models; None: the model of the last sample.
 
         Returns:
             The report; None before the first step has ended.
@@ -91,9 +91,9 @@ def watch(
 ) -> Iterator[WatchedRun]:
     """Observe the training loop in the block, and record it to a file.
 
-    The training does not change: its numbers are the same to the last bit. At the end, a few lines
-    on standard error report the findings, as ``gradscope run`` does; with several processes, the
-    first one reports. Under ``gradscope run``, the block belongs to that run and makes no file.
+    The numbers of the training stay the same, bit for bit. At the end, a few lines on standard
+    error report the findings, as ``gradscope run`` does; with several processes, rank 0 reports.
+    Under ``gradscope run``, the block belongs to that run and makes no file.
 
         >>> with gradscope.watch(model, optimizer) as run:
         ...     for batch in loader:
@@ -105,21 +105,21 @@ def watch(
 
     Args:
         model: the model to observe, or several.
-        optimizer: its optimizer, or several; None finds those that hold a parameter of the model.
-        every: sample every Nth step; None samples as often as the budget allows.
+        optimizer: its optimizer, or several; None: those that hold a parameter of the model.
+        every: sample every Nth step; None: as often as the budget allows.
         budget: the share of the time that gradscope may take.
         first: the number of first steps that are sampled in any case.
-        out: the run's file; None makes one in ``gradscope-runs/``.
+        out: the run's file; None: a new file in ``gradscope-runs/``.
         layers: patterns of the modules whose calls are recorded.
         nan_detector: find the origin of a NaN or Inf in the step that produces it.
-        keep: how many sampled steps are kept; older ones are thinned out.
+        keep: the number of sampled steps to keep; older ones are thinned out.
         select, ignore: rules to run or to leave out, by code, prefix of codes, or name.
         preset: the thresholds of another tool.
-        to: the experiment trackers that the run is sent to while it goes on: "wandb", "mlflow",
+        to: the experiment trackers that get the run while it trains: "wandb", "mlflow",
             "tensorboard", "trackio", "otlp://HOST"; see `gradscope run --to`.
-        keys: how many charts are sent at most.
+        keys: the largest number of charts to send.
         quiet: print nothing at the end.
-        logger: logs the lines at the end, if its level allows it; None prints them.
+        logger: logs the lines at the end, if its level allows it; None: print them.
         sentinel: the old name of ``nan_detector``.
 
     Yields:
@@ -180,7 +180,7 @@ def _is_first(session: Session) -> bool:
 
 
 def _say(session: Session, logger: logging.Logger | None) -> None:
-    """Give the summary to the logger; where it would drop it, to standard error."""
+    """Log the summary; if the logger would drop it, print it to standard error."""
     wrong = reaches([one.finding for one in session.findings], "warning")
     level = logging.WARNING if wrong or session.failure else logging.INFO
     if logger is not None and not session.forked and _lets_through(logger, level):
@@ -200,8 +200,8 @@ def _lets_through(logger: logging.Logger, level: int) -> bool:
 
 
 def _caller() -> str:
-    """The user's file that the call of ``watch`` comes from."""
+    """Return the user's file that calls ``watch``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (in_library(file := frame.f_code.co_filename) or is_hidden(file)):
-        frame = frame.f_back  # of gradscope, or of a library that trains for the user
+        frame = frame.f_back  # a file of gradscope, or of a training library
     return "python" if frame is None else shown(frame.f_code.co_filename)

@@ -1,4 +1,4 @@
-"""Capture of activations and gradients: tensors reduced to numbers (stats), hooks on modules
-(hooks), gradients on their way back (gradients), the one walk over the autograd graph (graph), and
-the recorder built on them.
+"""Captures activations and gradients. ``stats`` reduces tensors to numbers, ``hooks`` registers
+hooks on modules, ``gradients`` measures gradients in backward, ``graph`` walks over the autograd
+graph, and ``recorder`` combines these.
 """

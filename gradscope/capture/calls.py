@@ -1,4 +1,4 @@
-"""Calls of modules: those that run, their numbers and nodes; records while they are collected."""
+"""Calls of modules: which of them run, their numbers and nodes, and their records so far."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ any_autocast = torch._C._is_any_autocast_enabled
 
 
 def autocast_dtypes() -> list[tuple[str, torch.dtype]]:
-    """The kinds of device that it is on for, with the dtype."""
+    """Return the device types with autocast on, and the dtype of each."""
     return [
         (device, torch.get_autocast_dtype(device))
         for device in ("cpu", "cuda")
@@ -30,7 +30,8 @@ def autocast_dtypes() -> list[tuple[str, torch.dtype]]:
 
 
 def autocast_name(module: nn.Module) -> str | None:
-    """``bfloat16``: the dtype on the device of the module's parameters; None where it is off."""
+    """Return autocast's dtype for the device of the module's parameters, such as ``bfloat16``; None
+    if it is off."""
     first = next(module.parameters(), None)
     wanted = "cpu" if first is None else first.device.type
     for device, dtype in autocast_dtypes():
@@ -42,24 +43,24 @@ def autocast_name(module: nn.Module) -> str | None:
 def call_tensors(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a call: positional arguments by number, keyword arguments by name."""
+    """Yield the tensors of a call: positional arguments by number, keyword arguments by name."""
     yield from find(args, torch.Tensor)
     yield from find(kwargs, torch.Tensor)
 
 
 def sequence_number() -> int:
-    """The number that the next autograd node of this thread gets."""
+    """Return the sequence number of this thread's next autograd node."""
     return torch._C._autograd._get_sequence_nr()
 
 
 def in_backward() -> bool:
-    """Return True if this thread executes a backward, so that a forward now is a recomputation."""
+    """Return True if this thread runs a backward; a forward is then a recomputation."""
     return torch._C._current_graph_task_id() != -1
 
 
 @dataclass(slots=True, eq=False)
 class ModuleCall:
-    """One execution of a module's forward: the nodes from ``start`` up to ``end`` are its own."""
+    """One execution of a module's forward, with the autograd nodes from ``start`` up to ``end``."""
 
     module: nn.Module
     name: str
@@ -71,10 +72,9 @@ class ModuleCall:
 
 
 class ModuleCalls:
-    """The calls of some modules in their order, those that run among them.
-
-    A call that a checkpoint runs again inside backward is the call that it repeats. A recorder,
-    whose models may call themselves or run in several threads, has a ``CallStack`` instead.
+    """The calls of some modules in order, running calls included. A recomputation by a checkpoint
+    counts as the call that it repeats. A recorder uses ``CallStack`` instead, because its modules
+    may call themselves or run in several threads.
 
     Args:
         names: of the modules.
@@ -87,7 +87,7 @@ class ModuleCalls:
         self._open: list[int] = []
 
     def begin(self, module: nn.Module) -> ModuleCall:
-        """A module's forward begins."""
+        """Note that a module's forward begins."""
         recomputed = in_backward()
         number = self._counts[module]
         if recomputed:
@@ -101,7 +101,7 @@ class ModuleCalls:
         return self._calls[-1]
 
     def end(self, module: nn.Module) -> ModuleCall | None:
-        """The call of a module that returned; those inside it that raised are left too."""
+        """Return the call of a module that has returned; also end calls inside it that raised."""
         if self.innermost(module) is None:
             return None
         while True:
@@ -121,7 +121,7 @@ class ModuleCalls:
         self.end(module)
 
     def innermost(self, module: nn.Module | None = None) -> ModuleCall | None:
-        """The innermost call that runs, of any module or of this one."""
+        """Return the innermost running call, of any module or of this one."""
         self._drop_recomputed()
         for index in reversed(self._open):
             if module is None or self._calls[index].module is module:
@@ -129,14 +129,14 @@ class ModuleCalls:
         return None
 
     def _drop_recomputed(self) -> None:
-        """Drop recomputed calls after backward: a checkpoint leaves them once it has enough."""
+        """Drop recomputed calls after backward; a checkpoint may stop them early."""
         while self._open and self._calls[self._open[-1]].recomputed and not in_backward():
             self._open.pop()
 
 
 @dataclass(slots=True)
 class Call:
-    """One execution of one module's forward, until it is finished as a record."""
+    """One execution of one module's forward, until its record is complete."""
 
     index: int
     module: nn.Module
@@ -163,8 +163,8 @@ class Call:
 class CallStack:
     """The calls that are running, in each thread.
 
-    A call is reported by the frame that runs its hooks, not by its module: a module may call
-    itself, and a call may have raised and its error been caught, so that it will never return.
+    The Python frame that runs a call's hooks identifies the call, because a module may call itself.
+    A call may also never return, because its error was caught.
     """
 
     def __init__(self) -> None:
@@ -177,14 +177,14 @@ class CallStack:
         self._own().append((frame, call))
 
     def innermost(self, frame: FrameType) -> Call | None:
-        """The call that ``frame`` runs inside of; those that were abandoned are closed."""
+        """Return the call around ``frame``; close abandoned calls."""
         stack = self._own()
         while stack and not _runs_inside(frame, stack[-1][0]):
             _close(stack.pop()[1])
         return stack[-1][1] if stack else None
 
     def leave(self, frame: FrameType) -> Call | None:
-        """The call that began in ``frame`` returns; None where none did."""
+        """Return the call that began in ``frame``, which returns now; None without one."""
         stack = self._own()
         if not any(begun is frame for begun, _ in reversed(stack)):
             return None
@@ -196,7 +196,7 @@ class CallStack:
         return call
 
     def abandon(self) -> list[Call]:
-        """Close whatever still runs, and let go of its frames; outermost first."""
+        """Close all running calls, outermost first, and release their frames."""
         left = [call for stack in self._threads.values() for _, call in stack]
         for call in left:
             _close(call)

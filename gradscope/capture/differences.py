@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-#: Elements of a tensor on the CPU that are held in float64 at a time, and stay in its cache.
+#: Elements of a CPU tensor that are converted to float64 at a time, to stay in the cache.
 _CHUNK = 1 << 18
-#: A sum of squares from here on has lost nothing to numbers that are too small for float64.
+#: A sum of squares above this has lost nothing to underflow in float64.
 _SAFE = 1e-280
 
 
@@ -18,12 +18,12 @@ class Difference:
     """Difference of ``b`` from ``a``.
 
     Attributes:
-        error: ‖b − a‖ / ‖a‖, L2; infinite where only ``a`` is all zeros, or where one has a NaN or
-            Inf that the other does not have.
-        cosine: between the two; None where one is all zeros.
+        error: ‖b − a‖ / ‖a‖, L2; infinite if only ``a`` is all zeros, or if only one has a NaN or
+        Inf at some element.
+        cosine: the cosine between the two; None if one is all zeros.
         largest: the largest of the elements' absolute differences.
-        scale: by which share of itself ``a`` would have to grow to come closest to ``b``. Rounding
-            goes both ways, and leaves it near zero where the error is not.
+        scale: s, so that (1 + s)·a comes closest to ``b``. Rounding goes both ways, so it leaves s
+        near zero even if the error is large.
     """
 
     error: float
@@ -70,7 +70,8 @@ def _exact(a: torch.Tensor, b: torch.Tensor) -> Difference:
     """Compare any numbers exactly, which takes several times as long."""
     finite = torch.isfinite(a) & torch.isfinite(b)
     if not bool(finite.all()):
-        # Masks hold infinities that are meant: what both have in one place differs in nothing.
+        # Masks contain infinities on purpose: an infinity at the same element of both is no
+        # difference.
         same = (a == b) | (a.isnan() & b.isnan()) | finite
         if not bool(same.all()):
             return Difference(math.inf, None, math.inf)
@@ -81,7 +82,7 @@ def _exact(a: torch.Tensor, b: torch.Tensor) -> Difference:
     largest = float(diff.max())
     if largest == 0.0:
         return Difference(0.0, 1.0 if bool(a.any()) else None, 0.0)
-    # Scaled first: the squares of small gradients are zero in no dtype then.
+    # Scale first, so that squares of small gradients do not underflow.
     of_a, of_b = float(a.abs().max()), float(b.abs().max())
     norm = float(torch.linalg.vector_norm(diff / largest)) * largest
     if of_a == 0.0 or of_b == 0.0:

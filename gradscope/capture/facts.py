@@ -39,13 +39,13 @@ SETTINGS = (
     "num_groups",
     "padding_idx",
 )
-#: The same of dropout as others write it: torchvision's stochastic depth, timm's drop path.
+#: The same settings of other libraries' dropout: torchvision's stochastic depth, timm's drop path.
 _DROPOUT = ("p", "drop_prob")
 
 #: Attributes in which a module keeps its own state.
 _REGISTERS = ("_parameters", "_buffers", "_modules")
 
-#: A flag's name that ends in a gradient, and what comes before it.
+#: The ending of a flag's name that means "gradient", and the word before it.
 _FLAG = re.compile(r"([a-z]+?)_*(?:grads?|gradients?|gradd|gard|garad|grd)_*")
 
 
@@ -53,11 +53,10 @@ def module_facts(
     model: nn.Module,
     calls: Mapping[nn.Module, int],
 ) -> tuple[ModuleFacts, ...]:
-    """Every module of the model as it is now, those that never ran included.
+    """Return facts on every module of the model, also those that never ran.
 
     Args:
-        model: the module whose modules are meant.
-        calls: how often each ran.
+        model: the model. calls: the number of calls of each module.
     """
     facts = []
     by_kind: dict[type[nn.Module], tuple[tuple[str, ...], str | None]] = {}
@@ -85,7 +84,7 @@ def module_facts(
 
 
 def _library(kind: type[nn.Module]) -> str | None:
-    """The installed package that a class is of; None for PyTorch's, gradscope's and one's own."""
+    """Return the installed package of a class; None for PyTorch, gradscope and the user's code."""
     package = kind.__module__.partition(".")[0]
     if package in ("torch", "gradscope"):
         return None
@@ -113,15 +112,16 @@ def _installed() -> tuple[str, ...]:
 
 
 def misspelt_flags(parameter: nn.Parameter) -> tuple[str, ...]:
-    """Return plain attributes with a name like ``requires_grad`` and another value than it."""
+    """Return plain attributes with a name like ``requires_grad`` whose value differs from
+    ``requires_grad``."""
     wanted = not parameter.requires_grad
     return tuple(name for name, value in _flags(parameter) if value is wanted)
 
 
 class Buffers:
-    """The model's buffers before a forward, to tell afterwards which of them it wrote to.
-
-    ``compare`` comes right after the forward; the rest may wait until the device is read anyway.
+    """The model's buffers before a forward, to find out which of them it writes to. Call
+    ``compare`` right after the forward; the results can be read with the other numbers of the
+    device.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -197,9 +197,8 @@ def _bits(buffer: torch.Tensor) -> torch.Tensor:
 
 
 def unregistered(model: nn.Module, leaves: Collection[torch.Tensor]) -> tuple[Unregistered, ...]:
-    """Return the leaves that a module keeps in a plain attribute, alone or in modules.
-
-    A leaf outside the model is an input or belongs to the loss.
+    """Return leaf tensors in plain attributes of modules. Other leaves are inputs, or belong to the
+    loss.
     """
     left = {id(leaf): leaf for leaf in leaves}
     kept = []
@@ -222,7 +221,7 @@ def _joined(module: str, name: str) -> str:
 
 
 def _kinds(kind: type[nn.Module]) -> tuple[str, ...]:
-    """The classes of torch.nn among a class and its ancestors, nearest first."""
+    """Return the ``torch.nn`` classes among a class and its ancestors, nearest first."""
     return tuple(
         one.__name__
         for one in kind.__mro__
@@ -247,10 +246,9 @@ def _finite(value: Any) -> bool:
 
 
 def _misspelt_of_module(module: nn.Module) -> tuple[str, ...]:
-    """Flags on a module that its parameters do not follow; ``requires_grad`` is one of them.
-
-    PyTorch reads no such attribute. One that agrees with every parameter below, or that the
-    module's own class reads, is its own switch.
+    """Return flags on a module that have no effect on its parameters, such as ``requires_grad``.
+    PyTorch reads no such attribute. A flag that agrees with all parameters below, or that the
+    module's own class reads, is left out.
     """
     flags = _flags(module)
     if not flags:
@@ -264,14 +262,14 @@ def _misspelt_of_module(module: nn.Module) -> tuple[str, ...]:
 
 
 def _read_by(kind: type[nn.Module]) -> frozenset[str]:
-    """The attributes that the methods of a class read, of itself or of others."""
+    """Return the names of all attributes that the methods of a class read."""
     codes = [
         value.__code__
         for one in kind.__mro__[: kind.__mro__.index(nn.Module)]
         for value in vars(one).values()
         if isinstance(value, FunctionType)
     ]
-    for code in codes:  # grows on the way
+    for code in codes:  # grows while it is read
         codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
     return frozenset(
         str(step.argval)

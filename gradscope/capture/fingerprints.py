@@ -1,4 +1,4 @@
-"""A tensor to a short text that is the same where all of its bits are, in whatever process."""
+"""Makes a short text of a tensor that is equal if all bits are equal, in any process."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 
 from gradscope.capture.shards import local
 
-#: A tensor's bits are added up in so many integers, which wrap around: exact in any order.
+#: Number of integers that sum up a tensor's bits. They wrap around, so the order does not matter.
 _WIDTH = 1024
 
 
 @torch.no_grad()
 def fingerprints(tensors: Sequence[torch.Tensor]) -> list[str]:
-    """16 hexadecimal digits for each tensor, of its shape, its dtype and all of its bits.
-
-    Sums are taken where the tensor is, and read back together: a pass over the memory, and four
-    kilobytes for each. Equal bits give equal texts on every device; others give others but for a
-    chance of about 2⁻³² for each pair, or where full rows of 1024 integers change places.
+    """Return 16 hexadecimal digits for each tensor, from its shape, its dtype and all of its bits.
+    The sums are computed on the tensor's device and read back together: one pass over the memory,
+    and four kilobytes for each tensor. Equal bits give equal texts on every device. Different bits
+    give different texts, except with a chance of about 2⁻³² per pair, and except for a permutation
+    of full rows of 1024 integers.
     """
     sums = [_sums(local(tensor).detach()) for tensor in tensors]
     read: list[torch.Tensor | None] = [None] * len(sums)
@@ -38,7 +38,7 @@ def combined(texts: Sequence[str]) -> str:
 
 
 def _sums(tensor: torch.Tensor) -> torch.Tensor:
-    """32-bit integers, one for each column of the tensor's bits laid out in rows of 1024."""
+    """Return column sums of the tensor's bits, as 32-bit integers in rows of 1024."""
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
     flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)

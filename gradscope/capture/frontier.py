@@ -1,9 +1,8 @@
 """Find the autograd nodes that carry a gradient into a call, for all calls from one walk.
 
-An in-place write through any view of a base rebases the full base (CopySlices). The node that a
-view had when it was returned may then lie outside the graph, although the loss depends on its
-values. What the write lets through to the base before it, cut to the view's region, is that view's
-gradient.
+An in-place write through a view of a base gives the full base a new node (CopySlices). The view's
+earlier node may then be outside the graph, although the loss depends on its values. The gradient
+that the write passes to the base, cut to the view's region, is that view's gradient.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NOTE = "in-place-view"
 
 @dataclass(slots=True)
 class ViewOf:
-    """The base of a view as it was when the view was seen, and the region that the view covers."""
+    """The base of a view at the time of its record, and the region that the view covers."""
 
     edge: Edge
     base: weakref.ref[torch.Tensor]
@@ -50,11 +49,12 @@ class ViewOf:
         return place == (self.size, tuple(self.stride), self.storage_offset)
 
     def reader(self, slot: GradientSlot) -> Callable[[torch.Tensor], torch.Tensor | None]:
-        """A function that cuts the base's gradient to this region, or spoils ``slot``."""
+        """Return a function that cuts the base's gradient to this region, or marks ``slot`` as
+        unknown."""
 
         def cut(gradient: torch.Tensor) -> torch.Tensor | None:
             if gradient.layout != torch.strided or gradient.stride() != self.base_stride:
-                slot.note = NOTE  # the region is unknown: no number rather than a wrong one
+                slot.note = NOTE  # the region is unknown, so give no number
                 return None
             return gradient.as_strided(
                 self.size, self.stride, gradient.storage_offset() + self.offset
@@ -93,10 +93,8 @@ def writes_since(consumers: list[Consumer], sequence: int) -> list[Consumer]:
 
 
 def read_as_view_only(found: Walk, write: Node, view: ViewOf) -> bool:
-    """Return True if no one reads the base after a write, except ``view``, recreated.
-
-    Otherwise the gradient past the write belongs in part to others, and the view's gradient cannot
-    be distinguished from it.
+    """Return True if only the recreated ``view`` reads the base after a write. Otherwise a part of
+    the gradient that passes the write belongs to other readers, and the view's part is unknown.
     """
     consumers = found.consumers.get((write, 0), [])
     while len(consumers) == 1 and is_write(consumers[0].node):
@@ -110,7 +108,7 @@ INNER = "inner-backward"
 
 @dataclass(slots=True)
 class ObservedTensor:
-    """A tensor that a call took or returned: its facts, without the tensor."""
+    """Facts on a tensor that a call took or returned, without the tensor."""
 
     path: str
     measured: Measured
@@ -123,7 +121,7 @@ class ObservedTensor:
 
 @dataclass(frozen=True, slots=True)
 class CallSpan:
-    """One call as the graph sees it: its tensors, and the sequence numbers of its nodes."""
+    """One call in the graph: its tensors, and the sequence numbers of its nodes."""
 
     start: int
     end: int
@@ -132,7 +130,7 @@ class CallSpan:
 
 
 def wanted_edges(call_spans: Iterable[CallSpan]) -> set[Edge]:
-    """The edges whose consumers ``assign_gradient_slots`` needs to know."""
+    """Return the edges whose consumers ``assign_gradient_slots`` needs."""
     observed = [item for call in call_spans for item in (*call.inputs, *call.outputs)]
     own = {item.edge for item in observed if item.edge is not None}
     return own | {item.view.edge for item in observed if item.view is not None}
@@ -143,8 +141,8 @@ def assign_gradient_slots(
 ) -> None:
     """Give every input its slot, and complete the slots of outputs that are written to as views.
 
-    A consumer of an input's edge that the call itself made is that call's frontier: the gradient
-    that it sends down that edge is the one through this call alone.
+    If a call made a consumer of its input's edge, that consumer is the call's frontier: its
+    gradient for the edge is the gradient through this call alone.
     """
     by_edge: dict[Edge, GradientSlot] = {}
     complete: dict[int, bool] = {}  # by slot: True if the tensor's own hook gives the full gradient
@@ -187,8 +185,8 @@ def _untraceable(
 ) -> str | None:
     """Return why the graph cannot give an input's gradient through the call; None if it can.
 
-    ``views`` are the bases of outputs that were written to. A view of the input then gets its
-    gradient past the call, through the base.
+    ``views`` are the bases of outputs that were written to. If the output is a view of the input,
+    its gradient goes through the base, not through the call.
     """
     if edge in views or (observed.view is not None and observed.view.edge in views):
         return NOTE
@@ -197,8 +195,8 @@ def _untraceable(
 
 
 def _crowded(found: Walk, observed: ObservedTensor, call: CallSpan) -> str | None:
-    """Return a note if a call writes into a base and got several views of it: the write may be
-    any's.
+    """Return a note if a call got several views of a base and writes into it: the write may belong
+    to any of them.
     """
     if observed.view is None:
         return None
@@ -238,7 +236,8 @@ def _complete_at_its_hook(
 
 
 def _written_and_read(observed: ObservedTensor, call: CallSpan, readers: list[Consumer]) -> bool:
-    """Return True if the call wrote its result into a base that others read past this view."""
+    """Return True if the call wrote its result into a base that others read, not through this
+    view."""
     base, own = (
         observed.view.edge[0] if observed.view else 0,
         observed.edge[0] if observed.edge else 0,
@@ -283,6 +282,7 @@ def _frontier(
 
 
 def between(consumers: list[Consumer], start: int, end: int) -> list[Consumer]:
-    """The consumers made from ``start`` up to before ``end``, of those sorted by sequence."""
+    """Return the consumers with sequence numbers from ``start`` up to, but without, ``end``; they
+    are sorted."""
     low = bisect_left(consumers, start, key=lambda c: c.sequence)
     return consumers[low : bisect_left(consumers, end, key=lambda c: c.sequence)]

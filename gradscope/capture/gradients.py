@@ -1,8 +1,8 @@
-"""Gradients on their way back: each is reduced to numbers inside its hook.
+"""Measures gradients in backward: each hook reduces its gradient to numbers.
 
-A slot is one gradient that records wait for. Several records share a slot where theory says that
-they hold the same tensor: a container that hands on its child's output, an input whose only
-consumer lies in the call.
+A slot is one gradient that records wait for. Records share a slot if their gradients are the same
+tensor: a container that returns its child's output, or an input whose only consumer is inside the
+call.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ Extract = Callable[[torch.Tensor], torch.Tensor | None]
 
 
 class GradientCache:
-    """Gradients that came by: the same tensor, unchanged, is measured once.
-
-    An addition passes its gradient to both operands, so a residual network has many of these.
+    """Measured gradients: the same unchanged tensor is measured once. An addition passes one
+    gradient to both operands, so a residual network has many of them.
     """
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[weakref.ref[torch.Tensor], int, Measured]] = {}
 
     def measured(self, gradient: torch.Tensor) -> Measured:
-        """The gradient's statistics as it is now."""
+        """Return the statistics of the gradient's present values."""
         if gradient.is_inference():  # such a tensor has no version
             return measure(gradient)
         key, version = id(gradient), gradient._version
@@ -47,10 +46,9 @@ class GradientCache:
 
 @dataclass(slots=True, eq=False)
 class GradientSlot:
-    """Adds up the parts of one gradient and measures the sum when the last has arrived.
-
-    ``parts`` may grow until backward starts. With ``accumulate`` the sum of several backwards is
-    kept, otherwise the latest alone. A slot with a ``note`` is unknown and has no numbers.
+    """Adds up the parts of one gradient, and measures the sum when the last part has arrived.
+    ``parts`` may grow until backward starts. With ``accumulate`` it keeps the sum of several
+    backwards, otherwise the latest only. A slot with a ``note`` is unknown and has no numbers.
     """
 
     parts: int
@@ -66,7 +64,7 @@ class GradientSlot:
 
     @property
     def measured(self) -> Measured | None:
-        """The gradient's statistics; None if none arrived or if it is unknown."""
+        """Return the gradient's statistics; None if none arrived or it is unknown."""
         return None if self.note else self._measured
 
     def add(self, gradient: torch.Tensor | None) -> None:
@@ -75,7 +73,7 @@ class GradientSlot:
         if gradient is not None:
             before = self._partial
             if before is not None and placements_of(before) != placements_of(gradient):
-                # To add them, processes would have to talk.
+                # Adding them would need communication between processes.
                 self.note = "not measured: its shards are placed differently on the ranks"
             else:
                 self._partial = gradient if before is None else _plus(before, gradient)
@@ -83,13 +81,13 @@ class GradientSlot:
             self.settle()
 
     def settle(self) -> None:
-        """Measure the sum that has arrived: at the last part, or at the end if some never came."""
+        """Measure the sum so far: after the last part, or at the end if a part never arrived."""
         partial, self._partial, self._arrived = self._partial, None, 0
         if partial is None:
             return
         try:
             if self.accumulate:
-                # A copy: autograd may hand this tensor to `.grad` and add the next backward to it.
+                # Copy it: autograd may use this tensor as `.grad`, and add the next backward to it.
                 kept = local(partial.detach())
                 self._total = kept.clone() if self._total is None else _plus(self._total, kept)
                 partial = self._total
@@ -97,22 +95,22 @@ class GradientSlot:
         except Exception as error:
             if raised_by_a_handler(error):
                 raise
-            # A gradient that cannot be reduced must not stop the user's backward: the row says so.
+            # A gradient that cannot be reduced must not stop the user's backward; a note says so.
             self.note = f"unmeasured: {(message_of(error) or type(error).__name__).splitlines()[0]}"
 
 
 @torch.no_grad()
 def _plus(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    # A dense tensor takes a sparse one on its right only.
+    # A dense tensor can add a sparse one only as its right operand.
     return right + left if left.is_sparse and not right.is_sparse else left + right
 
 
 class GradientHooks:
-    """Every slot of a run and every hook on tensors and autograd nodes that fills one."""
+    """All gradient slots of a run, and the hooks that fill them."""
 
     def __init__(self, *, accumulate: bool) -> None:
         self.armed = (
-            False  # until backward starts: a gradient taken inside forward is not the run's
+            False  # ignore gradients until backward starts: they were computed inside forward
         )
         self._accumulate = accumulate
         self._cache = GradientCache()
@@ -122,7 +120,7 @@ class GradientHooks:
         self._by_node: dict[Node, list[tuple[int, GradientSlot, Extract | None]]] = {}
 
     def slot(self, parts: int = 1) -> GradientSlot:
-        """A new slot that waits for that many parts in each backward."""
+        """Return a new slot for that many parts in each backward."""
         slot = GradientSlot(parts, self._cache, accumulate=self._accumulate)
         self._slots.append(slot)
         return slot
@@ -136,7 +134,7 @@ class GradientHooks:
 
         history = tensor.grad_fn
         leaf, node = history is None, id(history)
-        self._histories.append(history)  # or its Python object, and with it the id, would change
+        self._histories.append(history)  # keep it, or its Python object and its id would change
 
         def read(gradient: torch.Tensor | None) -> None:
             # `detach_()` takes a tensor, and its hooks, to another history.
@@ -177,7 +175,7 @@ class GradientHooks:
 
 
 def _reader(readers: list[tuple[int, GradientSlot, Extract | None]]) -> Callable[..., None]:
-    # Holds the readers, not the node: a node that its own hook holds would never be freed.
+    # Hold the readers, not the node: a node is never freed if its own hook holds it.
     def read(grad_inputs: tuple[torch.Tensor | None, ...], _outputs: object) -> None:
         for position, slot, extract in readers:
             gradient = grad_inputs[position]

@@ -1,5 +1,5 @@
-"""The one walk over the autograd graph, and its results: consumers of an edge, the call that made a
-node, tensors saved for backward.
+"""One walk over the autograd graph finds the consumers of each edge, the call that made each node,
+and the tensors saved for backward.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ class Span:
 
 @dataclass(slots=True)
 class Walk:
-    """Every node reachable from the roots, and the consumers of the requested edges.
-
-    The consumers of what an in-place write made are kept too.
+    """Every node reachable from the roots, and the consumers of the requested edges, also of the
+    results of in-place writes.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -63,10 +62,9 @@ class Walk:
 
 
 def free_nodes(nodes: list[Node]) -> None:
-    """Empty a list of nodes, each before those that it leads to, once no tensor holds them.
-
-    A node that Python has seen is freed by recursion (torch 2.15): where the last reference to a
-    chain of some 30 000 goes, the stack overflows. Here each finds the next one still held.
+    """Free a list of nodes one by one, each before the nodes that it leads to, after all tensors
+    are gone. torch 2.15 frees nodes with a Python object recursively, so a chain of some 30,000
+    overflows the stack. Here the list still holds the next node when one is freed.
     """
     nodes.sort(key=_number)
     while nodes:
@@ -81,7 +79,8 @@ def _number(node: Node) -> int:
 
 
 def edge_of(tensor: torch.Tensor | GradientEdge) -> Edge:
-    """Return the edge at which a tensor's gradient enters the graph; it must require one."""
+    """Return the edge at which a tensor's gradient enters the graph; the tensor must require a
+    gradient."""
     if isinstance(tensor, GradientEdge):
         return tensor.node, tensor.output_nr
     node = tensor.grad_fn
@@ -127,7 +126,7 @@ def owners(nodes: Sequence[Node], spans: Sequence[Span]) -> list[int]:
     """Return for each node the index of the innermost call that made it, -1 without one."""
     numbers = [node._sequence_nr() for node in nodes]
     result = [-1] * len(nodes)
-    # Spans nest and are listed by entry, so they start in order: a sweep with a stack of open ones.
+    # Spans are nested and sorted by their start, so one sweep with a stack of open spans is enough.
     open_spans: list[int] = []
     upcoming = 0
     for i in sorted(range(len(nodes)), key=numbers.__getitem__):
@@ -160,7 +159,7 @@ class SavedBytes:
                 self._by_call.setdefault(call, {})[key] = part.untyped_storage().nbytes()
 
     def totals(self, spans: Sequence[Span]) -> tuple[dict[int, int], int]:
-        """Bytes by call, its children's included, and of the full graph."""
+        """Return the bytes of each call, with its children's, and of the full graph."""
         by_call = self._by_call
         for index in range(len(spans) - 1, -1, -1):  # children come after their parents
             if index in by_call and spans[index].parent != -1:
@@ -186,9 +185,8 @@ _NARROW = {
 
 
 def is_python_number(tensor: torch.Tensor) -> bool:
-    """Return True for a Python number such as the 3 in ``x * 3``, which autograd keeps as a tensor.
-
-    It does not widen another tensor without dimensions, as the user's tensor would.
+    """Return True for a Python number, such as the 3 in ``x * 3``, which autograd keeps as a
+    tensor. Unlike a tensor of the user, it does not promote the dtype of a 0-dim tensor.
     """
     narrow = _NARROW.get(tensor.dtype)
     if tensor.dim() or narrow is None:
@@ -215,8 +213,8 @@ def saved_tensors(node: Node) -> list[tuple[str, torch.Tensor]]:
     """Return the tensors that a node saved for backward, by the attribute without ``_saved_``.
 
     Raises:
-        RuntimeError: one was modified in place since, was freed, or has unpack hooks (a
-            checkpoint's, an offloader's), which reading it would run.
+        RuntimeError: one was modified in place, was freed, or has unpack hooks (of a checkpoint or
+        an offloader); reading it would run these.
     """
     if isinstance(node, torch.autograd.function.BackwardCFunction):
         _refuse_hooked(node._raw_saved_tensors)

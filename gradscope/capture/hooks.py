@@ -1,4 +1,4 @@
-"""The only file that registers hooks; the modules that take them; signals raised inside one."""
+"""Registers all hooks of gradscope; no other file registers any."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from gradscope.errors import OptionError
 from gradscope.patterns import Named, matching, wraps
 
 Handle = RemovableHandle
-#: Gets module, args and kwargs; may return other (args, kwargs).
+#: Gets module, args and kwargs; may return new (args, kwargs).
 PreHook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 #: Gets the same and the output; may return another output.
 PostHook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], Any]
 
 
 def select_layers(model: nn.Module, patterns: Sequence[str]) -> dict[nn.Module, Named]:
-    """The modules that ``patterns`` select, in the order of ``named_modules``.
+    """Return the modules that ``patterns`` select, in the order of ``named_modules``.
 
     Raises:
-        LayerError: a pattern that matches nothing; names the closest layers.
+        LayerError: a pattern matches nothing; the message names the closest layers.
     """
     modules = named_modules(model)
     chosen = {named.name for named in matching(patterns, modules.values())}
@@ -44,11 +44,11 @@ def select_layers(model: nn.Module, patterns: Sequence[str]) -> dict[nn.Module, 
 
 
 def select_layer(model: nn.Module, pattern: str) -> tuple[str, nn.Module]:
-    """The one module that a pattern selects, with its first name.
+    """Return the one module that a pattern selects, with its first name.
 
     Raises:
-        LayerError: no layer of that name; names the closest.
-        OptionError: a pattern that several layers match.
+        LayerError: no layer has that name; the message names the closest.
+        OptionError: several layers match the pattern.
     """
     chosen = [(named.name, module) for module, named in select_layers(model, [pattern]).items()]
     if len(chosen) > 1:
@@ -60,15 +60,14 @@ def select_layer(model: nn.Module, pattern: str) -> tuple[str, nn.Module]:
 
 
 def watchable(model: nn.Module) -> list[nn.Module]:
-    """The modules that take hooks: all but scripted ones, and wrappers."""
+    """Return the modules that can have hooks: all but scripted modules and wrappers."""
     scripted = torch.jit.ScriptModule
     return [m for m in model.modules() if not (isinstance(m, scripted) or wraps(m._modules))]
 
 
 class OwnHook:
-    """A hook that a copy of its module does without: it is neither copied nor pickled along.
-
-    What its function returns goes on in the place of the arguments, or of the output, of the call.
+    """A hook that is not copied or pickled with its module. The result of its function replaces the
+    arguments, or the output, of the call.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -81,14 +80,14 @@ class OwnHook:
         return self
 
     def remove(self) -> None:
-        """Take it away, also in the middle of a call whose hooks have been listed by now."""
+        """Remove the hook, also during a call that has already listed its hooks."""
         self._function = None
         if self._handle is not None:
             self._handle.remove()
 
     def __call__(self, *arguments: Any) -> Any:
-        # A model that exports or traces a part of itself must not find the hook in the trace. The
-        # two are all that `torch.compiler.is_compiling` asks.
+        # If a model exports or traces a part of itself, the hook must not be in the trace.
+        # `torch.compiler.is_compiling` checks the same two flags.
         if (
             torch.compiler.is_dynamo_compiling()
             or torch.compiler._is_compiling_flag
@@ -102,8 +101,8 @@ class OwnHook:
         return nullcontext().__exit__
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        # From the standard library, so that a copy loads without gradscope. It takes any arguments
-        # and does nothing.
+        # A function of the standard library, so that a copy loads without gradscope. It takes any
+        # arguments and does nothing.
         return getattr, (nullcontext(), "__exit__")
 
 
@@ -114,7 +113,7 @@ class TracedHook(OwnHook):
         return None if self._function is None else self._function(*arguments)
 
 
-#: Where a module keeps its hooks on forward, and what it knows of them, all by number.
+#: A module's dictionaries of forward hooks and of their settings, by the hook's number.
 _KEPT = (
     "_forward_hooks",
     "_forward_hooks_with_kwargs",
@@ -141,7 +140,8 @@ def without_own_hooks(state: dict[str, Any]) -> dict[str, Any]:
 def hooked(
     modules: Iterable[nn.Module], before: PreHook | None, after: PostHook | None
 ) -> Iterator[None]:
-    """Call ``before`` and ``after`` around each forward of ``modules``; on leaving no hook is left.
+    """Call ``before`` and ``after`` around each forward of ``modules`` in the block; no hook stays
+    after it.
 
     They are the last hooks of each module, so they see the arguments and the result after the
     user's own hooks.
@@ -176,7 +176,7 @@ def hook_calls(
 ) -> list[OwnHook]:
     """Hook one module like ``hooked``, until the returned hooks are removed.
 
-    The call goes on with the values that the two return, unless that is None.
+    If one of the two returns a value other than None, it replaces the arguments or the output.
     """
     hooks = []
     if before is not None:
@@ -204,7 +204,7 @@ def changed(module: nn.Module, change: Callable[[Any], Any]) -> Iterator[None]:
 
 @contextmanager
 def before_any_call(before: Callable[[nn.Module], None]) -> Iterator[None]:
-    """Call ``before`` ahead of each forward of any module, whoever holds it, until leaving."""
+    """Call ``before`` at each forward of any module in the block."""
     own = OwnHook(lambda module, args: before(module))
     handle = nn.modules.module.register_module_forward_pre_hook(own)
     try:
@@ -216,7 +216,7 @@ def before_any_call(before: Callable[[nn.Module], None]) -> Iterator[None]:
 
 @contextmanager
 def _compiled_modules_silent() -> Iterator[None]:
-    """Silence a compiled module's warning of global hooks, which concerns gradscope alone."""
+    """Silence a compiled module's warning about global hooks: only gradscope uses them."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled
         yield
         return
@@ -226,18 +226,15 @@ def _compiled_modules_silent() -> Iterator[None]:
 
 
 def hook_tensor(tensor: torch.Tensor, hook: Callable[[Any], torch.Tensor | None]) -> Handle:
-    """Call ``hook`` with the gradient of ``tensor`` as it is now, whatever is done to it later.
-
-    What it returns takes the gradient's place, unless that is None.
+    """Call ``hook`` with the gradient of ``tensor`` at its present version, also if it is modified
+    later. A result other than None replaces the gradient.
     """
     return tensor.register_hook(hook)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def hook_node(node: Node, hook: Callable[..., Any]) -> Handle:
-    """Call ``hook`` with the gradients that ``node`` sends to its inputs and gets for its
-    outputs.
-
-    What it returns is sent instead, unless that is None.
+    """Call ``hook`` with the gradients that ``node`` sends to its inputs and gets for its outputs.
+    A result other than None replaces the sent gradients.
     """
     return node.register_hook(hook)
 
@@ -255,8 +252,8 @@ def hook_first_output(node: Node, read: Callable[[torch.Tensor | None], None]) -
     """Call ``read`` with the gradient for the first output of ``node``, until the returned dict is
     cleared.
 
-    So does ``Tensor.register_hook``; but a tensor of the script's is left alone, and no handle is
-    made, which beside a small training takes more than all else that is done at a call.
+    Unlike ``Tensor.register_hook``, this leaves the script's tensor untouched, and makes no handle.
+    In a small training, a handle would take more time than everything else at a call.
     """
     hooks: dict[int, Any] = {0: read}
     _LENDER._backward_hooks = hooks
@@ -268,15 +265,14 @@ def hook_optimizers(
     before: Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], Any],
     after: Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None],
 ) -> tuple[Handle, ...]:
-    """Call ``before`` and ``after`` around each ``step()`` of every optimizer there will be.
-
-    What ``before`` returns, if it is not None, are the arguments of the step.
+    """Call ``before`` and ``after`` around each ``step()`` of all present and future optimizers. A
+    result of ``before`` other than None replaces the arguments of the step.
     """
     return register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
 
 
 def raised_by_a_handler(error: BaseException) -> bool:
-    """Return True if a signal handler of the script raised this error, wherever it interrupted."""
+    """Return True if a signal handler of the script raised this error."""
     handlers = _handlers()
     trace = error.__traceback__
     while trace is not None:
@@ -287,7 +283,7 @@ def raised_by_a_handler(error: BaseException) -> bool:
 
 
 def _handlers() -> set[CodeType]:
-    """The code of all handlers that are written in Python."""
+    """Return the code objects of all signal handlers written in Python."""
     found = set()
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)

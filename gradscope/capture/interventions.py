@@ -1,8 +1,5 @@
-"""Hooks that change tensors in a step, and their values before and after: experiments on one
-step.
-
-They are set before any other hook of gradscope, so that everything that is recorded has the
-changes in it. An action is a file of ``actions/``.
+"""Hooks that change tensors in a step, with their values before and after. They are set before all
+other hooks of gradscope, so every record contains the changes. An action is a file of ``actions/``.
 """
 
 from __future__ import annotations
@@ -35,15 +32,16 @@ _HIDDEN = "no gradient arrived, or a write in place through this view hid it"
 _FROZEN = "needs no gradient"
 _SCRIPTED = "a scripted module cannot have hooks"
 
-#: An intervention by its number, a module or a parameter by its name, a call, and a path in it.
+# : Key of a changed tensor: the intervention's number, the module's or parameter's name, the call,
+# the path.
 _Key = tuple[int, str, int | None, str]
-#: Tensors of our own that a call was given, each with the version that it had.
+#: Our copies that a call got as arguments, each with its version.
 _Copies = list[tuple[torch.Tensor, int]]
 
 
 @dataclass(slots=True)
 class _Place:
-    """One tensor that is changed: its values before and after."""
+    """One changed tensor: its values before and after."""
 
     before: GradientSlot
     after: GradientSlot
@@ -56,8 +54,8 @@ class Interventions:
 
     Attributes:
         model: the model with their modules and parameters.
-        wanted: the interventions, in the order in which they apply.
-        accumulate: gradients of several backwards are added up.
+        wanted: the interventions, in the order in which they apply. accumulate: add up the
+        gradients of several backwards.
     """
 
     model: nn.Module
@@ -82,7 +80,8 @@ class Interventions:
             yield
 
     def begin(self) -> None:
-        """Forget the results of an earlier step, and remove its hooks from tensors that live on."""
+        """Forget the results of an earlier step, and remove its hooks from tensors that still
+        exist."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -90,7 +89,8 @@ class Interventions:
         self._calls.clear()
 
     def changes(self) -> tuple[Change, ...]:
-        """Changes since ``begin``, and those that did not happen, in the interventions' order."""
+        """Return the changes since ``begin``, also those that did not happen, in the interventions'
+        order."""
         order = {
             (number, name): place
             for number, one in enumerate(self.wanted)
@@ -136,7 +136,8 @@ class Interventions:
         hooks.enter_context(hooked([module], before, after))
 
     def _begin_call(self, number: int, module: nn.Module) -> int | None:
-        """The call's number; None of one that a checkpoint runs again, if it could be several."""
+        """Return the call's number; None for a recomputation by a checkpoint that may belong to
+        several calls."""
         if in_backward():
             return 0 if self._calls[number, module] == 1 else None
         self._calls[number, module] += 1
@@ -149,8 +150,8 @@ class Interventions:
         kwargs: dict[str, Any],
         copies: _Copies,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with copies of those that need a gradient: a copy gets this call's
-        gradient alone, no other reader's.
+        """Return the arguments, with copies of those that need a gradient. A copy gets only the
+        gradient through this call.
         """
         paths = {id(t): path for path, t in call_tensors(args, kwargs) if is_floating(t)}
 
@@ -204,7 +205,7 @@ class Interventions:
 
     def _apply(self, key: _Key, tensor: torch.Tensor) -> torch.Tensor:
         place, one = self._place(key), self.wanted[key[0]]
-        # An action applies to the elements that a sparse tensor leaves out as well.
+        # An action also applies to the zeros that a sparse tensor does not store.
         sparse = tensor.layout != torch.strided
         dense = tensor.to_dense() if sparse else tensor
         value = one.value
@@ -285,8 +286,8 @@ def _fits(value: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 
 def _refuse_writes(name: str, copies: _Copies) -> None:
-    """Refuse a module that writes into its input: it would write into the copy, without other
-    readers.
+    """Refuse a module that writes into its input: it would write into the copy, where no other
+    reader sees it.
     """
     if any(version(own) != before for own, before in copies):
         raise ConfigError(

@@ -1,4 +1,5 @@
-"""A layer's output as maps [N, K, h, w]: channels last are moved, tokens are folded to a grid."""
+"""Converts a layer's output to maps [N, K, h, w]: moves channels from the last axis, folds tokens
+to a grid."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from torch import Tensor, nn
 from gradscope.capture.names import modules_by_name
 from gradscope.errors import OptionError
 
-#: Modules that pass a map on, and modules that make a poorer one of it.
+#: Modules that return their map unchanged, and modules that reduce it.
 PASSING = ("Dropout", "DropPath", "StochasticDepth", "Identity")
 POOLING = ("Pool", "Softmax", "Flatten")
 #: Tokens that are before the patches: class, distillation, registers.
@@ -22,15 +23,16 @@ def as_map(
     patches: tuple[int, int] | None = None,
     strict: bool = False,
 ) -> Tensor | None:
-    """The output as a view [N, K, h, w] with more than one position, or None: it is no map.
+    """Return the output as a view [N, K, h, w] with more than one position; None if it is not a
+    map.
 
     Args:
         output: [N, K, h, w], [N, h, w, K] (Swin) or [N, T, K], whose class and register tokens
             are dropped.
         size: height and width of the model's input; a map has its proportions.
-        module: what made the output; a plain ``LayerNorm`` has its channels last.
-        patches: rows and columns of the model's patches, where it has any.
-        strict: whether four dimensions without the input's proportions are refused.
+        module: the module that returned it; a plain ``LayerNorm`` has its channels last.
+        patches: rows and columns of the model's patches, if it has any.
+        strict: refuse four dimensions without the input's proportions.
     """
     if not output.is_floating_point():
         return None
@@ -54,10 +56,10 @@ def as_map(
 
 
 def map_of(output: Tensor, model: nn.Module, inputs: Tensor, layer: str) -> Tensor:
-    """The output of the layer of that name as maps of the inputs, [N, K, h, w].
+    """Return the output of the layer of that name as maps of the inputs, [N, K, h, w].
 
     Raises:
-        OptionError: it is no map, or not one per input.
+        OptionError: it is not a map, or not one per input.
     """
     size, module = (inputs.shape[2], inputs.shape[3]), modules_by_name(model)[layer]
     made = as_map(output, size, module=module, patches=patch_grid(model, inputs))
@@ -71,7 +73,7 @@ def map_of(output: Tensor, model: nn.Module, inputs: Tensor, layer: str) -> Tens
 
 
 def patch_grid(model: nn.Module, inputs: Tensor) -> tuple[int, int] | None:
-    """Rows and columns of the patches that the first convolution cuts, or None without one."""
+    """Return the rows and columns of patches that the first convolution makes; None without one."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             kernel = module.kernel_size
@@ -84,7 +86,7 @@ def patch_grid(model: nn.Module, inputs: Tensor) -> tuple[int, int] | None:
 def _grid(
     tokens: int, size: tuple[int, int], patches: tuple[int, int] | None
 ) -> tuple[int, int] | None:
-    """Rows and columns of the tokens that are patches; the special ones come first."""
+    """Return the rows and columns of the patch tokens; special tokens come first."""
     if patches and 1 < patches[0] * patches[1] <= tokens <= patches[0] * patches[1] + MOST_SPECIAL:
         return patches
     for slack in (0, max(size)):

@@ -1,4 +1,4 @@
-"""Tensors seen before: the same object, unchanged, is measured once and hooked once."""
+"""Remembers tensors: the same unchanged object is measured once and hooked once."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ class _Measurement:
 
 
 class MeasurementCache:
-    """Measurements of each tensor, and the slot that waits for its gradient.
-
-    A write that PyTorch does not count (through ``.data`` or NumPy) is not noticed.
+    """The statistics of each tensor, and the slot for its gradient. It misses writes that PyTorch's
+    version counter does not count (through ``.data`` or NumPy).
     """
 
     def __init__(self, gradient_hooks: GradientHooks) -> None:
@@ -32,24 +31,24 @@ class MeasurementCache:
         self._measurements: dict[int, _Measurement] = {}
 
     def measured(self, tensor: torch.Tensor) -> Measured:
-        """The tensor's statistics as it is now."""
+        """Return the statistics of the tensor's present values."""
         found = self._find(tensor)
         if found is None:
             found = self.remember(tensor, measure(tensor))
         return found.measured
 
     def slot(self, tensor: torch.Tensor) -> GradientSlot:
-        """The slot that a hook on this tensor, as it is now, fills."""
+        """Return the slot for the gradient of this tensor at its present version."""
         found = self._find(tensor) or self.remember(tensor, measure(tensor))
         if found.slot is None or found.node is not tensor.grad_fn:
-            # `detach_()` and the like give a tensor another history without a new version.
+            # `detach_()` and similar calls change a tensor's graph without a new version.
             found.node = tensor.grad_fn
             found.slot = self._gradient_hooks.slot()
             self._gradient_hooks.on_tensor(tensor, found.slot)
         return found.slot
 
     def forget(self) -> None:
-        """Let go of every node."""
+        """Release every node."""
         self._measurements.clear()
 
     def _find(self, tensor: torch.Tensor) -> _Measurement | None:
@@ -65,10 +64,10 @@ class MeasurementCache:
 
 
 def is_floating(tensor: torch.Tensor) -> bool:
-    """Return True if its numbers can have a gradient: real or complex, not integers."""
+    """Return True if the tensor can have a gradient: real or complex, not integer."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def version(tensor: torch.Tensor) -> int:
-    """The in-place version counter; -1 where there is none."""
+    """Return the in-place version counter; -1 if there is none."""
     return -1 if tensor.is_inference() else tensor._version

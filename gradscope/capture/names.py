@@ -11,9 +11,8 @@ from gradscope.patterns import Named, without_wrappers, wraps
 
 
 def named_modules(model: nn.Module) -> dict[nn.Module, Named]:
-    """Every module once, by its first name, with the names that it also goes by.
-
-    What only wraps another module is left out: that goes by its name.
+    """Yield every module once, with its first name and its other names. Pure wrappers are left out;
+    the module inside has the wrapper's name.
     """
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
@@ -28,7 +27,7 @@ def named_modules(model: nn.Module) -> dict[nn.Module, Named]:
 
 
 def named_parameters(model: nn.Module) -> dict[nn.Parameter, Named]:
-    """Every parameter once, by its first name, with the names that share it."""
+    """Yield every parameter once, with its first name and its other names."""
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(without_wrappers(name))
@@ -36,12 +35,12 @@ def named_parameters(model: nn.Module) -> dict[nn.Parameter, Named]:
 
 
 def module_names(model: nn.Module) -> dict[nn.Module, str]:
-    """Every module's first name."""
+    """Return the first name of every module."""
     return {module: named.name for module, named in named_modules(model).items()}
 
 
 def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module under each of its names; wrappers are left out."""
+    """Return every module under each of its names; wrappers are left out."""
     return {
         name: module
         for module, named in named_modules(model).items()
@@ -50,7 +49,7 @@ def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Every parameter under each of its names."""
+    """Return every parameter under each of its names."""
     return {
         name: p
         for p, named in named_parameters(model).items()
@@ -59,17 +58,18 @@ def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def first_names(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Every parameter once, with its first name."""
+    """Return every parameter once, with its first name."""
     return ((without_wrappers(name), p) for name, p in model.named_parameters())
 
 
 def buffer_names(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every buffer once, with its first name."""
+    """Return every buffer once, with its first name."""
     return ((without_wrappers(name), b) for name, b in model.named_buffers())
 
 
 def written_class(module: nn.Module) -> type[nn.Module]:
-    """The class that the script gave a module: ``fully_shard`` and the like derive one from it."""
+    """Return the class of a module in the script; ``fully_shard`` and similar functions derive a
+    new class from it."""
     kind = type(module)
     while kind.__module__.startswith("torch.distributed.") and len(kind.__bases__) == 2:
         written = kind.__bases__[1]

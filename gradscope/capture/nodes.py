@@ -55,23 +55,22 @@ def topological(
 
 
 def ordered(roots: Iterable[Node]) -> list[Node]:
-    """Every node upstream of ``roots``, each before those that it leads to, the latest made first.
-
-    A leaf follows the first operation after which nothing else waits.
+    """Return every node upstream of ``roots``, each before the nodes that it leads to, latest
+    first. A leaf comes right after the last operation that leads to it.
     """
     return topological(roots, upstream, lambda node: -node._sequence_nr())
 
 
 def upstream(node: Node) -> list[Node]:
-    """The nodes that a node leads to, one for each edge."""
+    """Return the nodes that a node leads to, one for each edge."""
     return [following for following, _ in node.next_functions if following is not None]
 
 
 @contextmanager
 def stacks_recorded() -> Iterator[None]:
-    """Keep the Python stack of every node that is made in the block."""
+    """Record the Python stack of every node that is made in the block."""
     before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-    # Not by its class: reading that warns.
+    # Not by its class, because reading that attribute warns.
     torch.set_anomaly_enabled(True, before[0] and before[1])
     try:
         yield
@@ -80,7 +79,7 @@ def stacks_recorded() -> Iterator[None]:
 
 
 def stack_of(node: Node) -> Sequence[str]:
-    """The formatted frames that made a node; empty where none were recorded."""
+    """Return the formatted frames that made a node; empty without a record."""
     metadata: dict[str, Any] = node.metadata  # type: ignore[assignment]  # torch types a method
     return metadata.get("traceback_") or ()
 
@@ -93,14 +92,14 @@ def describe(
     *,
     numbers: Mapping[Node, int] | None = None,
 ) -> list[GraphNode]:
-    """The nodes as records, numbered in their order or by ``numbers``.
+    """Return the nodes as records, numbered in their order or by ``numbers``.
 
     Args:
-        nodes: with every node that they lead to.
+        nodes: the nodes, with every node that they lead to.
         spans: the calls' spans, for the module that made each node.
         label: module name and call number of a span's index.
         names: names of parameters and inputs by ``id`` of the leaf tensor.
-        numbers: of these nodes and those that they lead to.
+        numbers: the numbers of these nodes and of the nodes that they lead to.
     """
     number = {node: i for i, node in enumerate(nodes)} if numbers is None else numbers
     result = []
@@ -156,7 +155,7 @@ INTO = frozenset(
     ]
 )
 
-#: Operations that move numbers and change none, without the version in their names.
+#: Operations that only move numbers, by name without the version.
 MOVES = frozenset(
     [
         "AliasBackward",
@@ -206,7 +205,7 @@ def links(found: Walk, spans: Sequence[Span], label: Label) -> tuple[Link, ...]:
     """Return the producers of the inputs of each loss and each batch norm, in the order of
     forward.
 
-    What needs no gradient has no node, so a frozen producer is not found.
+    A tensor that needs no gradient has no node, so a frozen producer is not found.
 
     Args:
         found: the walk from the loss.
@@ -239,7 +238,7 @@ def located(
     Args:
         unlocated: the links without lines.
         found: the walk from the loss of the run in which each node kept its stack.
-        locate: the user's line in a stack of formatted frames.
+        locate: finds the user's line in a stack of formatted frames.
     """
     pairs = _pairs(found)
     same = [(type(producer).__name__, type(reader).__name__) for producer, reader, _ in pairs]
@@ -253,7 +252,7 @@ def located(
 
 
 def _pairs(found: Walk) -> list[tuple[Node, Node, bool]]:
-    """Producer and reader, and whether others read the same, in the order of forward."""
+    """Yield producer, reader, and whether others read the same result, in the order of forward."""
     readers = [node for node in found.nodes if type(node).__name__ in INTO]
     readers.sort(key=lambda node: node._sequence_nr())
     pairs = []

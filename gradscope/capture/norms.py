@@ -1,4 +1,4 @@
-"""Norms of many gradients at once, as cheap as reading them."""
+"""Norms of many gradients at once, in one read of each."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gradscope.capture.shards import local
 
 
 def gradient_norms(gradients: Sequence[torch.Tensor]) -> list[float]:
-    """The L2 norm of each gradient, or of its shard; NaN or Inf where one of its elements is.
+    """Return the L2 norm of each gradient, or of its shard; NaN or Inf if an element is.
 
     Without the compiled library, sums of squares are added up over blocks in float32 and over the
     blocks in float64, as ``capture/reductions.py`` does: one float32 sum over millions of elements
     errs by up to 1e-3. Squares outside float32's range are taken in float64.
     """
-    # For a backward that built a graph; switching gradients off would take longer than a norm.
+    # Backward may have built a graph. `no_grad` would take longer than a norm.
     gradients = [g.detach() if g.requires_grad else g for g in map(local, gradients)]
     norms = [0.0] * len(gradients)
     small, others, exact = [], [], set()
@@ -34,10 +34,10 @@ def gradient_norms(gradients: Sequence[torch.Tensor]) -> list[float]:
         elif not plain:
             others.append(number)
         else:
-            # Here numbers can be had without waiting: no call for the sum over the blocks.
+            # On the CPU numbers can be read at once, so Python adds up the blocks.
             norms[number] = math.hypot(*_block_norms(gradient.view(-1)).tolist())
     if small:
-        # One call for all: a call takes longer than such a gradient.
+        # One call for all, because a call takes longer than computing the norm of such a gradient.
         found = torch._foreach_norm([gradients[n] for n in small])
         for number, norm in zip(small, found, strict=True):
             norms[number] = norm.item()
@@ -63,9 +63,8 @@ def _is_plain(gradient: torch.Tensor) -> bool:
 
 
 def _block_norms(flat: torch.Tensor) -> torch.Tensor:
-    """The norms of the blocks of more than one.
-
-    Rows of a matrix: half the time of a dot product for each block, or of a call over all blocks.
+    """Return the norm of each block. As rows of a matrix this takes half the time of a dot product
+    per block, or of one call over all blocks.
     """
     count = flat.numel()
     rest = count % BLOCK
@@ -77,7 +76,7 @@ def _block_norms(flat: torch.Tensor) -> torch.Tensor:
 
 
 def _norm(gradient: torch.Tensor) -> torch.Tensor:
-    """A norm without dimensions, in float64, on the gradient's device."""
+    """Return the norm as a 0-dim float64 tensor on the gradient's device."""
     if gradient.layout == torch.sparse_coo:
         gradient = gradient.coalesce()._values()
     elif gradient.layout != torch.strided:
@@ -96,7 +95,7 @@ def _norm(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _exact(gradient: torch.Tensor, norm: float) -> float:
-    """Recompute the norm where float32 may have lost it: squares too large, or too small."""
+    """Recompute the norm if squares overflow or underflow in float32."""
     if math.isnan(norm) or gradient.is_sparse or gradient.is_complex():
         return norm
     return float(torch.linalg.vector_norm(gradient, dtype=torch.float64).item())

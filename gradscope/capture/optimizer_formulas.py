@@ -1,13 +1,10 @@
 """The change of a weight by a step of PyTorch's optimizers, from the optimizer's state after it.
 
-Each optimizer has one function here. It returns the two parts of its update,
-
-    Δw = −(slope · (g + λw) + shift)
-
-which all of them share, element by element. ``g`` is the gradient, ``λw`` is weight decay that the
-optimizer adds to it, ``slope`` and ``shift`` come from the state. The weight after the step and
-this equation give Δw, so the weight before it need not be kept. Sources: ``torch.optim``, the
-function ``_single_tensor_*`` of each file.
+Each optimizer has one function here. All updates have the form Δw = −(slope · (g + λw) + shift),
+element by element; the function returns ``slope`` and ``shift``. ``g`` is the gradient, ``λw`` the
+weight decay that the optimizer adds to it. ``slope`` and ``shift`` follow from the state. Δw
+follows from this equation and the weight after the step, so no copy of the earlier weight is
+needed. Sources: ``torch.optim``, the function ``_single_tensor_*`` of each file.
 """
 
 from __future__ import annotations
@@ -23,12 +20,12 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from gradscope.capture.one_pass import Terms
 
-#: Slope and shift; None: there is none.
+#: Slope and shift; None if there is none.
 Parts = tuple[Tensor | float | None, Tensor | None]
 Group = Mapping[str, Any]
 Numbers = Sequence[float]
 Tensors = Sequence[Tensor]
-#: From what ``Formula.numbers`` and ``Formula.state`` name, and the gradient.
+#: Takes the values of ``Formula.numbers`` and ``Formula.state``, and the gradient.
 Compute = Callable[[Numbers, Tensors, Tensor | None], Parts]
 
 
@@ -38,9 +35,9 @@ class Decay:
 
     Attributes:
         decay: λ.
-        rate: the learning rate that it is multiplied by, if ``decoupled``.
-        decoupled: whether the step takes ``rate · λ · w`` off the weight, beside the gradient's
-            part. Otherwise λw is added to the gradient.
+        rate: if ``decoupled``, the learning rate that multiplies it.
+        decoupled: True if the step subtracts ``rate · λ · w`` from the weight, in addition to the
+        gradient's part. Otherwise λw is added to the gradient.
     """
 
     decay: float
@@ -53,16 +50,16 @@ class Formula:
     """The update of one parameter group.
 
     Attributes:
-        compute: slope and shift.
+        compute: computes slope and shift.
         decay: the group's weight decay.
-        gradient: whether it reads the gradient.
+        gradient: True if it reads the gradient.
         state: the tensors of a parameter's state that ``compute`` takes.
         numbers: the numbers of its state that ``compute`` takes.
-        sign: −1 where the optimizer maximizes.
-        added: after the step ``.grad`` is the gradient plus so many times the first tensor of the
-            state: the optimizer used its memory.
-        terms: the update's, by ``numbers``, where it has the form that ``Terms`` describes.
-        first, second: the tensors of the state that are its m and v.
+        sign: −1 if the optimizer maximizes.
+        added: after the step, ``.grad`` is the gradient plus ``added`` times the first tensor of
+        the state, because the optimizer writes into it.
+        terms: computes the update's ``Terms`` from ``numbers``, if it has that form.
+        first, second: the names of m and v in the state.
     """
 
     compute: Compute
@@ -83,11 +80,11 @@ class Formula:
 
     @property
     def solvable(self) -> bool:
-        """True if the weight before the step follows from the one after it."""
+        """True if the weight before the step can be computed from the one after it."""
         return not (self.decay.decoupled and self.decay.rate * self.decay.decay == 1.0)
 
     def terms_of(self, numbers: Numbers) -> Terms | None:
-        """All terms of the update, those of weight decay too; None: it has another form."""
+        """Return all terms of the update, with weight decay; None if it has another form."""
         if self.terms is None:
             return None
         own, decay = self.terms(numbers)._replace(sign=self.sign), self.decay
@@ -102,12 +99,12 @@ class Formula:
         gradient: Tensor | None,
         weight: Tensor | None,
     ) -> Tensor:
-        """−Δw, of tensors of one shape.
+        """Return −Δw; all tensors have the same shape.
 
         Args:
-            numbers, state: as ``numbers`` and ``state`` name them, after the step.
-            gradient: as the optimizer got it; None where it is not read.
-            weight: after the step; None where it is not read.
+            numbers, state: the values of the attributes ``numbers`` and ``state``, after the step.
+            gradient: the gradient that the optimizer got; None if it is not read. weight: the
+            weight after the step; None if it is not read.
         """
         decay, decoupled = self.decay.decay, self.decay.decoupled
         if gradient is not None and self.sign < 0:
@@ -139,10 +136,9 @@ def formula_of(optimizer: Optimizer, group: Group) -> Formula | None:
 
 
 def decay_of(optimizer: Optimizer, group: Group) -> Decay | None:
-    """The weight decay of a group; None if it is not known how this optimizer applies it.
-
-    Of optimizers that are not PyTorch's, only those are known that have no decay, and those whose
-    name says AdamW, Lion or Muon: these decouple it.
+    """Return the weight decay of a group; None if it is unknown how this optimizer applies it.
+    Optimizers outside PyTorch are known if they have no decay, or if their name contains AdamW,
+    Lion or Muon, which decouple it.
     """
     found = group.get("weight_decay")
     if not isinstance(found, int | float | Tensor) or isinstance(found, bool):
@@ -158,7 +154,8 @@ def decay_of(optimizer: Optimizer, group: Group) -> Decay | None:
 
 
 def _step_of(optimizer: Optimizer) -> str:
-    """The class of ``torch.optim`` whose step an optimizer makes; "" for another's."""
+    """Return the name of the ``torch.optim`` class whose step an optimizer uses; "" if it is
+    another one."""
     step = type(optimizer).step
     module, name = getattr(step, "__module__", ""), getattr(step, "__qualname__", "")
     return name.removesuffix(".step") if module.startswith("torch.optim.") else ""
@@ -199,7 +196,7 @@ def _rational(
     gradient: bool = False,
     numbers: tuple[str, ...] = (),
 ) -> Formula:
-    """The formula of an update with these terms; ``first`` and ``second`` name its moments."""
+    """Make the formula of an update with these terms; ``first`` and ``second`` name its moments."""
     names = tuple(name for name in (first, second) if name is not None)
 
     def compute(values: Numbers, state: Tensors, gradient: Tensor | None) -> Parts:
@@ -244,7 +241,7 @@ def _is_foreach(group: Group) -> bool:
 
 
 def _with_momentum(group: Group) -> Formula:
-    """The step is the momentum times the learning rate."""
+    """Return the formula of a step that is the momentum times the learning rate."""
     rate = _number(group, "lr")
     return _rational(group, lambda numbers: Terms(shift=rate), first="momentum_buffer")
 
@@ -323,7 +320,7 @@ def _adagrad(group: Group) -> Formula:
 
 def _adadelta(group: Group) -> Formula | None:
     if _number(group, "weight_decay"):
-        return None  # its update depends on the one that it adds to the state: no closed form
+        return None  # no closed form: its update depends on the value that it adds to the state
     rate, rho, eps = (_number(group, name) for name in ("lr", "rho", "eps"))
 
     def compute(numbers: Numbers, state: Tensors, gradient: Tensor | None) -> Parts:
@@ -374,6 +371,6 @@ _MAKERS: dict[str, Callable[[Group], Formula | None]] = {
     "RMSprop": _rmsprop,
     "Rprop": _rprop,
 }
-#: Those that add λw to the gradient, unless ``decoupled_weight_decay`` says otherwise.
+#: Optimizers that add λw to the gradient, unless ``decoupled_weight_decay`` is set.
 _COUPLED = {"SGD", "Adam", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop"}
 _DECOUPLED = {"AdamW", "Adafactor", "Muon"}

@@ -1,4 +1,4 @@
-"""The moments that an optimizer keeps of each gradient, by the names that its state gives them."""
+"""Reads an optimizer's moments of each gradient, by their names in its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradscope.capture.shards import is_plain_or_spread, local
 from gradscope.capture.small_tensors import measure_all
 from gradscope.capture.stats import resolve
 
-#: Those of PyTorch's optimizers, and of most that are written like them.
+#: The names in PyTorch's optimizers, and in most others.
 _FIRST = ("exp_avg", "momentum_buffer")
 _SECOND = ("exp_avg_sq", "square_avg", "sum", "variance")
 
@@ -24,8 +24,8 @@ _SECOND = ("exp_avg_sq", "square_avg", "sum", "variance")
 class Moments:
     """The norms of the first and of the second moment of one parameter, without bias correction.
 
-    ``spread`` is the standard deviation of the second moment's elements over their mean: 0 where
-    all are equal, √(n − 1) where one of n has all of it. Bias correction does not change it.
+    ``spread`` is the standard deviation of the second moment's elements divided by their mean: 0 if
+    all are equal, √(n − 1) if one of n has all of it. Bias correction does not change it.
     """
 
     first: float | None = None
@@ -37,7 +37,7 @@ class Moments:
 def moments(
     optimizer: Optimizer, parameters: Sequence[nn.Parameter]
 ) -> dict[nn.Parameter, Moments]:
-    """The moments of each parameter: None where the state has none, or holds them otherwise."""
+    """Return the moments of each parameter; None if the state has none, or in an unknown form."""
     states = {p: optimizer.state.get(p, {}) for p in parameters}
     kept = {p: kept_moments(optimizer, p) for p in parameters}
     first = {p: one for p, (one, _) in kept.items() if one is not None}
@@ -64,7 +64,7 @@ def moments(
 def kept_moments(
     optimizer: Optimizer, parameter: nn.Parameter
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The first and the second moment of a parameter, as its optimizer keeps them."""
+    """Return the first and the second moment of a parameter, as its optimizer keeps them."""
     state = optimizer.state.get(parameter, {})
     return _named(parameter, state, _FIRST), _named(parameter, state, _SECOND)
 
@@ -76,9 +76,8 @@ def is_factored(optimizer: Optimizer, parameter: nn.Parameter) -> bool:
 
 
 def hidden_moments(optimizer: Optimizer | None) -> tuple[str, ...]:
-    """The notice that an optimizer's moments are not known, as those with 8-bit states.
-
-    Such a state holds something as large as a parameter that is not plain floating-point numbers.
+    """Return a notice if an optimizer's moments are unknown, for example 8-bit states. Such a state
+    has a value as large as the parameter that is not in plain floating-point numbers.
     """
     hidden = optimizer is not None and any(
         isinstance(one, Tensor)
@@ -91,7 +90,7 @@ def hidden_moments(optimizer: Optimizer | None) -> tuple[str, ...]:
     if not hidden:
         return ()
     kind = type(optimizer).__name__
-    return (f"m_norm and v_norm are unknown: {kind} keeps its state in a format of its own",)
+    return (f"m_norm and v_norm are unknown: {kind} keeps its state in a special format",)
 
 
 def _named(

@@ -1,4 +1,4 @@
-"""The step that an optimizer has just made, as its own state tells it."""
+"""Computes the last step of an optimizer from its state."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gradscope.capture.optimizer_formulas import Decay, Formula, decay_of, formu
 from gradscope.capture.optimizer_moments import is_factored, kept_moments
 from gradscope.capture.shards import is_plain_or_spread, local
 
-#: Elements that are computed at a time: on the processor they stay in its cache.
+#: Elements to compute at a time; on the CPU they stay in the cache.
 BLOCK, _DEVICE_BLOCK = 1 << 16, 1 << 24
 _EXACT = (torch.float32, torch.float64)
 
 
 class LastStep:
-    """The step that an optimizer has just made, as its state tells it.
+    """The last step of an optimizer, computed from its state.
 
     Args:
-        optimizer: its gradients are still those of the step.
+        optimizer: the optimizer; its gradients must still be those of the step.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -35,7 +35,7 @@ class LastStep:
         self._made = not (isinstance(infinite, Tensor) and bool(infinite.item()))
 
     def decay(self, parameter: nn.Parameter) -> Decay | None:
-        """The weight decay of a parameter; None if it is not known."""
+        """Return the weight decay of a parameter; None if it is unknown."""
         if self._decays is None:
             self._decays = {
                 p: decay
@@ -46,7 +46,8 @@ class LastStep:
         return self._decays.get(parameter)
 
     def gradient(self, parameter: nn.Parameter) -> Tensor | None:
-        """The gradient as the optimizer got it; of a shard here. None: it is no plain tensor."""
+        """Return the gradient, or its shard, as the optimizer got it; None if it is not a plain
+        tensor."""
         gradient, formula = parameter.grad, self._formula(parameter)
         if gradient is None or not is_plain_or_spread(gradient) or not _is_plain(local(gradient)):
             return None
@@ -62,9 +63,8 @@ class LastStep:
         return self._formulas.get(parameter)
 
     def before(self, parameter: nn.Parameter) -> Tensor | None:
-        """A weight, or its shard, as it was before the step; None if the state does not tell.
-
-        In half precision it does not, as the step itself is rounded.
+        """Return a weight, or its shard, before the step; None if it cannot be computed from the
+        state. In half precision it cannot, because the step is rounded.
         """
         formula, weight = self._formula(parameter), local(parameter).detach()
         if formula is None or weight.dtype not in _EXACT or not self._tells(formula, parameter):
@@ -75,13 +75,13 @@ class LastStep:
         return moved.view(weight.shape).add_(weight)
 
     def sums(self, parameter: nn.Parameter, before: Tensor | None) -> StepSums | None:
-        """The sums of a parameter's step by one compiled read; None where that cannot have them.
+        """Return the sums of a parameter's step by one compiled read; None if that is not possible.
 
         The first and the second moment are those that ``kept_moments`` finds.
 
         Args:
-            parameter: after the step.
-            before: its copy from before the step; None: the state has to tell.
+            parameter: the parameter after the step. before: its copy from before the step; None:
+            compute it from the state.
         """
         formula = self._formula(parameter)
         if is_factored(self.optimizer, parameter) or (formula is not None and formula.added):
@@ -101,7 +101,7 @@ class LastStep:
         )
 
     def _numbers_of(self, parameter: nn.Parameter) -> tuple[float, ...] | None:
-        """The numbers of a parameter's state; None if the state does not tell its update."""
+        """Return the numbers of a parameter's state; None if they do not give its update."""
         formula = self._formula(parameter)
         if formula is None or not self._tells(formula, parameter):
             return None
@@ -110,7 +110,8 @@ class LastStep:
     def _told(
         self, parameter: nn.Parameter, numbers: tuple[float, ...] | None, *, every: bool
     ) -> StepSums | None:
-        """The sums of a step that the state tells; with ``every`` False only ``unrounded``."""
+        """Return the sums of a step from the state alone; with ``every`` False only
+        ``unrounded``."""
         formula = self._formula(parameter)
         terms = None if formula is None or numbers is None else formula.terms_of(numbers)
         if formula is None or terms is None:
@@ -123,7 +124,7 @@ class LastStep:
             kept = kept_moments(self.optimizer, parameter)
             for own, one in zip((first, second), kept, strict=True):
                 if own is not None and own is not one:
-                    return None  # the update has another moment than the figures are of
+                    return None  # the update uses another moment than the figures
             first, second = kept
         gradient = parameter.grad if every or formula.gradient else None
         return one_pass.step(
@@ -131,10 +132,9 @@ class LastStep:
         )
 
     def squares(self) -> tuple[float, int] | None:
-        """The sum of squares of Δw, and of how many elements: of all parameters with a gradient.
-
-        Small parameters are packed, so that one call computes many. In half precision these are
-        the updates before they are rounded. None if the state does not tell some of them.
+        """Return the sum of squares of Δw over all parameters with a gradient, and the number of
+        elements. Small parameters are packed, so that one call computes many. In half precision
+        these are the updates before rounding. None if an update cannot be computed from the state.
         """
         found: list[Tensor] = []
         total, count = 0.0, 0
@@ -164,7 +164,7 @@ class LastStep:
         return (total, count) if count else None
 
     def _moved(self, formula: Formula, parameters: Sequence[nn.Parameter]) -> Iterator[Tensor]:
-        """−Δw of these parameters, flat, block after block."""
+        """Yield −Δw of these parameters, flat, block by block."""
         alike: dict[tuple[torch.device, torch.dtype, tuple[float, ...]], list[nn.Parameter]] = {}
         for p, numbers in zip(parameters, self._numbers(formula, parameters), strict=True):
             alike.setdefault((p.device, p.dtype, numbers), []).append(p)
@@ -209,7 +209,8 @@ class LastStep:
     def _numbers(
         self, formula: Formula, parameters: Sequence[nn.Parameter]
     ) -> list[tuple[float, ...]]:
-        """The numbers of each parameter's state, read at once: some may lie on a device."""
+        """Return the numbers of each parameter's state, in one transfer: some may be on a
+        device."""
         columns = []
         for name in formula.numbers:
             of = [self.optimizer.state[p][name] for p in parameters]
@@ -224,7 +225,7 @@ class LastStep:
     def _operands(
         self, formula: Formula, parameter: nn.Parameter
     ) -> tuple[list[Tensor], Tensor | None, Tensor | None]:
-        """State, gradient and weight, flat, as far as the formula reads them."""
+        """Return state, gradient and weight as flat tensors, if the formula reads them."""
         state = self.optimizer.state.get(parameter, {})
         return (
             [flat(state[name]) for name in formula.state],
@@ -234,7 +235,7 @@ class LastStep:
 
 
 def _packs(parameters: Sequence[nn.Parameter], size: int) -> Iterator[list[nn.Parameter]]:
-    """Parameters that are computed together: of so many elements at most, or one alone."""
+    """Yield groups of parameters to compute together: up to a number of elements, or one alone."""
     pack: list[nn.Parameter] = []
     count = 0
     for parameter in parameters:

@@ -19,7 +19,8 @@ from gradscope.records.tensors import TensorStats
 
 
 def parameter_count(module: nn.Module) -> int:
-    """Elements of the parameters of a module and of all below it, each parameter once."""
+    """Return the number of elements in the parameters of a module and its submodules, each
+    parameter once."""
     return sum(0 if is_lazy(p) else p.numel() for p in module.parameters())
 
 
@@ -29,13 +30,12 @@ def parameter_stats(
     shown: Collection[nn.Module] | None = None,
     held: Collection[nn.Parameter] | None = None,
 ) -> tuple[ParameterStats, ...]:
-    """Statistics of every parameter and its ``.grad`` as they are now.
+    """Return the statistics of every parameter and its ``.grad``.
 
     Args:
-        model: the module whose parameters are meant.
-        shown: the modules whose own parameters are read in full, all without it; of the values of
-            others only ``nan`` and ``inf`` are sure to be there.
-        held: the parameters that the optimizer has; None where there is no optimizer.
+        model: the model. shown: the modules whose own parameters are read in full; None: all. For
+        other parameters, only ``nan`` and ``inf`` of the value are reliable. held: the parameters
+        of the optimizer; None without an optimizer.
     """
     chosen = named_parameters(model)
     passed: set[nn.Parameter] = set()
@@ -64,14 +64,14 @@ def parameter_stats(
 
 
 def _values(parameters: Collection[nn.Parameter], passed: set[nn.Parameter]) -> list[Measured]:
-    """``measure`` of each value; of those passed over it is only asked whether all is finite."""
+    """Measure each value; for skipped ones, only test whether all elements are finite."""
     full = [p for p in parameters if not (p in passed and surely_finite(p))]
     found: dict[nn.Parameter, Measured] = dict(zip(full, measure_all(full), strict=True))
     return [found.get(p) or replace(head_of(p), nan=0, inf=0) for p in parameters]
 
 
 def statistics(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, TensorStats | None]:
-    """Several tensors measured and read back together."""
+    """Measure several tensors, and read the results back together."""
     there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     measured = dict(zip(there, measure_all(there.values()), strict=True))
     done = resolve(measured.values())
@@ -79,7 +79,7 @@ def statistics(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, TensorSt
 
 
 def total_norm(norms: Collection[float | None]) -> float | None:
-    """The L2 norm over all tensors from the norms of each; None where there is none."""
+    """Return the L2 norm over all tensors, from the norm of each; None without any."""
     present = [norm for norm in norms if norm is not None]
     return math.hypot(*present) if present else None
 

@@ -1,8 +1,8 @@
-"""Activation checkpointing: a part that runs again inside backward is no second call.
+"""Activation checkpointing: a recomputation inside backward is not a second call.
 
-The non-reentrant variant builds its graph in the first pass, and its second run is ignored. The
-reentrant one runs first without a graph: grad_fn and gradients come from the second run, and are
-merged into the calls of the first.
+A non-reentrant checkpoint builds its graph in the first pass; its second run is ignored. A
+reentrant one runs first without a graph: grad_fn and gradients come from the second run, and go
+into the records of the first.
 """
 
 from __future__ import annotations
@@ -47,10 +47,9 @@ def follow_checkpoint(
     """Report the graph that a reentrant checkpoint builds when it runs its function again.
 
     Args:
-        node: Node of the checkpoint; other nodes stay as they are.
-        joined: Gets the edges of the function's results, and by the leaf's ``id`` the edge that
-            each argument, a detached leaf, continues at.
-        around: Context that the function runs in.
+        node: the node of the checkpoint; other nodes are ignored. joined: gets the edges of the
+        function's results, and for each argument (a detached leaf) the edge where its gradient
+        continues, by the leaf's ``id``. around: the context in which the function runs.
 
     Returns:
         A function that ends the reports.
@@ -78,8 +77,8 @@ class Recomputation:
 
     def __init__(self, gradient_hooks: GradientHooks) -> None:
         self._gradient_hooks = gradient_hooks
-        # A reentrant checkpoint's node is made just before its first pass: the calls of that pass
-        # are those without gradients from the sequence number after the node's, in their order.
+        # A reentrant checkpoint's node is made just before its first pass. So the calls of that
+        # pass are the calls without gradients with the sequence number after the node's, in order.
         self._ungraphed: list[tuple[int, Call]] = []
         self._cursors: dict[tuple[int, int], int] = {}
         self._open: list[_Recomputed] = []
@@ -87,7 +86,7 @@ class Recomputation:
         self._spans: list[tuple[int, Span]] = []
 
     def note_ungraphed(self, call: Call) -> None:
-        """Note a call without gradients: perhaps a checkpoint's first pass."""
+        """Note a call without gradients; it may be a checkpoint's first pass."""
         insort(self._ungraphed, (sequence_number(), call), key=lambda entry: entry[0])
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -110,9 +109,8 @@ class Recomputation:
                 repeated.arguments.append((records[path], tensor, version(tensor)))
 
     def take_spans(self) -> list[tuple[int, Span]]:
-        """Return recomputed calls since the last request: the first call's index, and its nodes.
-
-        Request it while no recomputation runs.
+        """Return the recomputed calls since the last request: the index of the first pass's call,
+        and its nodes. Only valid while no recomputation runs.
         """
         spans, self._spans = self._spans, []
         return spans
@@ -161,8 +159,8 @@ class Recomputation:
             self._assign_input_slots([edge_of(tensor) for _, tensor in roots], repeated.start)
 
     def _note_views(self, repeated: _Recomputed) -> None:
-        """Note inputs that were written to through a view: their node and their gradient are
-        lost.
+        """Note inputs that were written to through a view: they have lost their node and their
+        gradient.
         """
         for observed, tensor, before in repeated.arguments:
             if tensor._is_view() and version(tensor) != before:

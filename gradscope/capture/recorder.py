@@ -1,4 +1,4 @@
-"""Records of every call of every selected module, taken by hooks while the user's step runs."""
+"""Records every call of the selected modules by hooks, while the user's step runs."""
 
 from __future__ import annotations
 
@@ -61,18 +61,17 @@ _BROKEN_VIEW = "its view was overwritten in place: autograd has lost its history
 
 
 class Recorder:
-    """Collects calls while it is installed; ``connect`` comes before backward, ``calls`` last.
+    """Collects calls while it is installed. Call ``connect`` before backward, and ``calls`` at the
+    end.
 
     Args:
-        model: the module to watch.
-        selected: the modules to record; the others are only followed.
-        accumulate: gradients of several backwards are added up, as ``.grad`` is.
-        chained: the modules whose outputs' autograd chains are kept.
-        hooks: the modules that take hooks; None: all that can.
-        only_training: outermost calls without gradients, as an evaluation makes, are passed over.
-        saved: whether the bytes that nodes save are counted.
-        probes: the parts of a transformer to record, as of ``TransformerParts``.
-        guard: makes functions of the hooks: it handles their exceptions.
+        model: the module to observe. selected: the modules to record; calls of the others are only
+        counted. accumulate: add up the gradients of several backwards, as in ``.grad``.
+        chained: the modules with a record of their outputs' autograd chains. hooks: the modules
+        that get hooks; None: all that can. only_training: skip outermost calls without gradients,
+        as in an evaluation.
+        saved: count the bytes that nodes save. probes: the parts of a transformer to record, as in
+        ``TransformerParts``. guard: wraps the hooks, and handles their exceptions.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class Recorder:
         self._depth = 2 if guard is None else 3  # of the frame of a module's own __call__
         self._connected: set[int] = set()  # the calls that a walk has reached
         self._taken: dict[int, tuple[int, ...]] = {}
-        #: The dtype of ``torch.autocast`` around a call; None where it was off in all of them.
+        #: The dtype of ``torch.autocast`` around a call; None if it was off in all calls.
         self.autocast: str | None = None
         self._parts = TransformerParts(
             model,
@@ -131,7 +130,7 @@ class Recorder:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Watch until the block ends; then every hook is gone and every graph node let go."""
+        """Observe until the block ends; then remove every hook and release every graph node."""
 
         def hooks_seen() -> None:
             self.needs_counting_run = True
@@ -167,7 +166,7 @@ class Recorder:
         self._parts.paused = paused
 
     def free_nodes(self) -> None:
-        """Free the graph, once the loss itself is gone."""
+        """Free the graph, after the loss is gone."""
         free_nodes(self._nodes)
 
     def take_nodes(self) -> list[Node]:
@@ -177,7 +176,7 @@ class Recorder:
 
     @property
     def counts(self) -> Mapping[nn.Module, int]:
-        """Number of calls of each module, selected or not."""
+        """Return the number of calls of each module, selected or not."""
         return self._counts
 
     @property
@@ -186,21 +185,20 @@ class Recorder:
         return len(self._calls)
 
     def executing(self) -> list[Call]:
-        """The calls that had not returned when the watch ended, outermost first."""
+        """Return the calls that had not returned when the observation ended, outermost first."""
         return list(self._unfinished)
 
     def calls(self) -> tuple[ModuleCall, ...]:
-        """The finished records, in the order of entry."""
+        """Return the finished records, in the order of entry."""
         return self._finish([call for call in self._calls if call.selected])
 
     def take_parts(self) -> TransformerCalls:
-        """Attention, experts and residual stream of the calls since this was last asked."""
+        """Return attention, experts and residual stream of the calls since the last request."""
         return self._parts.take()
 
     def take_calls(self) -> tuple[ModuleCall, ...]:
-        """The records of the calls that began, or got gradients, since this was last asked.
-
-        For a watch over several steps. Calls are numbered anew from here on.
+        """Return the records of the calls that began, or got gradients, since the last request. For
+        an observation over several steps. The numbers of calls restart at 0.
         """
         self._gradient_hooks.settle()
         chosen = [call for call in self._calls if call.selected and self._is_news(call)]
@@ -239,7 +237,8 @@ class Recorder:
                 call.inputs.append(self._observe(call, path, tensor))
                 call.arguments.append((tensor, version(tensor)))
         self._parts.before(call, args, kwargs)
-        # Only now: to read a view may recreate its node, and that node is not the call's.
+        # Not earlier: reading a view may recreate its node, and that node does not belong to the
+        # call.
         call.start = self._sequence(call)
 
     def _after(
@@ -261,7 +260,7 @@ class Recorder:
             if call.selected:
                 call.outputs.append(self._observe_output(call, path, tensor))
             if module in self._chained and tensor.grad_fn is not None:
-                # An edge keeps the graph alive; a node that is written in Python does not.
+                # An edge keeps the graph alive; a node written in Python does not.
                 self._chain_roots.append((call, path, get_gradient_edge(tensor)))
         edges = [observed.edge for observed in call.inputs if observed.edge is not None]
         if len(set(edges)) < len(edges):
@@ -305,8 +304,8 @@ class Recorder:
         return call
 
     def _elsewhere(self) -> bool:
-        """Return True if this thread numbers its nodes separately: then a call's nodes are
-        unknown.
+        """Return True if this thread has a separate sequence of node numbers: then a call's nodes
+        are unknown.
         """
         return threading.get_ident() != self._thread
 
@@ -326,7 +325,7 @@ class Recorder:
             observed.edge = edge_of(tensor)
             observed.view = view_of(tensor)
             if node is None:
-                self._kept.append(tensor)  # identified by its id, which must not be given again
+                self._kept.append(tensor)  # its id identifies it, so it must stay alive
         return observed
 
     def _observe_output(self, call: Call, path: str, tensor: torch.Tensor) -> ObservedTensor:
@@ -345,7 +344,7 @@ class Recorder:
         except Exception as error:
             if raised_by_a_handler(error):
                 raise
-            # A tensor that cannot be reduced (inside vmap, fake, opaque layout) has a row with a
+            # A tensor that cannot be reduced (inside vmap, fake, opaque layout) gets a row with a
             # note.
             call.note(f"unmeasured: {(message_of(error) or type(error).__name__).splitlines()[0]}")
             return self._measurements.remember(tensor, head_of(tensor)).measured
@@ -353,9 +352,8 @@ class Recorder:
     # ---------------------------------------------------------------- before backward
 
     def connect(self, roots: Sequence[torch.Tensor | GradientEdge], inputs: dict[int, str]) -> None:
-        """Tie every input gradient to its consumers after forward, by one walk from ``roots``.
-
-        Before each backward, where there are several: then it is about the calls since the last.
+        """Assign every input gradient to its consumers after forward, by one walk from ``roots``.
+        With several backwards, call it before each; it then handles the calls since the last.
 
         Args:
             roots: the tensors that backward starts from.
@@ -397,8 +395,8 @@ class Recorder:
         Args:
             root: the ``grad_fn`` that backward starts from.
             inputs: names of the model's own input tensors, by ``id``.
-            locate: the user's line in the stack of formatted frames that anomaly mode keeps.
-            stacks: entered where a checkpoint runs its function again.
+            locate: finds the user's line in the stack of formatted frames of anomaly mode. stacks:
+            a context for a checkpoint's recomputation.
         """
         return Trace(
             root,
@@ -413,7 +411,7 @@ class Recorder:
         )
 
     def graph_calls(self) -> tuple[GraphCall, ...]:
-        """Every call, as the graph's nodes refer to it."""
+        """Return every call, as the graph's nodes refer to it."""
         return tuple(
             GraphCall(c.named.name, c.number, written_class(c.module).__name__, c.parent)
             for c in self._calls
@@ -446,7 +444,7 @@ class Recorder:
             self.set_saved(saved)
 
     def set_saved(self, saved: SavedBytes) -> None:
-        """Enter the bytes that were counted by call number."""
+        """Set the saved bytes, by call number."""
         by_call, total = saved.totals(self._spans())
         # Each of several micro-batches is freed before the next exists.
         self.total_saved = max(total, self.total_saved or 0)

@@ -1,8 +1,8 @@
 """Eight numbers of many elements: norm, mean, std, min, max, zeros, NaN and Inf.
 
 Fast where memory bandwidth allows: float32 reductions over blocks whose partial results are added
-in float64, because one float32 reduction over millions of elements errs by up to 1e-3. Exact in
-float64 wherever a value is NaN or Inf or its square would leave the range of float32.
+in float64, because one float32 reduction over millions of elements errs by up to 1e-3. If a value
+is NaN or Inf, or its square leaves the range of float32, an exact path computes in float64.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import torch
 
 BLOCK = 2048  # a float32 sum of squares over this many equal values still errs below 1e-6
 _CHUNK = 1 << 20  # elements that are reduced together; the exact path holds them in float64
-_FEW = 1 << 16  # elements up to which NumPy's one thread is as quick as PyTorch's several
-_WORDS = 128  # how many words of eight truths are added before their bytes are
-#: Largest magnitudes whose squares neither overflow nor sink below what float32 (float64) resolves.
+_FEW = 1 << 16  # up to this many elements, NumPy's one thread is as fast as PyTorch's several
+_WORDS = 128  # number of words of eight booleans that are added before their bytes are
+#: Magnitudes whose squares neither overflow nor underflow in float32 (float64).
 _RANGE = {torch.float32: (1e-12, 1e15), torch.float64: (1e-130, 1e130)}
 
 
 def in_memory_order(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """A view of all elements, the last axis innermost in memory, and how often it stands for each.
-
-    The gradient of a sum is one number expanded to the tensor's shape: it is read once.
+    """Return a view of all distinct elements, with the innermost axis in memory last, and the
+    number of repetitions of each. The gradient of a sum is one number, expanded to the tensor's
+    shape: it is read once.
     """
     if tensor.is_contiguous():
         return tensor, 1
@@ -64,7 +64,7 @@ def of_numbers(numbers: list[float]) -> list[float] | None:
     if not top < 1e300:
         return None
     mean = math.fsum(numbers) / n
-    if not math.isfinite(mean):  # `max` may have passed over a NaN, a sum never does
+    if not math.isfinite(mean):  # `max` may have missed a NaN; a sum never does
         return None
     low, high = float(min(numbers)), float(max(numbers))
     mean = min(max(mean, low), high)
@@ -74,7 +74,7 @@ def of_numbers(numbers: list[float]) -> list[float] | None:
 
 
 def fast(tensor: torch.Tensor, copies: int) -> list[float] | None:
-    """norm mean std min max zeros nan inf on the CPU, or None where only ``exact`` is right."""
+    """Return norm, mean, std, min, max, zeros, nan, inf on the CPU; None if it needs ``exact``."""
     dtype = tensor.dtype if not tensor.is_complex() else tensor.real.dtype
     if not dtype.is_floating_point:
         dtype = torch.float64
@@ -84,7 +84,7 @@ def fast(tensor: torch.Tensor, copies: int) -> list[float] | None:
     n = tensor.numel()
     low, high, total, squares, zeros = math.inf, -math.inf, 0.0, 0.0, 0
     for chunk in _real_chunks(tensor):
-        # A chunk is read several times while the processor's caches hold it.
+        # A chunk stays in the CPU's caches, so several reads are cheap.
         least, most = _bounds(chunk)
         # A NaN or Inf among the values shows in the bounds and fails this comparison too.
         if not max(-least, most) < limits[1]:
@@ -103,25 +103,26 @@ def fast(tensor: torch.Tensor, copies: int) -> list[float] | None:
     variance = squares / n - mean * mean
     if mean * mean > 25.0 * variance:
         variance = _shifted_variance(tensor, mean)
-    # `mean` may leave the bounds by a rounding; a constant tensor must not look otherwise.
+    # Rounding may move `mean` out of the bounds; for a constant tensor it must equal them.
     mean = min(max(mean, low), high)
     norm = math.sqrt(squares) * math.sqrt(copies)
     return [norm, mean, math.sqrt(max(variance, 0.0)), low, high, float(zeros * copies), 0.0, 0.0]
 
 
-#: Some of a tensor's elements; few of them as an array, whose functions start sooner.
+#: A chunk of elements; a small one is a NumPy array, whose functions have less overhead.
 _Chunk = torch.Tensor | np.ndarray
 
 
 def _real_chunks(tensor: torch.Tensor) -> Iterator[_Chunk]:
-    """Moduli of complex numbers, integers in float64, others in float32 at the least."""
+    """Yield real chunks: moduli of complex numbers, integers in float64, others in float32 or
+    better."""
     for chunk in _flat_chunks(tensor, _CHUNK):
         if chunk.is_complex():
             chunk = chunk.abs()
         elif not chunk.is_floating_point():
             chunk = chunk.double()
         elif chunk.dtype.itemsize < 4:
-            # In its own precision a mean would be rounded to that of half floats.
+            # In half precision the mean itself would be rounded.
             chunk = chunk.float()
         yield _array(chunk) if chunk.numel() <= _FEW else chunk
 
@@ -135,7 +136,7 @@ def _array(chunk: torch.Tensor) -> _Chunk:
 
 
 def _bounds(chunk: _Chunk) -> tuple[float, float]:
-    """The least and the largest element; NaN where there is one."""
+    """Return the smallest and the largest element; NaN if there is one."""
     if isinstance(chunk, np.ndarray):
         return float(chunk.min()), float(chunk.max())
     bounds = torch.aminmax(chunk)
@@ -143,9 +144,9 @@ def _bounds(chunk: _Chunk) -> tuple[float, float]:
 
 
 def _sums(chunk: _Chunk) -> tuple[float, float]:
-    """Σx and Σx²: within a block in the elements' own precision, across blocks in float64.
-
-    A plain sum is added in pairs, so that one is exact enough; a norm is added in a row.
+    """Return Σx and Σx²: within a block in the elements' precision, across blocks in float64.
+    PyTorch's sum is pairwise, so one call is exact enough; its norm adds sequentially, so it needs
+    blocks.
     """
     total = chunk.sum().item()
     full = len(chunk) - len(chunk) % BLOCK
@@ -183,7 +184,8 @@ def _zeros(chunk: _Chunk) -> int:
 
 
 def _shifted_variance(tensor: torch.Tensor, mean: float) -> float:
-    """The variance about a pilot: Σx² − (Σx)²/n cancels where the mean dwarfs the spread."""
+    """Return the variance around a pilot mean, because Σx² − (Σx)²/n cancels if the mean is much
+    larger than the spread."""
     total = squares = 0.0
     for chunk in _real_chunks(tensor):
         part_total, part_squares = _sums(chunk - mean)
@@ -194,9 +196,8 @@ def _shifted_variance(tensor: torch.Tensor, mean: float) -> float:
 
 
 def exact(tensor: torch.Tensor, copies: int) -> torch.Tensor:
-    """The eight numbers in float64, scaled by the largest magnitude, over the finite elements.
-
-    No value is read back, so it serves accelerators too.
+    """Compute the eight numbers in float64 over the finite elements, scaled by the largest
+    magnitude. It reads no value back, so it also works on accelerators.
     """
     zero = torch.zeros((), dtype=torch.float64, device=tensor.device)
     infinity = zero + math.inf
@@ -227,7 +228,8 @@ def exact(tensor: torch.Tensor, copies: int) -> torch.Tensor:
 def _double_chunks(
     tensor: torch.Tensor,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Float64 values (a modulus where complex), which are finite, and which are NaN."""
+    """Yield values in float64 (the modulus of complex ones), and masks of the finite and of the NaN
+    ones."""
     for chunk in _flat_chunks(tensor, _CHUNK if tensor.is_cpu else _CHUNK << 4):
         if chunk.is_complex():
             wide = chunk.to(torch.complex128)

@@ -1,4 +1,4 @@
-"""Functions and methods of PyTorch, replaced until a stack is closed."""
+"""Replaces functions and methods of PyTorch until a stack is closed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 def replace(
     patches: ExitStack, owner: Any, name: str, made: Callable[[Callable[..., Any]], Any]
 ) -> None:
-    """Put ``made(original)`` in the place of ``owner.name``; closing ``patches`` takes it back."""
+    """Replace ``owner.name`` by ``made(original)``; closing ``patches`` restores it."""
     original = getattr(owner, name)
     inherited = name not in vars(owner)
     own = made(original)
     setattr(owner, name, own)
 
     def put_back() -> None:
-        if getattr(owner, name) is not own:  # other code has wrapped it
+        if getattr(owner, name) is not own:  # other code has wrapped it meanwhile
             return
         if inherited:
             delattr(owner, name)

@@ -1,8 +1,6 @@
-"""Bytes saved for backward, counted in their own run.
-
-Used where reading them off the nodes would recompute a checkpoint. Never while gradients are
-produced: with hooks on saved tensors autograd's check for in-place writes does not see them, and
-the gradient would silently be wrong.
+"""Counts the bytes saved for backward in a separate run. Used if reading them from the nodes would
+recompute a checkpoint. Never used in a run whose gradients count: hooks on saved tensors disable
+autograd's check for in-place writes, and a gradient could silently be wrong.
 """
 
 from __future__ import annotations
@@ -25,9 +23,8 @@ _AUTOGRAD: Any = torch._C._autograd
 
 @contextmanager
 def noticing_hooked_saves(seen: Callable[[], None]) -> Iterator[None]:
-    """Call ``seen`` when other hooks (a checkpoint's, an offloader's) take over saved tensors.
-
-    For older releases of torch, 2.8 among them: later ones have an attribute for the hook of each
+    """Call ``seen`` when other hooks (of a checkpoint or an offloader) handle saved tensors. Needed
+    for older releases of torch, such as 2.8; later ones have an attribute for the hook of each
     saved tensor.
     """
     if hasattr(_AUTOGRAD.SavedTensor, "unpack_hook"):
@@ -82,7 +79,7 @@ def counting_saved(model: nn.Module) -> Iterator[SavedBytes]:
 
 
 def keeps_scores(loss: torch.Tensor) -> bool:
-    """Return True if ``scaled_dot_product_attention`` ran as single operations, as on meta."""
+    """Return True if ``scaled_dot_product_attention`` ran as separate operations, as on meta."""
     if not loss.requires_grad:
         return False
     nodes = walk([edge_of(loss)], set()).nodes

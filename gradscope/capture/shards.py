@@ -1,8 +1,7 @@
-"""Tensors that are spread over processes: this process's part, without communication.
-
-Nearly every operation on a ``DTensor`` may communicate, a comparison and ``item()`` among them; a
-process that does so alone waits for the others forever. So nothing here or above computes with one.
-The last functions say in words where parameters and gradients are.
+"""Returns this process's part of tensors that are spread over processes, without communication.
+Nearly every operation on a ``DTensor`` may communicate, even a comparison and ``item()``. A process
+that communicates alone waits for the others forever. So neither this file nor any higher floor
+computes with a ``DTensor``. The last functions say in words where parameters and gradients are.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ def is_spread(tensor: torch.Tensor) -> bool:
 
 
 def is_plain_or_spread(tensor: torch.Tensor) -> bool:
-    """Return True unless it is another subclass: a quantized tensor may not support our
-    operations.
+    """Return True for a plain tensor or a ``DTensor``. Other subclasses, such as quantized tensors,
+    may not support our operations.
     """
     return type(tensor) in _PLAIN or hasattr(tensor, "_local_tensor")
 
 
 def placements_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """PyTorch's own placements of a ``DTensor``, one for each dimension of its mesh."""
+    """Return PyTorch's placements of a ``DTensor``, one for each dimension of its mesh."""
     found: tuple[Any, ...] = getattr(tensor, "placements", ()) if is_spread(tensor) else ()
     return found
 
@@ -57,8 +56,8 @@ def placements_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 def version_of(tensor: torch.Tensor) -> tuple[int, int]:
     """Return a value that changes with each write to a tensor.
 
-    It never repeats if PyTorch does not count all writes, such as those of ``clip_grad_norm_``: for
-    a ``DTensor``, and under a dispatch mode.
+    For a ``DTensor``, and under a dispatch mode, PyTorch does not count all writes, such as those
+    of ``clip_grad_norm_``; then each call returns a new value.
     """
     if type(tensor) in _PLAIN and not torch._C._len_torch_dispatch_stack():
         return id(tensor), tensor._version
@@ -66,7 +65,7 @@ def version_of(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def versions_of(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
-    """``version_of`` each: of many, without a frame of Python's for each."""
+    """Return ``version_of`` each tensor, without a Python call for each."""
     if torch._C._len_torch_dispatch_stack():
         return list(map(version_of, tensors))
     return [(id(t), t._version) if type(t) in _PLAIN else version_of(t) for t in tensors]
@@ -113,7 +112,7 @@ def placement(
 
 
 def mesh_record(number: int, mesh: Any) -> DeviceMesh:
-    """The record of a ``torch.distributed.DeviceMesh``."""
+    """Make the record of a ``torch.distributed.DeviceMesh``."""
     ranks: torch.Tensor = mesh.mesh
     return DeviceMesh(
         id=number,

@@ -1,4 +1,4 @@
-"""Many small tensors measured together: a layer's weights are few numbers, and there are many."""
+"""Measures many small tensors together, such as the biases and norm weights of all layers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gradscope.capture.stats import SMALL, Measured, finish, measure, on_host
 from gradscope.records.tensors import TensorStats
 
 _ROWS = 1 << 19  # elements that are held in float64 at a time
-#: What float64 holds with its squares, whatever the value.
+#: Dtypes whose squares always fit float64.
 _NARROW = {torch.float32, torch.bfloat16, torch.float16}
 
 
 def measure_all(tensors: Iterable[torch.Tensor]) -> list[Measured]:
-    """``measure`` of each tensor; without the compiled library, those of one size are rows of one
+    """Measure each tensor. Without the compiled library, tensors of one size become rows of one
     matrix."""
     tensors = list(map(local, tensors))
     if one_pass.is_compiled():
@@ -64,7 +64,7 @@ def _is_here(tensor: torch.Tensor) -> bool:
 
 @torch.no_grad()
 def _rows(tensors: Sequence[torch.Tensor]) -> list[TensorStats | None]:
-    """The statistics of each, None where an element is NaN or Inf."""
+    """Return the statistics of each; None if an element is NaN or Inf."""
     dtype = str(tensors[0].dtype).removeprefix("torch.")
     rows = torch.stack([tensor.detach().reshape(-1) for tensor in tensors]).double()
     n = rows.shape[1]

@@ -1,5 +1,5 @@
-"""A tensor becomes numbers, exactly enough to be believed. A new statistic is one more figure here
-and in ``reductions.py``, which computes them.
+"""Reduces a tensor to statistics. ``reductions.py`` computes them. A new statistic needs a change
+in both files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SMALL = 16  # tensors up to this size keep their values
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Deferred:
-    """Numbers that still lie on an accelerator; ``resolve`` reads many of them back at once."""
+    """Numbers that are still on an accelerator; ``resolve`` reads many of them back at once."""
 
     head: TensorStats
     numbers: torch.Tensor  # float64 [8]: norm mean std min max zeros nan inf
@@ -36,7 +36,7 @@ class Deferred:
             _waiting.add(self)
 
 
-#: To read is to wait for the device, so whatever else waits there by then is read as well.
+#: A read waits for the device, so it also reads all other numbers there.
 _waiting: weakref.WeakSet[Deferred] = weakref.WeakSet()
 _lock = threading.Lock()  # each device has its own thread in backward
 
@@ -44,17 +44,16 @@ Measured = TensorStats | Deferred
 
 
 def measure(tensor: torch.Tensor) -> Measured:
-    """The statistics of one tensor, of any dtype, layout and size; of its shard, where it has some.
-
-    On the CPU they are there at once; on an accelerator they are left in device memory, so that no
-    hook waits for the device.
+    """Measure one tensor, or its shard, of any dtype, layout and size. On the CPU this returns
+    statistics; on an accelerator it returns numbers in device memory, so that no hook waits for the
+    device.
     """
     tensor = local(tensor)
     dtype = _name(tensor.dtype)
     if is_lazy(tensor):  # a lazy module's parameter has no shape before its first call
         return TensorStats((), dtype, 0)
     count = tensor.numel()
-    if count > SMALL:  # most are read by this alone: what follows takes longer than a small tensor
+    if count > SMALL:  # enough for most tensors; the code below takes longer than a small tensor
         numbers = one_pass.numbers(tensor)
         if numbers is not None:
             return finish(tuple(tensor.shape), dtype, count, numbers)
@@ -74,13 +73,13 @@ def measure(tensor: torch.Tensor) -> Measured:
 
 
 def head_of(tensor: torch.Tensor) -> TensorStats:
-    """Shape, dtype and size alone."""
+    """Return shape, dtype and size only."""
     tensor = local(tensor)
     return TensorStats(tuple(map(int, tensor.shape)), _name(tensor.dtype), tensor.numel())
 
 
 def resolve(measured: Iterable[Measured]) -> dict[int, TensorStats]:
-    """Finished statistics by ``id``, read from each device in one transfer."""
+    """Return finished statistics by ``id``, read from each device in one transfer."""
     done: dict[int, TensorStats] = {}
     for item in measured:
         if isinstance(item, TensorStats):
@@ -91,7 +90,7 @@ def resolve(measured: Iterable[Measured]) -> dict[int, TensorStats]:
 
 
 def flags(truths: torch.Tensor) -> Measured:
-    """Some truths [n], for ``resolve`` to read with the rest: 0 and 1 in ``values``."""
+    """Wrap booleans [n], so that ``resolve`` reads them with the rest, as 0 and 1 in ``values``."""
     head = TensorStats(tuple(truths.shape), "bool", truths.numel())
     if on_host(truths):
         return replace(head, values=tuple(truths.int().tolist()))
@@ -99,14 +98,14 @@ def flags(truths: torch.Tensor) -> Measured:
 
 
 def _read_along(item: Deferred) -> TensorStats:
-    """Finish ``item`` and all else that waits on its device.
+    """Finish ``item`` and all other numbers on its device.
 
     Raises:
-        RuntimeError: the device answers nothing.
+        RuntimeError: the numbers cannot be read from the device.
     """
     with _lock:
         items = [item, *(w for w in _waiting if w.numbers.device == item.numbers.device)]
-        _waiting.difference_update(items)  # also if the read fails: others must not wait for them
+        _waiting.difference_update(items)  # also if the read fails: others must not wait
     items = list(dict.fromkeys(items))
     try:
         _read(items)
@@ -178,7 +177,7 @@ def _numbers(head: TensorStats, tensor: torch.Tensor) -> Measured:
 
 
 def _on_host(tensor: torch.Tensor) -> list[float]:
-    """The eight numbers, by the quickest way that is right for these elements."""
+    """Compute the eight numbers by the fastest exact method for these elements."""
     found = one_pass.numbers(tensor)
     if found is None:
         ordered, copies = in_memory_order(tensor)
@@ -187,18 +186,18 @@ def _on_host(tensor: torch.Tensor) -> list[float]:
 
 
 def _sparse(head: TensorStats, tensor: torch.Tensor) -> Measured:
-    """Stored values joined with the zeros that are not (Chan et al. 1979 for the variance)."""
+    """Combine the stored values with the zeros that are not stored (variance: Chan et al. 1979)."""
     stored = tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.values()
     inner = measure(stored)
     if isinstance(inner, Deferred):
-        # Alone: in the middle of backward, other streams may still be at work on the others.
+        # Read this one alone: during backward, other streams may still compute the others.
         _read([inner])
         assert inner.found is not None
         inner = inner.found
     implicit = head.numel - inner.numel
     if inner.norm is None or inner.mean is None or inner.std is None:
         zeros = (inner.zeros or 0) + implicit
-        none = None if implicit == 0 else 0.0  # of nothing finite but zeros, each is zero
+        none = None if implicit == 0 else 0.0  # if only zeros are finite, all are zero
         moments = (none, none, none, none, none)
         counts = (zeros, inner.nan, inner.inf)
         return TensorStats(head.shape, head.dtype, head.numel, *moments, *counts)
@@ -226,7 +225,7 @@ def finish(
     numbers: list[float],
     values: tuple[Value, ...] | None = None,
 ) -> TensorStats:
-    """Return a tensor's eight numbers as a record; a NaN among them is an unknown one."""
+    """Return a tensor's eight numbers as a record; NaN means unknown."""
     *moments, zeros, nan, inf = numbers
     found: list[float | None] = [*moments]
     if nan + inf:

@@ -1,5 +1,5 @@
-"""One backward, followed through the autograd graph: the gradient and saved tensors of each node,
-and the graphs that reentrant checkpoints build on the way.
+"""Traces one backward through the autograd graph: the gradient and saved tensors of each node, and
+the graphs that reentrant checkpoints build meanwhile.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gradscope.records.tensors import TensorStats
 
 @dataclass(slots=True)
 class _NodeGradients:
-    """The gradients that reached one node: the latest ones' numbers, and how often any came."""
+    """The gradients that reached one node: the latest statistics, and the number of arrivals."""
 
     times: int = 0
     measured: list[Measured] = field(default_factory=list)
@@ -42,14 +42,13 @@ class Trace:
     """The graph upstream of one node, from after forward to after backward.
 
     Args:
-        root: the node.
-        spans: the calls' spans, whose index ``label`` names.
-        names: names of parameters and inputs, by ``id`` of the leaf tensor.
-        recomputed: the spans of what a checkpoint has run again just now, and their labels.
-        locate: the user's line in a node's stack, a list of formatted frames.
-        stacks: entered where a checkpoint runs its function again, so that its nodes keep theirs.
-        excluded: tensors that cost nothing more when they are saved.
-        unreadable: foreign hooks may change saved tensors, at unknown places.
+        root: the node. spans: the spans of calls; ``label`` maps a span's index to a name. names:
+        names of parameters and inputs, by ``id`` of the leaf tensor. recomputed: returns the spans
+        of the latest recomputation, and their labels.
+        locate: finds the user's line in a node's stack of formatted frames. stacks: a context for a
+        checkpoint's recomputation, in which nodes keep their stacks. excluded: tensors that exist
+        anyway, so saving them needs no more memory. unreadable: True if other hooks may change
+        saved tensors at unknown places.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class Trace:
         return sum(self._bytes)
 
     def release(self) -> list[Node]:
-        """Remove every hook; the records stay. The nodes are the caller's to let go."""
+        """Remove every hook; the records stay. The caller releases the nodes."""
         for handle in self._handles:
             handle.remove()
         for restore in self._restore:
@@ -116,9 +115,7 @@ class Trace:
         return nodes
 
     def nodes(self) -> tuple[GraphNode, ...]:
-        """Return the records with the gradients so far, each before the nodes downstream of it in
-        the list.
-        """
+        """Return the records with the gradients so far, in topological order from the root."""
         self._remeasure_leaves()
         done = resolve(item for received in self._gradients for item in received.measured)
         complete = []
@@ -133,7 +130,8 @@ class Trace:
         return tuple(_sorted(complete) if self._inner else complete)
 
     def _remeasure_leaves(self) -> None:
-        """Measure again leaves that several backwards reached: a checkpoint's and the outer one."""
+        """Measure leaves again that several backwards reached: a checkpoint's, and the outer
+        one."""
         for node, number in self._numbers.items():
             if self._gradients[number].times > 1 and isinstance(node, LEAF):
                 gradient = node.variable.grad
@@ -210,7 +208,7 @@ class Trace:
         for number in range(known, len(self._records)):
             made = self._records[number]
             if made.module is None and made.kind == "function":
-                # Outside every module that ran again, but within the one that the checkpoint is in.
+                # The node belongs to no recomputed module, but to the module around the checkpoint.
                 self._records[number] = replace(made, module=record.module, call=record.call)
         self._inner[record.id] = tuple((self._numbers[edge.node], edge.output_nr) for edge in roots)
         for node in new:
@@ -220,7 +218,7 @@ class Trace:
 
 
 def _listener(received: _NodeGradients) -> Callable[..., None]:
-    # Holds the numbers, not the node: a node that its own hook holds would never be freed.
+    # Hold the numbers, not the node: a node is never freed if its own hook holds it.
     def read(gradients: tuple[torch.Tensor | None, ...]) -> None:
         arrived = [gradient for gradient in gradients if gradient is not None]
         if not arrived:
@@ -234,8 +232,8 @@ def _listener(received: _NodeGradients) -> Callable[..., None]:
 
 
 def _together(gradients: Sequence[TensorStats]) -> tuple[float | None, int]:
-    """The norm over all of a node's outputs, and how many elements are NaN or Inf."""
-    # An empty gradient is a gradient, and the norm of nothing is 0.
+    """Return the norm over all of a node's outputs, and the number of NaN and Inf."""
+    # An empty gradient counts as a gradient, with norm 0.
     found = [stats.norm if stats.numel else 0.0 for stats in gradients]
     norms = [norm for norm in found if norm is not None]
     nonfinite = sum((stats.nan or 0) + (stats.inf or 0) for stats in gradients)
@@ -243,8 +241,8 @@ def _together(gradients: Sequence[TensorStats]) -> tuple[float | None, int]:
 
 
 def _sorted(records: Sequence[GraphNode]) -> list[GraphNode]:
-    """Return the nodes in topological order, renumbered, after checkpoints' graphs were joined
-    in.
+    """Return the nodes in topological order with new numbers, after the graphs of checkpoints were
+    added.
     """
     onward = [[edge[0] for edge in (*r.to, *r.inner) if edge] for r in records]
     order = topological([0], onward.__getitem__, int)

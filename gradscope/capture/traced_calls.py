@@ -1,4 +1,4 @@
-"""Calls of the events that probes saw, as records."""
+"""Makes records of calls from the events of probes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ NOTE = "compiled"
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """An event of a probe: ``kind`` as in ``traced_probes``, without ``COMPILED``.
-
-    ``found`` are the tensor's statistics. In a step that is only checked, it is the sum of its
-    elements.
+    """An event of a probe: ``kind`` as in ``traced_probes``, without ``COMPILED``. ``found`` has
+    the tensor's statistics, or only the sum of its elements in a step that is only checked for NaN.
     """
 
     probe: Probe
@@ -45,12 +43,12 @@ class TracedCall:
 
     @property
     def first(self) -> Event:
-        """The event that it began with."""
+        """The first event of the call."""
         return next(iter((self.inputs or self.outputs).values()))
 
 
 def calls_of(events: Sequence[Event], names: Mapping[nn.Module, Named]) -> list[TracedCall]:
-    """The calls of some modules in the order in which they began.
+    """Return the calls of some modules in the order in which they began.
 
     The gradients of a module's calls arrive in the reverse order of the calls.
     """
@@ -83,7 +81,7 @@ def _part(call: TracedCall, *, given: bool) -> dict[str, Event]:
 def finished(
     calls: Sequence[TracedCall], names: Mapping[nn.Module, Named]
 ) -> tuple[ModuleCall, ...]:
-    """The records of calls whose tensors were measured, numbered anew."""
+    """Return the records of calls whose tensors were measured, with new numbers."""
     parts = [part for call in calls for part in (call.inputs, call.outputs, call.gradients)]
     measured = [e.found for part in parts for e in part.values() if not isinstance(e.found, Tensor)]
     done = resolve(measured)
@@ -115,7 +113,7 @@ def finished(
 def _record(event: Event, gradient: Event | None, done: Mapping[int, TensorStats]) -> TensorRecord:
     given = None if gradient is None else done[id(gradient.found)]
     if gradient is not None and gradient.compiled and event.path and given is not None:
-        # Of several results a compiled backward has zeros for those that nothing used.
+        # If a call has several results, a compiled backward has gradients of zeros for unused ones.
         given = None if given.zeros == given.numel else given
     return TensorRecord(
         event.path,

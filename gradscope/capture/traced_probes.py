@@ -1,8 +1,8 @@
-"""Statistics from inside compiled modules: an operator that the compiler traces with the module.
+"""Reads tensors inside compiled modules, by an operator that the compiler traces with the module.
 
 ``torch.ops.gradscope.observe`` reads a tensor and returns nothing. In a graph it is one more node.
-It breaks no graph and needs no recompilation, and while its flag is off it costs one call. A hook
-on each module puts it on inputs, outputs and output gradients. The same hook runs in modules that
+It breaks no graph and needs no recompilation. While its flag is off, it costs one call. A hook on
+each module applies it to inputs, outputs and output gradients. The same hook runs in modules that
 are not compiled.
 """
 
@@ -21,18 +21,18 @@ from torch import Tensor, nn
 
 from gradscope.capture.hooks import OwnHook, TracedHook, hook_calls
 
-#: What the operator sees: an input, an output, an output that gets a gradient, and that gradient.
+#: The kinds of tensors: an input, an output, an output that gets a gradient, and that gradient.
 INPUT, OUTPUT, DIFFERENTIABLE, GRADIENT = range(4)
-#: Is added to these inside a graph.
+#: Added to the kind inside a graph.
 COMPILED = 4
 
 _COMPILER: Any = torch.compiler  # it has no types, nor have the other two
 _JIT: Any = torch.jit
 _OPERATORS: Any = torch.library.Library
 _LIBRARY = _OPERATORS("gradscope", "FRAGMENT")
-# `order` is written to on paper alone. It keeps the node in the graph, and all nodes in a row: one
-# tensor for forward and one for backward, which are two graphs.
-# A CUDA graph would replay kernels without a call of it: the tag keeps it out of these.
+# The schema declares a write to `order`, but nothing is written. This keeps the node in the graph,
+# and all nodes in order: with one tensor for forward and one for backward, which are two graphs. A
+# CUDA graph would replay kernels without calling the operator: the tag keeps it out.
 _LIBRARY.define(
     "observe(Tensor x, Tensor probe, Tensor(a!) order, str path, int kind) -> ()",
     tags=(torch.Tag.cudagraph_unsafe,),
@@ -44,10 +44,10 @@ class Probe:
     """The probe of one module.
 
     Attributes:
-        module: where it is.
-        see: takes what the operator saw: the probe, the tensor, its path and its kind.
-        tensor: stands for the probe in a graph, by its address. A number would be a constant there,
-            and equal blocks would no longer share their compiled code.
+        module: the module.
+        see: called with the probe, the tensor, its path and its kind.
+        tensor: identifies the probe in a graph by its address. A number would be a constant of the
+        graph, so equal blocks could not share their compiled code.
     """
 
     module: weakref.ref[nn.Module]
@@ -60,41 +60,38 @@ class Probe:
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook."""
         if _is_observed():
-            look = _look_at_all if torch.compiler.is_compiling() else _untraced()[0]
+            look = _observe_all if torch.compiler.is_compiling() else _untraced()[0]
             look(self, args, kwargs)
 
     def after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Any:
-        """Forward hook. The output goes on in containers of the same kind."""
+        """Forward hook. Returns the output in containers of the same type."""
         if not _is_observed():
             return None
         observed = _observed if torch.compiler.is_compiling() else _untraced()[1]
         return observed(self, output, "")
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for hook in self.hooks:
             hook.remove()
 
 
-#: All that are alive, by the address of their tensor.
+#: All probes, by the address of their tensor.
 _probes: weakref.WeakValueDictionary[int, Probe] = weakref.WeakValueDictionary()
-#: How many observe now. It is the flag: the operator reads it first.
+#: Number of active owners. The operator reads this flag first.
 _listening: set[int] = set()
-#: Whether modules are called, and traced, as if they had no probe.
+#: True while modules are called, and traced, without probes.
 _absent = False
 
 
 def add_probe(module: nn.Module, see: Callable[[Probe, Tensor, str, int], None]) -> Probe:
-    """Hook a module, before it is traced.
-
-    To remove the probe afterwards has it traced again.
-    """
+    """Add hooks to a module before it is traced. After a removal the compiler traces it again."""
     _run_as_written()
     kind = type(module)
     if kind.__module__.startswith(("torch.nn.", "torch.ao.")):
-        # Where the compiler gave up on the caller, it would try each of these that has a hook.
+        # If the compiler gave up on the caller, it would try to compile each of these functions.
         _skip_frames(kind.forward.__code__)
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     tensor, forward, backward = torch.zeros(3, 1, device=device).unbind()
@@ -107,19 +104,19 @@ def add_probe(module: nn.Module, see: Callable[[Probe, Tensor, str, int], None])
 
 @functools.cache
 def _untraced() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The work of hooks outside a graph: also where the compiler waits for the next frame, as it
-    does in the hooks of the module that it compiles."""
-    return _COMPILER.disable(_look_at_all), _COMPILER.disable(_observed)
+    """Run the hooks outside a graph, also where the compiler waits for the next frame, as in the
+    hooks of the module that it compiles."""
+    return _COMPILER.disable(_observe_all), _COMPILER.disable(_observed)
 
 
 @functools.cache
 def _run_as_written() -> None:
-    """Run these functions eagerly outside a graph, without a graph of their own; a graph may inline
+    """Run these functions eagerly outside a graph, never compiled separately; a graph may inline
     them.
     """
     written = [Probe.before, Probe.after, TracedHook.__call__, _observe, _traced, _tap]
-    written += [_WithGradient.forward, _WithGradient.backward, _is_observed, _graph, _look]
-    codes = [function.__code__ for function in (*written, _look_at_all, _observed)]
+    written += [_WithGradient.forward, _WithGradient.backward, _is_observed, _graph, _observe_each]
+    codes = [function.__code__ for function in (*written, _observe_all, _observed)]
     for code in codes:
         codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
         _skip_frames(code)
@@ -139,9 +136,8 @@ def listen(owner: object, *, on: bool) -> None:
 
 @contextmanager
 def without_probes() -> Iterator[None]:
-    """Call modules in the block as if they had no probe.
-
-    Compiled ones are traced again in the first such block. Their code with probes stays valid.
+    """Call modules in the block without probes. The first such block compiles compiled modules
+    again; their code with probes stays valid.
     """
     global _absent
     before, _absent = _absent, True
@@ -159,7 +155,7 @@ def _observe(x: Tensor, probe: Tensor, order: Tensor, path: str, kind: int) -> N
 
 
 def _traced(x: Tensor, probe: Tensor, order: Tensor, path: str, kind: int) -> None:
-    """Return nothing, whatever the shapes are."""
+    """Return nothing: the fake implementation for tracing."""
 
 
 _LIBRARY.impl("observe", _observe, "CompositeExplicitAutograd")
@@ -169,9 +165,8 @@ _OPERATOR = torch.ops.gradscope.observe.default
 
 
 class _WithGradient(torch.autograd.Function):
-    """Its output is the same memory; in backward the operator sees the gradient.
-
-    A view of the input would do, but not for an in-place operation that follows.
+    """An identity with the same memory; in backward the operator reads the gradient. A view of the
+    input would not allow a following in-place operation.
     """
 
     @staticmethod
@@ -194,16 +189,16 @@ def _tap(
     return _WithGradient.apply(x, probe, backward, path, GRADIENT + graph)  # type: ignore[no-any-return]
 
 
-# The compiler takes it as one operation, and finds the parts when it traces the backward.
+# The compiler treats it as one operation, and traces its parts with the backward.
 _COMPILER.allow_in_graph(_tap)
 
 
 def _is_observed() -> bool:
-    """Return True if a call may be part of a training, and is not traced for another purpose."""
+    """Return True if a call may belong to the training, and is not traced for another purpose."""
     return (
         not _absent
         and torch.is_grad_enabled()
-        # Not `is_exporting()`: the compiler of torch 2.8 takes it for true in every graph.
+        # Not `is_exporting()`: in torch 2.8 it is True in every compiled graph.
         and not torch.compiler._is_exporting_flag
         and not _JIT.is_tracing()
         and not torch._C._are_functorch_transforms_active()
@@ -214,22 +209,22 @@ def _graph() -> int:
     return COMPILED if torch.compiler.is_compiling() else 0
 
 
-def _look_at_all(probe: Probe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _observe_all(probe: Probe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Pass a call's arguments to the operator."""
     for number, value in enumerate(args):
-        _look(probe, value, str(number))
+        _observe_each(probe, value, str(number))
     for name, value in kwargs.items():
-        _look(probe, value, name)
+        _observe_each(probe, value, name)
 
 
-def _look(probe: Probe, value: Any, path: str) -> None:
+def _observe_each(probe: Probe, value: Any, path: str) -> None:
     """Pass each tensor in plain containers to the operator."""
     kind = type(value)
     if kind is Tensor or kind is nn.Parameter:
         _OPERATOR(value, probe.tensor, probe.forward, path, INPUT + _graph())
     elif kind is tuple or kind is list:
         for number, part in enumerate(value):
-            _look(probe, part, f"{path}.{number}")
+            _observe_each(probe, part, f"{path}.{number}")
 
 
 def _observed(probe: Probe, value: Any, path: str) -> Any:

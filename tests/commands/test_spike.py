@@ -159,7 +159,7 @@ def test_a_config_says_what_it_lacks(gradscope, run: Path) -> None:
     code, _, err = gradscope("spike", str(run), "--as-config", "again.yaml")
     assert code == 0
     assert "the capsule has no weights: `gradscope run --capsule-weights` keeps them" in err
-    assert "0 gradients arrived at the model's outputs: name the `loss`" in err
+    assert "0 gradients arrived at the model's outputs: set the key `loss`" in err
     nested = {"call0.args.0.x": INPUTS}
     save_file(nested, capsule_path(run, 12), metadata(CAPSULE))
     code, _, err = gradscope("spike", str(run), "--as-config", "other.yaml")

@@ -1,8 +1,9 @@
-"""The eight numbers of a tensor, and the sums of an optimizer's step, by one compiled read.
+"""Compiled library: the eight statistics of a tensor, and the sums of an optimizer's step, in one
+read.
 
-The installation compiles ``one_pass.c``. Where it found no compiler, ``numbers`` and ``step`` have
-no answer, and ``reductions.py`` and ``updates.py`` compute the same with PyTorch.
-``GRADSCOPE_COMPILED=0`` turns the library off.
+The installation compiles ``one_pass.c``. Without a compiler, ``numbers`` and ``step`` return None,
+and ``reductions.py`` and ``updates.py`` compute the same with PyTorch. ``GRADSCOPE_COMPILED=0``
+turns the library off.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from typing import Any, NamedTuple
 
 import torch
 
-#: The library has to answer this, or it is of another version's source.
+#: The library must return this number; otherwise it was compiled from another version's source.
 _INTERFACE = 2
 #: In the order of ``instruction_set.h``.
 _KINDS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-#: Elements that are worth two threads.
+#: From this many elements on, two threads are faster.
 _LARGE = 1 << 21
-#: A call for fewer elements is shorter than to wait for the interpreter's lock afterwards.
+#: A call for fewer elements keeps the GIL: waiting for it afterwards would take longer.
 _SMALL = 1 << 14
 
 _Numbers = ctypes.c_double * 8
 
 
 class Terms(NamedTuple):
-    """The numbers of an optimizer's update, in the order of ``struct formula``.
+    """The coefficients of an optimizer's update, in the order of ``struct formula``.
 
-    −Δw = (slope · (sign · g + decay · w) + shift · m) / (scale · √v + eps), w being the weight
-    before the step; or, with ``taken`` in place of ``decay``, that plus ``taken`` · w.
+    −Δw = (slope · (sign · g + decay · w) + shift · m) / (scale · √v + eps), with w the weight
+    before the step. For decoupled decay, ``decay`` is 0 and ``taken`` · w is added.
     """
 
     slope: float = 0.0
@@ -47,12 +48,12 @@ class Terms(NamedTuple):
 class StepSums(NamedTuple):
     """Sums over the elements of one parameter's step, in the order of ``one_pass.c``.
 
-    Those of a tensor that was not given are 0; ``rest`` is too where ``taken`` is.
+    Sums of a missing tensor are 0; ``rest`` is 0 if ``taken`` is.
     """
 
     was: float  # squares of the weight before the step
     moved: float  # squares of Δw
-    changed: float  # elements that are another than before
+    changed: float  # elements that changed
     along: float  # −Δw times the gradient
     gradient: float  # its squares
     rest: float  # squares of the part of Δw that is not ``taken`` · w
@@ -81,10 +82,10 @@ class Library:
     """The compiled library.
 
     Args:
-        file: where it is; its name ends in ``.so`` on every platform.
+        file: its path; the name ends in ``.so`` on every platform.
 
     Raises:
-        OSError: it does not load, or it is of another version.
+        OSError: it cannot be loaded, or has another version.
     """
 
     def __init__(self, file: Path) -> None:
@@ -95,7 +96,7 @@ class Library:
         #: The instruction set that it chose on this processor.
         self.instruction_set: str = library.gradscope_instruction_set().decode()
         self._row, self._axes = library.gradscope_row, library.gradscope_axes
-        self._locked_row = locked.gradscope_row  # without letting go of the interpreter's lock
+        self._locked_row = locked.gradscope_row  # keeps the GIL
         first: list[Any] = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int]
         shape: list[Any] = [ctypes.c_double, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
         self._row.argtypes = self._locked_row.argtypes = [*first, _Numbers]
@@ -105,10 +106,9 @@ class Library:
             step.argtypes, step.restype = [ctypes.POINTER(_Step), ctypes.c_int64, _Sums], None
 
     def numbers(self, tensor: torch.Tensor) -> list[float] | None:
-        """norm mean std min max zeros nan inf over all elements, or None.
-
-        It reads the memory of plain tensors on the CPU, whatever their strides, and copies none of
-        it. Of the others PyTorch has to compute the numbers.
+        """Return norm, mean, std, min, max, zeros, nan, inf over all elements, or None. It reads
+        the memory of plain CPU tensors of any strides, without a copy. For all other tensors it
+        returns None, and PyTorch computes the numbers.
         """
         kind = _KINDS.get(tensor.dtype)
         if (
@@ -147,15 +147,15 @@ class Library:
         before: torch.Tensor | None = None,
         every: bool = True,
     ) -> StepSums | None:
-        """The sums over a step, or None: of other than plain float32 tensors of the CPU in one
-        memory order, and where one of them is NaN or Inf.
+        """Return the sums over a step. None unless all are plain float32 CPU tensors with the same
+        memory order, and all sums are finite.
 
         Args:
-            weight: after the step.
-            terms: those of the update. With ``before`` only ``taken`` is read.
-            gradient, first, second: with as many elements as the weight; None counts as zero.
-            before: the weight before the step; None: ``terms`` tell it.
-            every: False: only ``unrounded`` is wanted.
+            weight: the weight after the step. terms: the coefficients of the update. With
+            ``before`` only ``taken`` is read. gradient, first, second: with as many elements as the
+            weight; None counts as zero.
+            before: the weight before the step; None: computed from ``terms``.
+            every: False: only ``unrounded`` is needed.
         """
         tensors = (weight, gradient, first, second, before)
         if not _are_alike([one for one in tensors if one is not None]):
@@ -170,7 +170,8 @@ class Library:
 
 
 def _address(tensor: torch.Tensor) -> int | None:
-    """Return where the elements are; None or 0 if nowhere: traced, or known to be zero."""
+    """Return the address of the elements; None or 0 without memory, as for a traced tensor or a
+    tensor of zeros."""
     try:
         return tensor.data_ptr()
     except RuntimeError:  # a wrapper of `torch.func` has no memory
@@ -178,7 +179,7 @@ def _address(tensor: torch.Tensor) -> int | None:
 
 
 def _are_alike(tensors: list[torch.Tensor]) -> bool:
-    """Return True for plain float32 tensors of the CPU whose elements lie in one order."""
+    """Return True for plain float32 CPU tensors with the same memory order."""
     return all(
         type(one) in _PLAIN
         and one.dtype == torch.float32
@@ -217,7 +218,7 @@ def _axes(tensor: torch.Tensor) -> tuple[int, list[tuple[int, int]]]:
 
 
 def _installed() -> Library | str:
-    """The library of this installation, or why it is not used."""
+    """Return the library of this installation, or the reason why it is not used."""
     file = Path(__file__).with_name("one_pass.so")
     if os.environ.get("GRADSCOPE_COMPILED") == "0":
         return "GRADSCOPE_COMPILED=0"
@@ -233,12 +234,12 @@ _library = _installed()
 
 
 def numbers(tensor: torch.Tensor) -> list[float] | None:
-    """``Library.numbers`` of this installation's; None without one."""
+    """Call ``Library.numbers`` of this installation; None without a library."""
     return None if isinstance(_library, str) else _library.numbers(tensor)
 
 
 def step(weight: torch.Tensor, terms: Terms, **more: Any) -> StepSums | None:
-    """``Library.step`` of this installation's; None without one."""
+    """Call ``Library.step`` of this installation; None without a library."""
     return None if isinstance(_library, str) else _library.step(weight, terms, **more)
 
 
@@ -248,7 +249,7 @@ def is_compiled() -> bool:
 
 
 def in_use() -> str:
-    """Names the code that computes statistics on the CPU, for ``gradscope doctor``."""
+    """Name the code that computes statistics on the CPU, for ``gradscope doctor``."""
     if isinstance(_library, str):
         return f"PyTorch operations ({_library})"
     return f"compiled ({_library.instruction_set})"

@@ -1,7 +1,6 @@
-"""Figures of attention by head, from queries and keys, or from scores before their softmax.
-
-A sample of rows is computed again in float64, without a gradient: the script's kernel and its
-numbers stay. The result is a small tensor of the device, read after backward.
+"""Computes the figures of attention by head, from queries and keys, or from scores before the
+softmax. Some rows are computed again in float64, without a gradient, so the script's kernel and
+numbers do not change. The result is a small tensor on the device, read after backward.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from gradscope.capture.transformer.rows import evenly
 
 #: Number of rows of each head to read, and the largest number of logits of a call.
 ROWS, LOGITS = 64, 1 << 21
-#: From this many samples on, only some of them are read.
+#: With more samples, only some of them are read.
 _SAMPLES = 8
 #: Largest value of a masked entry: masks add -inf, the lowest number, -1e9 or -10,000.
 _MASKED = -9e3
-#: Attributes that say how many heads a leading axis holds.
+#: Attributes with the number of heads.
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Figures [measures, heads] of one attention, on its device, and its sizes."""
+    """The figures [measures, heads] of one attention, on its device, and its sizes."""
 
     figures: Tensor
     queries: int
@@ -50,12 +49,11 @@ def of_queries(
 
     Args:
         query: [..., heads, queries, width].
-        key: [..., heads, keys, width]; with ``grouped`` of fewer heads.
+        key: [..., heads, keys, width]; with ``grouped``, fewer heads.
         mask: boolean (True is visible) or added; broadcast to [..., heads, queries, keys].
-        causal: a query sees the keys up to its own number.
-        scale: of the products; None is 1 / √width.
-        grouped: several heads share each key.
-        heads: how many a leading axis holds, where the tensors have three axes.
+        causal: a query sees the keys up to its own position. scale: the factor of the products;
+        None: 1 / √width. grouped: several heads share each key. heads: the number of heads in the
+        leading axis of tensors with three axes.
     """
     if mask is not None and query.dim() == mask.dim() == 3:
         mask = _with_heads(mask, heads)
@@ -96,7 +94,7 @@ def of_scores(scores: Tensor, dim: int, heads: int | None) -> Measured:
     Args:
         scores: [..., heads, queries, keys], with all masks and biases.
         dim: the axis of the keys.
-        heads: how many heads the module has, where that is known.
+        heads: the number of heads of the module, if known.
     """
     scores = scores.movedim(dim, -1)
     if heads is not None and scores.dim() == 4 and scores.shape[-3] != heads:
@@ -126,7 +124,7 @@ def heads_of(module: nn.Module) -> int | None:
 
 
 def exact(tensor: Tensor) -> torch.dtype:
-    """float64, where the device has it."""
+    """Return the tensor in float64 if the device supports it, else in float32."""
     return torch.float32 if tensor.device.type == "mps" else torch.float64
 
 
@@ -159,7 +157,7 @@ def _unravelled(flat: int, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _stacked(parts: list[Tensor]) -> Tensor:
-    """Stack them; one alone is not copied."""
+    """Stack tensors; a single one is not copied."""
     return torch.stack(parts) if len(parts) > 1 else parts[0].unsqueeze(0)
 
 
@@ -168,12 +166,11 @@ def _rows(samples: Sequence[object], places: Sequence[object]) -> int:
 
 
 def _by_head(logits: Tensor, places: Tensor | None, *, safe: bool) -> Tensor:
-    """Figures [measures, heads] of logits [samples, heads, rows, keys]; NaN means that there is
-    none.
+    """Compute figures [measures, heads] of logits [samples, heads, rows, keys]; NaN means unknown.
 
     Args:
-        places: the numbers of the rows, where keys have the same ones.
-        safe: a row without a visible key gets zeros, and no NaN.
+        places: the positions of the rows, if keys have the same positions. safe: a row without a
+        visible key gets zeros instead of NaN.
     """
     visible = logits.shape[-1] - (logits <= _MASKED).sum(-1)
     weights = torch._softmax(logits, -1, False)  # the public name may be observed
@@ -182,8 +179,9 @@ def _by_head(logits: Tensor, places: Tensor | None, *, safe: bool) -> Tensor:
     if safe:
         lost = lost & (most != -math.inf)
     counted = (visible > 1) & ~lost
-    # log Σe - Σ(weight·x), of logits x below the largest, whose weight is 1 ⁄ Σe; where a weight
-    # is 0, x may be -inf. Faster than PyTorch's `entr`, and than filling by a mask.
+    # Entropy = log Σe - Σ(weight·x), with x the logits minus their largest, e = exp(x), weight = e
+    # ⁄ Σe. If a weight is 0, x may be -inf. Faster than PyTorch's `entr`, and than filling with a
+    # mask.
     below = (logits - most.unsqueeze(-1)).clamp_min_(torch.finfo(logits.dtype).min)
     entropy = -share.log() - below.mul_(weights).sum(-1)
     largest = most.masked_fill(~(most.isfinite() & (most > _MASKED)), -math.inf).amax((0, 2))

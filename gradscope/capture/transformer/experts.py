@@ -1,8 +1,7 @@
-"""The experts that a router chose, and the evenness of its choice.
-
-A routing is a choice of the largest entries along the last axis of a tensor, inside a module that
-holds as many experts as that axis has entries: modules of one class in a list, or a parameter of
-three axes or more whose first axis is the experts'.
+"""Measures which experts a router chose, and how evenly. A routing is a choice of the largest
+entries along the last axis of a tensor, with one entry per expert, inside the module that holds the
+experts. Experts are modules of one class in a list, or slices of a parameter with three axes or
+more along its first axis.
 """
 
 from __future__ import annotations
@@ -20,16 +19,15 @@ from gradscope.capture.transformer.rows import evenly
 
 #: Number of tokens whose router probabilities are read.
 _TOKENS = 1024
-#: Without top-k in its name, a choice is a routing only of a distribution.
+#: ``argmax`` and ``max`` count as a routing only over a distribution.
 _DISTRIBUTIONS = ("Softmax", "Sigmoid")
 _PASSED = ("View", "UnsafeView", "ReshapeAlias", "ToCopy", "Add")
 
 
 @dataclass(slots=True)
 class Routing:
-    """One choice, on its device: counts [experts] and the mean entropy of the router.
-
-    ``rows`` are those that the experts, if they are modules, were called on.
+    """One choice, on its device: counts [experts] and the mean entropy of the router. If the
+    experts are modules, ``rows`` counts the rows of their inputs.
     """
 
     experts: tuple[nn.Module, ...]
@@ -41,7 +39,7 @@ class Routing:
 
     @property
     def dropped(self) -> float | None:
-        """The share of assignments that no expert was called on, where that can be known."""
+        """The share of assignments without a call of an expert; None if unknown."""
         every = self.tokens * self.top_k
         return None if self.rows is None or not 0 < self.rows <= every else 1 - self.rows / every
 
@@ -51,15 +49,14 @@ class Routing:
 
 
 class Holders:
-    """Finds modules that hold experts; each is searched once for a number of them."""
+    """Finds modules that hold experts; caches the result for each module and number of experts."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[nn.Module, int], tuple[nn.Module, ...] | None] = {}
 
     def experts(self, module: nn.Module, count: int) -> tuple[nn.Module, ...] | None:
-        """The expert modules of a module that holds so many; () if one parameter holds them.
-
-        None: it holds no experts, or another number.
+        """Return the expert modules of a module, if it holds that many; () if they are slices of
+        one parameter. None if it holds no experts, or another number.
         """
         key = (module, count)
         if key not in self._found:
@@ -87,11 +84,11 @@ def is_distribution(scores: Tensor) -> bool:
 
 
 def routing(scores: Tensor, chosen: Tensor, experts: tuple[nn.Module, ...]) -> Routing:
-    """The choice of experts.
+    """Measure a choice of experts.
 
     Args:
-        scores: [..., experts], what the router computed.
-        chosen: [..., k], or [...] of one each: the numbers of the experts.
+        scores: [..., experts], the router's output. chosen: [..., k], or [...] for one expert each:
+        the numbers of the experts.
         experts: the modules; () if they are slices of a parameter.
     """
     count = scores.shape[-1]
@@ -111,9 +108,8 @@ def routing(scores: Tensor, chosen: Tensor, experts: tuple[nn.Module, ...]) -> R
 
 
 def _entropy(scores: Tensor) -> Tensor:
-    """The mean entropy of the router's probabilities, of scores before or after a softmax.
-
-    Scores without a negative one are probabilities once they are divided by their sum.
+    """Return the mean entropy of the router's probabilities, from scores before or after a softmax.
+    Scores without a negative entry count as probabilities, after division by their sum.
     """
     places = torch.tensor(evenly(len(scores), _TOKENS), device=scores.device)
     some = scores.index_select(0, places).to(exact(scores))

@@ -1,4 +1,4 @@
-"""Follows the calls of one recorder: what attends, what routes, what adds to the stream."""
+"""Finds attention, routing and residual blocks in the calls of one recorder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gradscope.errors import message_of
 from gradscope.nesting import find
 from gradscope.records.transformer import MEASURES, AttentionCall, ExpertCall, ResidualCall
 
-#: The experts are held by the module that routes, or by one of so many around it.
+#: Number of enclosing modules to search for the experts.
 _LEVELS = 3
 _PLAIN = (Tensor, nn.Parameter)
 _Figures = TypeVar("_Figures")
@@ -43,20 +43,20 @@ class TransformerCalls:
 
 @dataclass(slots=True)
 class _Block:
-    """A block while it runs: its input, and the edge that this has."""
+    """A running block: its input, and the input's autograd edge."""
 
     given: Tensor
     version: int
     edge: Edge | None
 
 
-#: With its container, whether the graph says that it adds (None: there is no graph), its dtype.
+#: Its container, whether it adds by the graph (None without a graph), and its dtype.
 _BlockCall = tuple[Call, nn.Module, bool | None, str, Tensor]
 
 
 @dataclass(slots=True)
 class _Taken:
-    """Measurements so far, on the devices."""
+    """Measurements so far, still on the devices."""
 
     attention: list[tuple[Call, str, int, Measured]] = field(default_factory=list)
     routings: list[tuple[Call, int, Routing]] = field(default_factory=list)
@@ -66,17 +66,15 @@ class _Taken:
 class TransformerParts:
     """Attention, experts and the residual stream of a model.
 
-    It does not hold the recorder that holds it: a model ends with the last reference to it.
+    It has no reference to its recorder, so that the model is freed with its last reference.
 
     Attributes:
         paused: whether no call is recorded.
 
     Args:
-        model: whose blocks are found.
-        probes: those of ``records.transformer.PROBES`` to record.
-        calls: the recorder's, by their index.
-        stack: the recorder's calls that are running.
-        guard: makes a function of the patches that never raises.
+        model: the model. probes: the parts to record, from ``records.transformer.PROBES``. calls:
+        the recorder's calls, by index. stack: the recorder's running calls. guard: wraps the
+        patches, so that they never raise.
     """
 
     def __init__(
@@ -93,7 +91,7 @@ class TransformerParts:
         self._calls, self._stack, self._guard = calls, stack, guard
         self._blocks = residual.repeated_blocks(model) if "residual" in self._probes else {}
         self._running: dict[int, _Block] = {}
-        self._routers: dict[nn.Module, Routing] = {}  # by the expert that will be called
+        self._routers: dict[nn.Module, Routing] = {}  # by the expert's module
         self._holders = Holders()
         self._counts: Counter[tuple[int, str]] = Counter()
         self._taken = _Taken()
@@ -204,7 +202,7 @@ class TransformerParts:
         self._taken.routings.append((holder, self._part(holder, "experts"), found))
 
     def _call(self) -> Call | None:
-        """The call that runs the function; none in a recomputation, or while a graph is traced."""
+        """Return the call that runs the function; None in a recomputation, or during tracing."""
         if (
             in_backward()
             or torch.compiler.is_dynamo_compiling()
@@ -215,7 +213,7 @@ class TransformerParts:
         return None if self.paused else self._stack.innermost(sys._getframe(1))
 
     def _holder(self, call: Call, count: int) -> tuple[Call, tuple[nn.Module, ...]] | None:
-        """The nearest call around whose module holds so many experts."""
+        """Return the nearest enclosing call whose module holds that many experts."""
         for _ in range(_LEVELS):
             experts = self._holders.experts(call.module, count)
             if experts is not None:
@@ -226,7 +224,7 @@ class TransformerParts:
         return None
 
     def _part(self, call: Call, table: str) -> int:
-        """The number of this one within the call."""
+        """Return the number of this part within the call."""
         number = self._counts[call.index, table]
         self._counts[call.index, table] += 1
         return number
@@ -234,7 +232,7 @@ class TransformerParts:
     # ---------------------------------------------------------------- records
 
     def take(self) -> TransformerCalls:
-        """The records since this was last asked."""
+        """Return the records since the last request."""
         taken, self._taken = self._taken, _Taken()
         blocks = _innermost(taken.blocks)
         figures = [
@@ -250,8 +248,8 @@ class TransformerParts:
 
 
 def _innermost(blocks: Sequence[_BlockCall]) -> list[_BlockCall]:
-    """Return blocks of containers in which one adds; outer stages, which hold such blocks, are left
-    out.
+    """Return the blocks of containers in which a block adds to its input, without outer stages that
+    hold such blocks.
     """
     add = {container for _, container, adds, *_ in blocks if adds}
     found = [one for one in blocks if one[1] in add]
@@ -320,7 +318,7 @@ def _without_gradient() -> Iterator[None]:
 
 
 def _read(tensors: Sequence[Tensor]) -> list[list[Any]]:
-    """The numbers of each; each device is waited for once."""
+    """Read the numbers of each, with one wait per device."""
     read: dict[int, list[Any]] = {}
     devices = {tensor.device for tensor in tensors}
     for device in devices:

@@ -1,7 +1,5 @@
-"""PyTorch's functions that attend and route, observed while a stack is open.
-
-Modules that imported one by its name are included. An error of such a function has this frame in
-its traceback.
+"""Observes PyTorch's functions for attention and routing until a stack is closed, also where a
+module imported one by name. If such a function raises, the traceback contains a frame of this file.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _FUNCTIONS: tuple[tuple[Any, str], ...] = (
     (torch, "max"),
     (torch.Tensor, "max"),
 )
-#: The names in each module that was searched, by how many names it had.
+#: The names found in each searched module, and the number of names it had.
 _searched: dict[str, tuple[int, list[str]]] = {}
 _counted = [0]  # modules there were when all were searched
 
@@ -51,7 +49,7 @@ def observe_functions(patches: ExitStack, observe: Observe) -> None:
     for (owner, name), original in zip(_FUNCTIONS, originals, strict=True):
         replace(functions, owner, name, functools.partial(_Observed, name, observe, places))
         own[id(original)] = getattr(owner, name)
-    for module, alias in aliases:  # the same function, or a second observer would not know it
+    for module, alias in aliases:  # the same wrapper, so that a second observer recognises it
         replace(functions, module, alias, lambda original: own[id(original)])
     # A script that the model compiles now: its compiler knows PyTorch's functions by identity.
     replace(functions, torch.jit._builtins, "_find_builtin", _found_by_original)
@@ -68,9 +66,8 @@ def observe_functions(patches: ExitStack, observe: Observe) -> None:
 
 
 class _Imports:
-    """Ends the observation before a module is imported, which would keep what it finds.
-
-    PyTorch's compiler does: it has tables of PyTorch's functions.
+    """Ends the observation before an import of a module that keeps PyTorch's functions, such as the
+    compiler with its tables.
     """
 
     def __init__(self, end: Callable[[], None]) -> None:
@@ -81,10 +78,9 @@ class _Imports:
 
 
 class _Observed:
-    """A function in the place of one of PyTorch's, and equal to it.
-
-    A ``__torch_function__`` compares functions with ``is``: while one runs, PyTorch's own are in
-    their places, and nothing is observed.
+    """A replacement for a function of PyTorch, equal to it. A ``__torch_function__`` compares
+    functions with ``is``; so PyTorch's own functions are restored while one runs, and nothing is
+    observed then.
     """
 
     def __init__(
@@ -122,7 +118,7 @@ class _Observed:
 
 @contextmanager
 def _absent(places: Sequence[tuple[Any, str]]) -> Iterator[None]:
-    """PyTorch's own functions are in these places inside the block."""
+    """Restore PyTorch's own functions inside the block."""
     present = ((owner, name, getattr(owner, name, None)) for owner, name in places)
     taken = [(*place, one) for *place, one in present if isinstance(one, _Observed)]
     for owner, name, found in taken:
@@ -133,7 +129,7 @@ def _absent(places: Sequence[tuple[Any, str]]) -> Iterator[None]:
     try:
         yield
     finally:
-        if places:  # or else the observation has ended inside
+        if places:  # otherwise the observation ended inside the call
             for owner, name, found in taken:
                 setattr(owner, name, found)
 
@@ -150,7 +146,7 @@ def _found_by_original(find: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _modules() -> list[tuple[str, Any]]:
-    """The modules to search: all where there are new ones, else those that hold a function."""
+    """Return the modules to search: all if there are new ones, else those that hold a function."""
     every = sys.modules
     if len(_searched) and _counted[0] == len(every):
         found = [path for path, (_, names) in _searched.items() if names]

@@ -1,18 +1,19 @@
-"""Detection of scores that are a product of two activations, by the nodes that made them."""
+"""Detects scores that are a product of two activations, by their autograd nodes."""
 
 from __future__ import annotations
 
 from torch import Tensor
 from torch.autograd.graph import Node
 
-#: Steps from a product of q and k to a softmax: scale, bias, mask, softcap, sink, dtype, shape.
+# : Operations allowed between the product of q and k and the softmax: scale, bias, mask, softcap,
+# sink, dtype, shape.
 _BETWEEN = {
     *("Mul", "Div", "Add", "Sub", "Neg", "Tanh", "Clamp", "ClampMin", "ClampMax"),
     *("MaskedFill", "Where", "IndexPut", "Cat", "Slice", "Index", "Gather"),
     *("View", "UnsafeView", "ReshapeAlias", "Expand", "Transpose", "Permute", "Unsqueeze"),
     *("Squeeze", "ToCopy", "Clone", "Alias", "CopySlices", "Pad", "ConstantPadNd"),
 }
-#: Steps that only move or scale an operand.
+#: Operations that only move or scale an operand.
 _MOVES = {
     *("T", "Transpose", "Permute", "View", "UnsafeView", "ReshapeAlias", "Expand", "Unsqueeze"),
     *("Squeeze", "ToCopy", "Clone", "Alias"),
@@ -23,12 +24,11 @@ _MOST = 96
 
 
 def is_product(scores: Tensor) -> bool:
-    """Return True for scores of attention: a matrix product of two tensors, neither a parameter.
-
-    Without a graph, as under ``no_grad``, the answer is no.
+    """Return True for attention scores: a matrix product of two tensors, neither of them a
+    parameter. False without a graph, as under ``no_grad``.
     """
     waiting = [scores.grad_fn]
-    seen: set[Node] = set()  # the nodes, not their ids: Python's object of a node may come and go
+    seen: set[Node] = set()  # the nodes, not their ids: a node's Python object may be recreated
     while waiting and len(seen) < _MOST:
         node = waiting.pop(0)
         if node is None or node in seen:
@@ -45,12 +45,12 @@ def is_product(scores: Tensor) -> bool:
 
 
 def operation(node: Node) -> str:
-    """``Bmm`` of a ``BmmBackward0``."""
+    """Return the operation of a node: ``Bmm`` for ``BmmBackward0``."""
     return type(node).__name__.rstrip("0123456789").removesuffix("Backward")
 
 
 def _is_parameter(node: Node | None) -> bool:
-    """Return True if an operand is a leaf: moved and cast, but not computed."""
+    """Return True if an operand is a leaf, possibly moved or cast."""
     while node is not None and operation(node) in _MOVES:
         node = node.next_functions[0][0] if node.next_functions else None
     return node is not None and operation(node) == "AccumulateGrad"

@@ -1,7 +1,6 @@
-"""Blocks that add to the residual stream, and statistics of their outputs.
-
-A block is one of several modules of a class in a container, whose output has the shape of its
-input and is the input plus something, normalised or not: the graph between the two says so.
+"""Finds blocks that add to the residual stream, and measures their outputs. A block is one of
+several modules of one class in a container. Its output has the shape of its input, and is the input
+plus something, normalised or not. The autograd graph between the two shows it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from gradscope.patterns import wraps
 
 #: Number of rows of the last axis to read.
 _ROWS = 64
-#: Steps from a block's output back to the sum: a normalisation after it, casts, shapes.
+#: Operations allowed between the sum and the block's output: normalisation, casts, shapes.
 _AFTER = {
     *("NativeLayerNorm", "FusedRmsNorm", "View", "UnsafeView", "ReshapeAlias", "ToCopy", "Clone"),
     *("Transpose", "Permute", "Alias"),
@@ -32,7 +31,7 @@ _MOST = 96
 
 
 def repeated_blocks(model: nn.Module) -> dict[nn.Module, nn.Module]:
-    """Return modules with children whose container holds several of their class, with that
+    """Return modules with children, if their container holds several of their class, with that
     container.
     """
     found: dict[nn.Module, nn.Module] = {}
@@ -55,7 +54,7 @@ def _inner(module: nn.Module) -> nn.Module:
 
 
 def stream(tensors: Iterable[tuple[str, Tensor]]) -> Tensor | None:
-    """The first tensor that can be a residual stream: floating, of two axes or more."""
+    """Return the first tensor that can be a residual stream: floating, with two axes or more."""
     for _, tensor in tensors:
         if tensor.is_floating_point() and tensor.dim() >= 2 and tensor.numel():
             return tensor
@@ -88,10 +87,10 @@ def adds_to(output: Tensor, given: Edge | None) -> bool | None:
 
 
 def figures(output: Tensor, given: Tensor | None) -> Tensor:
-    """rms, kurtosis, max ÷ median, largest, share added, cosine; NaN means that there is none.
+    """Compute rms, kurtosis, max ÷ median, largest, share added, cosine; NaN means unknown.
 
     Args:
-        output: [..., width], of which some rows are read; the maximum is over all elements.
+        output: [..., width]. Some rows are read; the maximum is over all elements.
         given: the block's input, of the same shape; None if it was overwritten.
     """
     kind = exact(output)

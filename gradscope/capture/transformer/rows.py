@@ -1,10 +1,10 @@
-"""Choice of rows to read among many: evenly spaced, the first and the last among them."""
+"""Chooses rows to read: evenly spaced, with the first and the last."""
 
 from __future__ import annotations
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """Return at most ``most`` numbers from 0 to ``count`` - 1, the last one always."""
+    """Return at most ``most`` numbers from 0 to ``count`` - 1, always with the last."""
     if count <= most:
         return list(range(count))
     if most <= 1:
