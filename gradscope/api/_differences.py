@@ -16,6 +16,7 @@ from gradscope.comparison.alignment import CallKey
 from gradscope.errors import OptionError
 from gradscope.loading.workload import Workload
 from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDiff
+from gradscope.records.norms import finite_or_none
 from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
 from gradscope.running.compared_runs import Divergence, in_float64
@@ -137,11 +138,11 @@ def _diff(free_running: Difference | None, doubt: Difference | None) -> TensorDi
     if free_running is None:
         return TensorDiff(note="B has none")
     note = None if math.isfinite(free_running.error) else "A is all zeros, or one is NaN or Inf"
-    noise = None if doubt is None else _number(doubt.error)
+    noise = None if doubt is None else finite_or_none(doubt.error)
     return TensorDiff(
-        _number(free_running.error),
+        finite_or_none(free_running.error),
         free_running.cosine,
-        _number(free_running.largest),
+        finite_or_none(free_running.largest),
         noise,
         note=note,
     )
@@ -150,8 +151,8 @@ def _diff(free_running: Difference | None, doubt: Difference | None) -> TensorDi
 def _with_own(diff: TensorDiff, own: Difference, noise: Noise) -> TensorDiff:
     return replace(
         diff,
-        teacher_forced=_number(own.error),
-        teacher_forced_noise=_number(noise.error),
+        teacher_forced=finite_or_none(own.error),
+        teacher_forced_noise=finite_or_none(noise.error),
         diverges=noise.exceeded(own),
     )
 
@@ -165,12 +166,8 @@ def _with_references(diff: TensorDiff, errors: Sequence[Difference | None]) -> T
     """Return the difference with the errors of A and of B from the reference."""
     if not errors:
         return diff
-    a, b = (None if one is None else _number(one.error) for one in errors)
+    a, b = (None if one is None else finite_or_none(one.error) for one in errors)
     return replace(diff, reference_a=a, reference_b=b)
-
-
-def _number(x: float) -> float | None:
-    return x if math.isfinite(x) else None
 
 
 def compared_outputs(
@@ -244,7 +241,9 @@ def _parameters(
         yield ParameterDiff(
             name=name,
             shape=tuple(one.tensor.shape),
-            value=TensorDiff(_number(value.error), value.cosine, _number(value.largest)),
+            value=TensorDiff(
+                finite_or_none(value.error), value.cosine, finite_or_none(value.largest)
+            ),
             gradient=_output_diff(one),
             name_b=None if by_a[name] == name else by_a[name],
         )
@@ -337,8 +336,10 @@ def _output_diff(one: OutputDiff) -> TensorDiff:
     if one.diff is None:
         return TensorDiff(note="B has none of this shape", diverges=True)
     diff = one.diff
-    largest, noise = _number(diff.largest), _number(one.noise.error)
-    found = TensorDiff(_number(diff.error), diff.cosine, largest, noise, diverges=one.diverges)
+    largest, noise = finite_or_none(diff.largest), finite_or_none(one.noise.error)
+    found = TensorDiff(
+        finite_or_none(diff.error), diff.cosine, largest, noise, diverges=one.diverges
+    )
     return _with_references(found, one.references) if any(one.references) else found
 
 

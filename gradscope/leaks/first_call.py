@@ -7,7 +7,6 @@ the call and the line.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -26,6 +25,7 @@ from gradscope.leaks.subject import Subject
 from gradscope.leaks.trials import ROUNDING, Run, Tensors, Trial, excused
 from gradscope.nesting import find, replaced
 from gradscope.records.leaks import AxisResult, SourceLine
+from gradscope.records.norms import finite_or_none
 
 #: Number of candidates to try.
 TRIES = 16
@@ -286,7 +286,7 @@ def clean(axis: str, message: str, gradient: bool | None = None) -> AxisResult:
 def doubtful(axis: str, change: Change) -> AxisResult:
     """A change that may be none."""
     return AxisResult(
-        axis, "not-judged", change.doubt or "", effect=_finite(change.effect), finite=True
+        axis, "not-judged", change.doubt or "", effect=finite_or_none(change.effect), finite=True
     )
 
 
@@ -317,7 +317,7 @@ def leak(
         axis,
         "leaks",
         message,
-        effect=_finite(change.effect),
+        effect=finite_or_none(change.effect),
         reach=reach,
         layer=None if crossing is None else crossing.layer,
         call=None if crossing is None else crossing.call,
@@ -328,11 +328,6 @@ def leak(
         gradient=gradient,
         severity="error",
     )
-
-
-def _finite(effect: float) -> float | None:
-    """Formats have no infinity: a change from or to one has no size."""
-    return effect if math.isfinite(effect) else None
 
 
 def told(crossing: Crossing | None, words: str) -> str:

@@ -13,6 +13,7 @@ from gradscope.loading.workload import Workload
 from gradscope.per_sample.contributions import NotSeparable, SampleGradients, sample_gradients
 from gradscope.per_sample.noise_scale import noise_scale
 from gradscope.records.full_samples import GradientNoise, PerSample, SampleGradient
+from gradscope.records.norms import finite_or_none
 from gradscope.running.rerun import rerun
 from gradscope.running.step import GraphRoot, Observer, Step, cloned_batch
 
@@ -108,9 +109,9 @@ def _record(found: SampleGradients, losses: list[float | None]) -> PerSample:
             SampleGradient(
                 index=index,
                 loss=loss,
-                norm=_finite(found.norms[index]),
-                share=_finite(found.shares[index]),
-                cosine=_finite(found.cosines[index]),
+                norm=finite_or_none(float(found.norms[index])),
+                share=finite_or_none(float(found.shares[index])),
+                cosine=finite_or_none(float(found.cosines[index])),
                 layers=tuple((name, share) for name, share in largest if math.isfinite(share)),
             )
         )
@@ -118,8 +119,8 @@ def _record(found: SampleGradients, losses: list[float | None]) -> PerSample:
     noise += [_noise(name, found, where) for name, where in places.items()]
     return PerSample(
         samples=tuple(samples),
-        norm=_finite(torch.tensor(found.norm)),
-        rest=_finite(found.rest.sum().sqrt()),
+        norm=finite_or_none(found.norm),
+        rest=finite_or_none(float(found.rest.sum().sqrt())),
         noise=tuple(one for one in noise if one is not None),
         mixing=found.mixing,
     )
@@ -137,8 +138,3 @@ def _noise(name: str | None, found: SampleGradients, where: list[int]) -> Gradie
     return GradientNoise(
         name, scale.value, scale.low, None if math.isinf(scale.high) else scale.high
     )
-
-
-def _finite(value: torch.Tensor) -> float | None:
-    number = float(value)
-    return number if math.isfinite(number) else None

@@ -159,3 +159,8 @@ def merged_table(
 def number_or_none(norm: float) -> float | None:
     """The norm as tables have it: None where there is none, or no finite one."""
     return norm if 0.0 <= norm < math.inf else None
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """The value; None for NaN and Inf, which JSON and SQLite do not have."""
+    return value if value is not None and math.isfinite(value) else None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gradscope.records.norms import finite_or_none
 from gradscope.records.report import Finding
 
 #: Sets of thresholds that other tools use, by the name that the config takes.
@@ -225,7 +226,7 @@ class Rule:
             message=message,
             advice=advice or self.fix,
             call=call,
-            value=value if value is not None and math.isfinite(value) else None,
+            value=finite_or_none(value),
             threshold=threshold,
             source=source,
             cause=cause,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
+from gradscope.records.norms import finite_or_none
 from gradscope.records.report import Finding
 from gradscope.rules._history import ParameterHistory, SampleHistory
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
@@ -90,4 +90,4 @@ def _pace(weight: ParameterHistory) -> float | None:
         zero = now.gradient is not None and now.gradient.zeros == now.gradient.numel
         return None if zero else 0.0
     ratio = now.update_ratio
-    return ratio if ratio is not None and math.isfinite(ratio) else None
+    return finite_or_none(ratio)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import fields
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError
 from gradscope.records.data import from_data, to_line
-from gradscope.records.norms import NormNames, ParameterNorms
+from gradscope.records.norms import NormNames, ParameterNorms, finite_or_none
 from gradscope.records.parallel import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.records.report import Finding
 from gradscope.records.training import (
@@ -83,28 +82,28 @@ def step_row(record: TrainingStep) -> Row:
 
     One loss is in ``loss`` and one learning rate in ``learning_rate``; the lists are for more.
     """
-    loss, rates = _number(record.loss), record.learning_rates
-    rate = _number(rates[0]) if rates else None
+    loss, rates = finite_or_none(record.loss), record.learning_rates
+    rate = finite_or_none(rates[0]) if rates else None
     return (
         record.step,
         _text(record.optimizer),
         record.optimizer_step,
-        _number(record.time),
-        _number(record.seconds),
+        finite_or_none(record.time),
+        finite_or_none(record.seconds),
         loss,
         None if len(record.losses) == 1 and loss is not None else to_line(record.losses),
         record.nonfinite,
-        _number(record.gradient_norm),
-        _number(record.clipped_norm),
+        finite_or_none(record.gradient_norm),
+        finite_or_none(record.clipped_norm),
         rate,
         None if len(rates) == 1 and rate is not None else to_line(rates),
-        _number(record.loss_scale),
+        finite_or_none(record.loss_scale),
         0,  # until it has a sample
         to_line(record.norms) if record.norms else None,
-        _number(record.own_seconds),
+        finite_or_none(record.own_seconds),
         record.batch,
         None if record.summed is None else to_line(record.summed),
-        _number(record.update_rms),
+        finite_or_none(record.update_rms),
     )
 
 
@@ -132,12 +131,8 @@ def _cell(value: Any) -> Value:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, float):
-        return _number(value)
+        return finite_or_none(value)
     return to_line(value) if isinstance(value, dict | list | tuple) else value
-
-
-def _number(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _text(value: str) -> str:

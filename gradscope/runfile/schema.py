@@ -9,6 +9,7 @@ from typing import Final
 
 from gradscope.records.data import to_line
 from gradscope.records.modules import ModuleCall, ParameterStats
+from gradscope.records.norms import finite_or_none
 from gradscope.records.tensors import TensorStats
 from gradscope.records.training import StepSample
 from gradscope.records.transformer import PROBES, figures_of
@@ -192,17 +193,13 @@ def _of_parameter(one: ParameterStats, clipped: dict[str, float | None]) -> tupl
     return (
         _norm([one.value]),
         norm,
-        _finite(clipped.get(one.name, norm)),
-        _finite(one.update_norm),
-        _finite(one.update_ratio),
+        finite_or_none(clipped.get(one.name, norm)),
+        finite_or_none(one.update_norm),
+        finite_or_none(one.update_ratio),
         _zeros(gradient),
         _nonfinite(both),
-        *(_finite(getattr(one, name)) for name in OF_UPDATE),
+        *(finite_or_none(getattr(one, name)) for name in OF_UPDATE),
     )
-
-
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None
 
 
 def _norm(tensors: Sequence[TensorStats]) -> float | None:
@@ -210,13 +207,13 @@ def _norm(tensors: Sequence[TensorStats]) -> float | None:
     if not norms:
         return None
     # `hypot` of one number is that number, and of several it does not overflow.
-    return _finite(math.hypot(*norms))
+    return finite_or_none(math.hypot(*norms))
 
 
 def _moments(tensors: Sequence[TensorStats]) -> tuple[Number, Number]:
     """Mean and standard deviation of the finite elements of all."""
     if len(tensors) == 1:
-        return _finite(tensors[0].mean), _finite(tensors[0].std)
+        return finite_or_none(tensors[0].mean), finite_or_none(tensors[0].std)
     known = [
         (stats.numel - (stats.nan or 0) - (stats.inf or 0), stats.mean, stats.std)
         for stats in tensors
@@ -227,14 +224,14 @@ def _moments(tensors: Sequence[TensorStats]) -> tuple[Number, Number]:
         return None, None
     mean = sum(count * mean for count, mean, _ in known) / total
     spread = sum(count * (std * std + (one - mean) ** 2) for count, one, std in known) / total
-    return _finite(mean), _finite(math.sqrt(spread))
+    return finite_or_none(mean), finite_or_none(math.sqrt(spread))
 
 
 def _extreme(
     choose: Callable[[list[float]], float], values: Iterable[float | None]
 ) -> float | None:
     known = [value for value in values if value is not None]
-    return _finite(choose(known)) if known else None
+    return finite_or_none(choose(known)) if known else None
 
 
 def _zeros(tensors: Sequence[TensorStats]) -> float | None:

@@ -21,6 +21,7 @@ from gradscope.capture.stats import Measured, head_of, measure, resolve
 from gradscope.loading.workload import Workload
 from gradscope.records.full_samples import SharedLayer, TaskGradients
 from gradscope.records.modules import ModuleCall, ParameterStats
+from gradscope.records.norms import finite_or_none
 from gradscope.records.run import LossPart
 from gradscope.records.tensors import TensorStats
 from gradscope.running.step import GraphRoot, Observer, Step, run
@@ -229,7 +230,7 @@ def _norm(gradients: _Gradients) -> float | None:
     if not found:
         return None
     norm = math.hypot(*(float(torch.linalg.vector_norm(_dense(g))) for g in found))
-    return norm if math.isfinite(norm) else None
+    return finite_or_none(norm)
 
 
 def _cosine(

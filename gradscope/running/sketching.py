@@ -16,6 +16,7 @@ import torch
 from gradscope.capture.names import named_parameters
 from gradscope.loading.workload import Workload
 from gradscope.records.full_samples import SKETCH_BITS, SKETCH_WIDTH, Sketch
+from gradscope.records.norms import finite_or_none
 from gradscope.running.compared_runs import DRAWS, harmless_step, last_bit
 from gradscope.running.probed_step import ProbeKey, StepProbe, moved, probed_step
 from gradscope.running.rerun import plain_step
@@ -180,7 +181,7 @@ def _noise(one: Projection, others: Sequence[Projection | None]) -> float | None
         return None
     differences = (float(torch.linalg.vector_norm(other.numbers - one.numbers)) for other in known)
     share = max(differences) / one.norm
-    return share if math.isfinite(share) else None
+    return finite_or_none(share)
 
 
 def _text(projection: Projection, form: str) -> str:

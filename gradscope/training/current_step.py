@@ -17,6 +17,7 @@ from gradscope.capture.norms import gradient_norms
 from gradscope.capture.optimizer_steps import LastStep
 from gradscope.capture.shards import is_plain_or_spread, is_spread, local, placements_of
 from gradscope.nesting import find
+from gradscope.records.norms import finite_or_none
 from gradscope.records.parallel import GroupNorm
 from gradscope.records.training import TrainingStep, sum_of
 from gradscope.training.gradients import Gradients, read
@@ -324,8 +325,8 @@ def _record(
         seconds=seconds,
         losses=tuple(losses),
         nonfinite=nonfinite,
-        gradient_norm=_finite(gradient_norm),
-        clipped_norm=_finite(clipped_norm),
+        gradient_norm=finite_or_none(gradient_norm),
+        clipped_norm=finite_or_none(clipped_norm),
         learning_rates=tuple(rates),
         loss_scale=scale,
         sampled=sampled,
@@ -333,13 +334,9 @@ def _record(
         own_seconds=own_seconds,
         batch=batch,
         summed=summed,
-        update_rms=_finite(update_rms),
+        update_rms=finite_or_none(update_rms),
     )
 
 
 def _divided(loss: float | None, by: float) -> float | None:
     return loss if loss is None or by == 1.0 else loss / by
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

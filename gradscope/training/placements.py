@@ -12,6 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gradscope.capture.names import named_parameters
 from gradscope.capture.shards import is_spread, mesh_record, placement, placements_of
+from gradscope.records.norms import finite_or_none
 from gradscope.records.parallel import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.training.models import Model
 from gradscope.training.replicas import is_flat
@@ -50,7 +51,11 @@ class Placements:
             got.setdefault(group, []).append(norm)
             arrived.setdefault(group, []).append(before.get(parameter, norm * scale) / scale)
         return tuple(
-            (group, _finite(math.hypot(*arrived[group])), _finite(math.hypot(*got[group])))
+            (
+                group,
+                finite_or_none(math.hypot(*arrived[group])),
+                finite_or_none(math.hypot(*got[group])),
+            )
             for group in sorted(got)
         )
 
@@ -84,7 +89,3 @@ class Placements:
                     one = replace(one, placements=_FLAT, gradient_placements=gradient)
                 placed.append(one)
         return [*(mesh_record(number, mesh) for mesh, number in self._meshes.items()), *placed]
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None

@@ -5,7 +5,6 @@ A group's ``parts`` are ids of operations (0 and up) and of groups (-1 for the f
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from gradscope.diagrams.graph.groups import Group, opened, operations_below, row
 from gradscope.diagrams.graph.view import GraphView
 from gradscope.diagrams.picture import boxes
 from gradscope.records.graph import AutogradGraph, GraphNode
+from gradscope.records.norms import finite_or_none
 from gradscope.typeset.numbers import count
 from gradscope.typeset.text import plain
 
@@ -101,9 +101,9 @@ def _group(group: Group, parts: list[Group | int], held: dict[int, int]) -> dict
         "times": group.times if group.times > 1 else None,
         "parallel": group.parallel or None,
         "bytes": group.saved_bytes,
-        "norm": _finite(group.grad_norm),
-        "low": _finite(group.grad_low),
-        "high": _finite(group.grad_high),
+        "norm": finite_or_none(group.grad_norm),
+        "low": finite_or_none(group.grad_low),
+        "high": finite_or_none(group.grad_high),
         "nonfinite": group.nonfinite or None,
         "mark": group.mark,
     }
@@ -130,7 +130,7 @@ def _node(node: GraphNode, calls: dict[tuple[str, int], int], flow: Flow) -> dic
         "call": None if node.module is None else calls.get((node.module, node.call or 0)),
         "shape": node.shape,
         "bytes": node.saved_bytes,
-        "norm": _finite(node.grad_norm),
+        "norm": finite_or_none(node.grad_norm),
         "bad": node.grad_nonfinite or None,
         "saved": [[plain(t.name), t.shape, plain(t.dtype), t.bytes] for t in node.saved] or None,
         "inner": node.inner or None,
@@ -140,11 +140,6 @@ def _node(node: GraphNode, calls: dict[tuple[str, int], int], flow: Flow) -> dic
     }
     present = {key: value for key, value in facts.items() if value is not None}
     return {"id": node.id, "op": plain(node.op), **present, "to": node.to}
-
-
-def _finite(x: float | None) -> float | None:
-    """A number that JSON has."""
-    return x if x is not None and math.isfinite(x) else None
 
 
 def _bundles(
@@ -173,7 +168,7 @@ def _bundle(own: list[int], home: dict[int, int], flow: Flow) -> dict[str, Any]:
     del to[own[0]]
     facts = {
         "bytes": saved_bytes(nodes),
-        "norm": _finite(nodes[0].grad_norm),
+        "norm": finite_or_none(nodes[0].grad_norm),
         "bad": sum(node.grad_nonfinite or 0 for node in nodes) or None,
         # Leaves have no box here: the search finds them by the one that uses them.
         "names": _leaf_names(own, flow) or None,

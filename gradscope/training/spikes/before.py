@@ -10,6 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 from gradscope.capture.norms import gradient_norms
+from gradscope.records.norms import finite_or_none
 from gradscope.records.spike import OptimizerState, SpikeSignals
 from gradscope.rules import Limits, StepWindows, Window, is_unusual_input, is_unusual_loss
 from gradscope.rules.gs601_loss_spike import stands_out as loss_stands_out
@@ -18,7 +19,6 @@ from gradscope.training.current_step import CurrentStep
 from gradscope.training.optimizers import ObservedOptimizer, settings
 from gradscope.training.spikes.batch_figures import BatchFigures, BatchWindows
 from gradscope.training.spikes.outside_changes import OutsideChanges
-from gradscope.training.spikes.samples import finite
 
 #: Number of steps that rules over time compare with.
 _STEPS = 128
@@ -204,7 +204,7 @@ class StepsBefore:
             lr = None if rate is None else float(rate)
             update = lr * clipped if plain and lr is not None and clipped is not None else None
             figures = (loss, norm, clipped, lr, update, weights, scale, rms, sample, largest)
-            found.append(SpikeSignals(step, *map(finite, figures)))
+            found.append(SpikeSignals(step, *map(finite_or_none, figures)))
         return tuple(found)
 
 
@@ -239,7 +239,7 @@ def state_of(optimizer: Optimizer) -> OptimizerState:
         steps=max(made, default=0 if kind.startswith(("Adam", "NAdam", "RAdam")) else None),
         first_moment=first / count if count else None,
         second_moment=math.sqrt(second / count) if count else None,
-        update_rms=finite(math.sqrt(squares / count)) if count else None,
+        update_rms=finite_or_none(math.sqrt(squares / count)) if count else None,
     )
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from gradscope.capture.hooks import raised_by_a_handler
 from gradscope.errors import message_of
 from gradscope.nesting import find
+from gradscope.records.norms import finite_or_none
 from gradscope.records.spike import Capsule, SpikeSample
 from gradscope.training.extra_passes import refusal
 from gradscope.training.models import Models
@@ -26,7 +27,6 @@ from gradscope.training.spikes.sample_losses import RowLosses
 from gradscope.training.spikes.samples import (
     CallSamples,
     arrived,
-    finite,
     nonfinite_table,
     norms_without,
     samples_of_call,
@@ -235,7 +235,7 @@ class CapsuleContents:
         samples = [
             replace(
                 one,
-                loss=None if losses is None else finite(losses[n]),
+                loss=None if losses is None else finite_or_none(losses[n]),
                 dataset_index=None if named is None else named[n],
                 token=tokens[n],
             )
@@ -283,7 +283,7 @@ def _with_inputs(found: CallSamples, call: RecordedCall) -> CallSamples:
     samples = [
         replace(
             one,
-            input_max=finite(row.largest),
+            input_max=finite_or_none(row.largest),
             constant=row.constant,
             copy_of=copy,
             length=length,

@@ -12,6 +12,7 @@ from torch import nn
 
 from gradscope.nesting import find, replaced
 from gradscope.per_sample.contributions import SampleGradients, sample_gradients
+from gradscope.records.norms import finite_or_none
 from gradscope.records.spike import SpikeSample
 from gradscope.training.nan_detector.no_collectives import NeedsOtherRanks
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
@@ -101,7 +102,7 @@ def norms_without(call: RecordedCall, count: int, scale: float) -> list[float | 
                 return [None] * count
             parts = torch.autograd.grad(torch.stack(terms).sum(), trained, allow_unused=True)
             square = sum(float(g.detach().double().square().sum()) for g in parts if g is not None)
-            found[n] = finite(math.sqrt(square))
+            found[n] = finite_or_none(math.sqrt(square))
     return found
 
 
@@ -123,16 +124,16 @@ def table(call: RecordedCall, number: int, count: int, found: SampleGradients) -
     samples = [
         SpikeSample(
             n,
-            gradient_norm=finite(norms[n]),
-            share=finite(shares[n]),
-            cosine=finite(cosines[n]),
+            gradient_norm=finite_or_none(norms[n]),
+            share=finite_or_none(shares[n]),
+            cosine=finite_or_none(cosines[n]),
             layers=_layers(found, n),
-            input_rms=None if sizes is None else finite(sizes[n]),
+            input_rms=None if sizes is None else finite_or_none(sizes[n]),
             call=number,
         )
         for n in range(count)
     ]
-    return CallSamples(samples, finite(found.norm), found.mixing)
+    return CallSamples(samples, finite_or_none(found.norm), found.mixing)
 
 
 def nonfinite_table(call: RecordedCall, number: int, count: int) -> CallSamples:
@@ -203,8 +204,3 @@ def _layers(found: SampleGradients, sample: int) -> tuple[str, ...]:
         return ()
     order = squares.argsort(descending=True)[:_LAYERS].tolist()
     return tuple(found.names[n] for n in order if float(squares[n]) >= _PART * total)
-
-
-def finite(value: float | None) -> float | None:
-    """The value; None for NaN and Inf."""
-    return value if value is not None and math.isfinite(value) else None

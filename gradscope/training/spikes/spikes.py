@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.optim import Optimizer
 
+from gradscope.records.norms import finite_or_none
 from gradscope.records.spike import Capsule
 from gradscope.rules import (
     AFTERMATH,
@@ -226,7 +227,7 @@ class Spikes:
                 high_norm=before.gradient.high if has_norms else None,
                 usual_loss=before.losses(len(current.losses)).usual if before.count else None,
                 counted=before.count,
-                score=spike.size if math.isfinite(spike.size) else None,
+                score=finite_or_none(spike.size),
                 history=before.batches.history,
                 changes=tuple(recent),
             )
