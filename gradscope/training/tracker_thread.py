@@ -46,6 +46,25 @@ _MOST_CHARACTERS = 200
 PageOf = Callable[[RunFile, TrainingRun | None], str]
 
 
+class OnePage:
+    """Makes the page of how a run ended once for all its trackers.
+
+    Its users hold ``_reading``, so that no two are here at a time.
+    """
+
+    def __init__(self, make: PageOf) -> None:
+        self._make = make
+        self._ended: tuple[TrainingRun, str] | None = None
+
+    def __call__(self, run: RunFile, ended: TrainingRun | None) -> str:
+        """The page; of a run that goes on, the page of this moment."""
+        if ended is None:
+            return self._make(run, None)
+        if self._ended is None or self._ended[0] is not ended:
+            self._ended = ended, self._make(run, ended)
+        return self._ended[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Destination:
     """Destination of ``--to``: a tracker, and for a collector its address."""
@@ -126,7 +145,7 @@ class TrackerSettings:
         if keys < 1:
             raise OptionError(f"`keys={keys}` is out of range", help="give 1 or more")
         words = (to,) if isinstance(to, str) else tuple(to)
-        return cls(tuple(dict.fromkeys(map(Destination.of, words))), keys, page, quiet)
+        return cls(tuple(dict.fromkeys(map(Destination.of, words))), keys, OnePage(page), quiet)
 
 
 class TrackerThread:

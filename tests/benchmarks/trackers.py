@@ -10,10 +10,13 @@ script opens a run in the tracker and logs every tenth loss itself. Printed are,
   the system counts; and what all threads but the one that trains took more than without ``--to``,
   also the tracker's own;
 - after the loop, what ``--to`` adds until the process has ended: seconds of the processor, and of
-  the clock.
+  the clock;
+- whether weights, losses and the next random numbers are the same bits with ``--to`` and
+  without, how many steps were recorded, and how many events the run has on what was not sent.
 
 ``--server slow`` answers each of gradscope's requests after 10 s, ``refusing`` with an error,
-``killed`` not at all once the loop has begun: of MLflow's server, and of a collector.
+``killed`` not at all once the loop has begun: of MLflow's server, and of a collector. ``--server
+each`` measures all four in turn.
 """
 
 from __future__ import annotations
@@ -37,10 +40,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from gradscope.runfile.reader import RunFile
 from tests.benchmarks.training import _GPT, _HEAD, SCRIPTS
 
 _LOOP = """
-import json, threading
+import hashlib, json, random, threading
 {open}
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 def threads():
@@ -51,18 +55,22 @@ def threads():
     return found
 print("loop", flush=True)
 before, began = threads(), time.perf_counter()
-cpu, own = time.process_time(), time.thread_time()
+cpu, own, losses = time.process_time(), time.thread_time(), []
 for step in range(steps):
     inputs, loss = batch()
     optimizer.zero_grad()
     value = loss(model(inputs))
     value.backward()
     optimizer.step()
+    losses.append(value.item())
     if step % 10 == 0:
         {log}
 took = {{"wall": time.perf_counter() - began, "cpu": time.process_time() - cpu}}
 took |= {{"own": time.thread_time() - own, "until": time.process_time()}}
 took["threads"] = {{name: now - before.get(name, 0.0) for name, now in threads().items()}}
+values = [*losses, random.random(), torch.rand(()).item()]
+bits = b"".join(one.detach().numpy().tobytes() for one in model.parameters())
+took["result"] = hashlib.sha256(repr(values).encode() + bits).hexdigest()
 print(json.dumps(took), flush=True)
 """
 _MLP = next(text for name, (text, _) in SCRIPTS.items() if name.startswith("MLP"))
@@ -95,6 +103,8 @@ OPENS = {
 _OURS = "gradscope to "
 _SLOW = 10.0
 STATES = ("answering", "slow", "refusing", "killed")
+#: Those in front of which a server can be put.
+_SERVED = ("mlflow", "otlp")
 
 
 @dataclass(slots=True)
@@ -189,7 +199,8 @@ def mlflow_server(folder: Path) -> Iterator[int]:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Seconds: of the loop on the clock, of the processor in it, of its thread that trains, of the
-    threads that ``--to`` started; after the loop of the processor and on the clock.
+    threads that ``--to`` started; after the loop of the processor and on the clock. Then the digest
+    of what the script computed, the steps of the run's file, and its events on unsent steps.
     """
 
     wall: float
@@ -198,13 +209,16 @@ class Measured:
     ours: float
     end_cpu: float
     end_wall: float
+    result: str
+    steps: int
+    events: int
 
 
 def measured(
     words: list[str], folder: Path, env: dict[str, str], began: Callable[[], None]
 ) -> Measured:
     """Run ``train.py`` in a folder under gradscope."""
-    command = [sys.executable, "-m", "gradscope", "run", "--quiet", *words]
+    command = [sys.executable, "-m", "gradscope", "run", "--quiet", "-o", "run.db", *words]
     with (folder / "errors.txt").open("w") as errors:
         process = subprocess.Popen(
             command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=errors, text=True
@@ -225,7 +239,10 @@ def measured(
     ours = sum(took for name, took in found["threads"].items() if name.startswith(_OURS))
     total = usage.ru_utime + usage.ru_stime
     figures = (found[name] for name in ("wall", "cpu", "own"))
-    return Measured(*figures, ours, total - found["until"], now - ended)
+    with RunFile.open(folder / "run.db") as run:
+        steps, events = run.run.steps, sum(one.kind == "not-sent" for one in run.events)
+    ends = total - found["until"], now - ended
+    return Measured(*figures, ours, *ends, found["result"], steps, events)
 
 
 def compare(name: str, model: str, steps: int | None, rounds: int, state: str) -> str:
@@ -236,7 +253,7 @@ def compare(name: str, model: str, steps: int | None, rounds: int, state: str) -
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         behind = stack.enter_context(mlflow_server(home)) if name == "mlflow" else None
         server = Server(state, behind)
-        if name in ("mlflow", "otlp"):
+        if name in _SERVED:
             stack.enter_context(listening(server))
         to = f"otlp://{server.address}" if name == "otlp" else name
         env = {
@@ -258,7 +275,7 @@ def compare(name: str, model: str, steps: int | None, rounds: int, state: str) -
                 words = [*options, "train.py", str(steps or usual)]
                 found.append(measured(words, folder, env, server.began.set))
             pairs.append((found[0], found[1]))
-    return f"{model} {name:<12}{_line(pairs)}"
+    return f"{model} {name:<12}{state:<10}{_line(pairs)}"
 
 
 def _line(pairs: list[tuple[Measured, Measured]]) -> str:
@@ -278,7 +295,11 @@ def _line(pairs: list[tuple[Measured, Measured]]) -> str:
     ]
     seconds = statistics.median(before.wall for before, _ in pairs)
     line += f"  its thread {share:.2%}, all others {beside:+.2%} of {seconds:.0f} s"
-    return f"{line}  end +{ends[0]:.2f} s processor, +{ends[1]:.2f} s"
+    line += f"  end +{ends[0]:.2f} s processor, +{ends[1]:.2f} s"
+    same = all(before.result == after.result for before, after in pairs)
+    last = pairs[-1][1]
+    line += f"  {'same' if same else 'DIFFERENT'} bits, {last.steps} steps, {last.events} events"
+    return line
 
 
 def main() -> None:
@@ -288,16 +309,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="of each run")
     parser.add_argument("--model", choices=MODELS, help="this one alone")
     parser.add_argument("--only", choices=OPENS, help="this tracker alone")
-    parser.add_argument("--server", choices=STATES, default="answering")
+    parser.add_argument("--server", choices=(*STATES, "each"), default=STATES[0])
     given = parser.parse_args()
+    states = STATES if given.server == "each" else (given.server,)
     for model in [given.model] if given.model else MODELS:
         for name in [given.only] if given.only else OPENS:
-            if given.server != "answering" and name not in ("mlflow", "otlp"):
-                continue
             if name != "otlp" and importlib.util.find_spec(name) is None:
                 print(f"{model} {name:<12}  not installed", flush=True)
                 continue
-            print(compare(name, model, given.steps, given.rounds, given.server), flush=True)
+            for state in states:
+                if state == STATES[0] or name in _SERVED:
+                    print(compare(name, model, given.steps, given.rounds, state), flush=True)
 
 
 if __name__ == "__main__":

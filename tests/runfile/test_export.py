@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import importlib.util
-import sys
+import struct
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,8 +16,12 @@ from gradscope.records.norms import NormNames, ParameterNorms, packed
 from gradscope.records.training import TrainedModel, TrainingStep
 from gradscope.runfile.exports import tensorboard
 from gradscope.runfile.reader import RunFile
+from gradscope.runfile.tracking import MetricRow
 from gradscope.runfile.writer import RunWriter
 from runfile.made import ENDED, RUN, STEPS, sample
+
+if TYPE_CHECKING:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ROOM = "gradscope.runfile.exports"
 MODEL = TrainedModel(0, "net", "Net", 10, 10, 2)
@@ -156,84 +160,91 @@ def test_a_package_that_is_missing_is_named(name, recorded, monkeypatch, capsys)
     assert not Path("out").exists()
 
 
-class Writer:
-    """TensorBoard's writer as the export uses it; ``test_tensorboard_itself`` has the real one."""
-
-    scalars: list[tuple[str, int, float, float]]
-
-    def __init__(self, folder: str, filename_suffix: str) -> None:
-        Writer.scalars = []
-        (Path(folder) / f"events.out.tfevents.1.host{filename_suffix}").write_text("x")
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def add_scalar(self, tag: str, value: float, step: int, walltime: float) -> None:
-        Writer.scalars.append((tag, step, value, walltime))
+def needs_tensorboard() -> None:
+    pytest.importorskip("tensorboard", reason="the extra `export` is not installed")
 
 
-@pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tensorboard that is installed, as far as the export can see."""
-    module: Any = ModuleType("torch.utils.tensorboard")
-    module.SummaryWriter = Writer
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    look_for(monkeypatch, tensorboard.packages, module)
+def read(folder: Path) -> EventAccumulator:
+    """The one event file of a folder, by TensorBoard's own reader."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (file,) = folder.glob(tensorboard.folder)
+    return EventAccumulator(str(file), {"scalars": 0, "tensors": 0}).Reload()
 
 
-@pytest.mark.usefixtures("pretended")
 def test_tensorboard_gets_a_chart_for_each_number(recorded, monkeypatch):
+    needs_tensorboard()
     assert ends(monkeypatch, "run.db", "--to", "tensorboard", "logs") == 0
-    assert [path.name for path in Path("logs").iterdir()] == [
-        "events.out.tfevents.1.host.gradscope"
-    ]
-    charts = {(tag, step): (value, time) for tag, step, value, time in Writer.scalars}
-    assert len(charts) == len(Writer.scalars)
+    events = read(Path("logs"))
+    charts: dict[tuple[str, int], tuple[float, float]] = {}
+    for tag in events.Tags()["scalars"]:
+        for one in events.Scalars(tag):
+            assert (tag, one.step) not in charts
+            charts[tag, one.step] = one.value, one.wall_time
     assert charts["gradscope/loss/optG", 1] == (2.5, RUN.started + 0.1)
-    assert charts["gradscope/learning_rate/optG", 1][0] == 0.1
-    output = sample(3).report.calls[1].outputs[0]
-    assert charts["gradscope/out_norm/net/layer1.conv", 3] == (
-        output.activation.norm,
-        RUN.started + 0.3,
-    )
+    assert charts["gradscope/learning_rate/optG", 1][0] == as_float32(0.1)
+    norm = sample(3).report.calls[1].outputs[0].activation.norm
+    assert norm is not None
+    out_norm = charts["gradscope/out_norm/net/layer1.conv", 3]
+    assert out_norm == (as_float32(norm), RUN.started + 0.3)
     assert charts["gradscope/clipped_norm/net/layer0.conv.weight", 1][0] == 0.5
     assert ("gradscope/out_nonfinite/net/layer1.conv", 3) not in charts
-    assert all(isinstance(value, float) for value, _ in charts.values())
 
 
-@pytest.mark.usefixtures("pretended")
+def as_float32(value: float) -> float:
+    """TensorBoard keeps 32 bits."""
+    (found,) = struct.unpack("f", struct.pack("f", value))
+    return float(found)
+
+
+def test_a_full_disk_leaves_no_half_of_an_event(tmp_path, monkeypatch):
+    """What could not be written is sent again, and TensorBoard reads each number once."""
+    needs_tensorboard()
+    file = tensorboard.EventFile(tmp_path)
+    rows = [MetricRow(step, float(step), {"gradscope/loss": step / 2}, False) for step in (1, 2)]
+    file.send(rows[:1], ())
+
+    class Full:
+        """A disk with room for ten bytes more."""
+
+        def __init__(self, real: Any) -> None:
+            self.real, self.room = real, 10
+
+        def write(self, data: memoryview) -> int:
+            if not self.room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self.room = 0
+            return int(self.real.write(data[:10]))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+    real = file._file
+    monkeypatch.setattr(file, "_file", Full(real))
+    with pytest.raises(OSError, match="No space"):
+        file.send(rows[1:], ())
+    monkeypatch.setattr(file, "_file", real)
+    file.send(rows[1:], ())
+    file.close()
+    found = read(tmp_path).Scalars("gradscope/loss")
+    assert [(one.step, one.wall_time, one.value) for one in found] == [(1, 1.0, 0.5), (2, 2.0, 1.0)]
+
+
 def test_a_folder_keeps_what_else_is_in_it(recorded, monkeypatch, capsys):
+    needs_tensorboard()
     Path("logs").mkdir()
     for name in ("events.out.tfevents.1.other", "mine.txt", "events.out.tfevents.0.h.gradscope"):
         Path("logs", name).write_text("old")
     assert ends(monkeypatch, "run.db", "--to", "tensorboard", "logs") == 2
     assert "add `--force`" in capsys.readouterr().err
     assert ends(monkeypatch, "run.db", "--to", "tensorboard", "logs", "--force") == 0
-    assert sorted(path.name for path in Path("logs").iterdir()) == [
-        *("events.out.tfevents.1.host.gradscope", "events.out.tfevents.1.other", "mine.txt")
-    ]
+    assert len(read(Path("logs")).Tags()["scalars"]) > 10
+    others = [path.name for path in Path("logs").iterdir() if path.suffix != ".gradscope"]
+    assert sorted(others) == ["events.out.tfevents.1.other", "mine.txt"]
     assert not [path for path in Path().iterdir() if path.name.startswith(".gradscope")]
     Path("file").touch()
     assert ends(monkeypatch, "run.db", "--to", "tensorboard", "file") == 2
     assert ends(monkeypatch, "run.db", "--to", "tensorboard", "a/b") == 2
-
-
-def test_tensorboard_itself(recorded, tmp_path):
-    pytest.importorskip("tensorboard", reason="the extra `export` is not installed")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    (tmp_path / "logs").mkdir()
-    with RunFile.open(recorded) as run:
-        tensorboard.write(run, tmp_path / "logs")
-    (file,) = (tmp_path / "logs").glob(tensorboard.folder)
-    events = EventAccumulator(str(file)).Reload()
-    (loss,) = events.Scalars("gradscope/loss/optG")
-    assert (loss.step, loss.value, loss.wall_time) == (1, 2.5, RUN.started + 0.1)
-    norms = events.Scalars("gradscope/out_norm/net/layer1.conv")
-    assert [one.step for one in norms] == [1, 3]
 
 
 @pytest.mark.slow

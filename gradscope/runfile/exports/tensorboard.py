@@ -1,11 +1,17 @@
-"""TensorBoard's event file, by its own writer: a chart for each number of each layer."""
+"""TensorBoard's event file, in its own records: a chart for each number of each layer."""
 
 from __future__ import annotations
 
 import gc
+import io
+import itertools
+import os
+import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gradscope.runfile.metric_keys import PREFIX, KeySelection
 from gradscope.runfile.reader import RunFile
@@ -16,30 +22,77 @@ packages = ("tensorboard",)
 folder = "events.out.tfevents.*.gradscope"
 WITHOUT = "the script made no `SummaryWriter`"
 
+_numbers = itertools.count()  # as in TensorBoard's own names: two files of one second differ
+
 
 class EventFile:
-    """An event file in a folder of its own: TensorBoard reads one growing file in each folder."""
+    """An event file in a folder of its own: TensorBoard reads one growing file in each folder.
+
+    TensorBoard's ``SummaryWriter`` makes an event of each number, and a thread of its own writes
+    it. That takes five times the processor's time of one event a step, which the caller writes.
+
+    Args:
+        path: the folder; it is made if it is missing.
+    """
 
     def __init__(self, path: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.compat.proto.event_pb2 import Event
 
-        self._writer = SummaryWriter(str(path), filename_suffix=".gradscope")
+        self._event: Any = Event
+        moment = time.time()
+        path.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{int(moment):010d}.{socket.gethostname()}.{os.getpid()}"
+        self._file = (path / f"{name}.{next(_numbers)}.gradscope").open("xb", buffering=0)
+        self._append([Event(wall_time=moment, file_version="brain.Event:2")])
 
     def send(
         self, rows: Sequence[MetricRow], alerts: Sequence[Alert], *, last: bool = False
     ) -> None:
         """Add the rows as scalars, and the findings as texts."""
-        for row in rows:
-            for key, value in row.values.items():
-                self._writer.add_scalar(key, value, row.step, walltime=row.time)
-        for one in alerts:
-            text = one.text.replace("\n", "  \n")
-            self._writer.add_text(f"{PREFIX}/{one.title}", text, one.step, walltime=one.time)
-        self._writer.flush()
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from torch.utils.tensorboard.summary import text
+
+        value: Any = Summary.Value
+        events = [
+            self._event(
+                wall_time=row.time,
+                step=row.step,
+                summary=Summary(
+                    value=[value(tag=key, simple_value=one) for key, one in row.values.items()]
+                ),
+            )
+            for row in rows
+        ]
+        events += [
+            self._event(
+                wall_time=one.time,
+                step=one.step,
+                summary=text(f"{PREFIX}/{one.title}", one.text.replace("\n", "  \n")),
+            )
+            for one in alerts
+        ]
+        self._append(events)
 
     def close(self) -> None:
         """Close the file."""
-        self._writer.close()
+        self._file.close()
+
+    def _append(self, events: Sequence[Any]) -> None:
+        """Add all events, or none: they are sent again if the disk is full."""
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        end, records = self._file.tell(), io.BytesIO()
+        writer = RecordWriter(records)
+        for one in events:
+            writer.write(one.SerializeToString())
+        left = records.getbuffer()
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError:
+            self._file.truncate(end)
+            self._file.seek(end)
+            raise
 
 
 def joined(place: str, ending: Ending) -> Tracker | None:
@@ -48,8 +101,13 @@ def joined(place: str, ending: Ending) -> Tracker | None:
     kind = getattr(module, "SummaryWriter", None)
     if kind is None:
         return None
-    made = [one for one in gc.get_referrers(kind) if isinstance(one, kind)]
-    return EventFile(Path(made[0].log_dir) / PREFIX) if made else None
+    kinds = (kind, *kind.__subclasses__())
+    folders = [str(one.log_dir) for one in gc.get_referrers(*kinds) if isinstance(one, kind)]
+    if not folders:
+        return None
+    if "://" in folders[0]:
+        raise ValueError(f"the folder of the `SummaryWriter` is not on this machine: {folders[0]}")
+    return EventFile(Path(folders[0]) / PREFIX)
 
 
 def write(run: RunFile, path: Path) -> None:
