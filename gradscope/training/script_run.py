@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -58,23 +59,30 @@ class ScriptRun:
             return
         session = Session.begun(self.script.words, tuple(self.script.arguments), self.settings)
         session.others = OtherProcesses()
-        ended = "0"
+        ended, interrupted = "0", False
         printed: list[bool] = []  # whether the summary is out
+
+        def finish(code: str) -> None:
+            # Ctrl-C ends a wait for a tracker; the script has ended.
+            with contextlib.suppress(KeyboardInterrupt):
+                session.finish(code)
 
         def last() -> None:
             # The first to be registered is the last to run: the script's own may still train.
-            session.finish(ended)
+            finish(ended)
             session.print_summary(self.summary)
             printed.append(True)
             if self.change is not None:
                 self.change.end()
+            if interrupted:
+                _end_by_signal()
 
         def at_once(code: int, replaced: str | None) -> None:
             if printed:  # what ends a process at the very end may do so by `os._exit`
                 return
             if replaced is not None:
                 session.unobserved.append(replaced)
-            session.finish(str(code))
+            finish(str(code))
             session.print_summary(self.summary, flush=False)
             if self.change is not None:
                 self.change.end()
@@ -98,7 +106,7 @@ class ScriptRun:
         except BaseException as error:
             # What comes of an end before its end is no failure of the script.
             if session.limit.reached is None:
-                ended = _ended(error)
+                ended, interrupted = _ended(error), type(error) is KeyboardInterrupt
                 if not isinstance(error, SystemExit):
                     session.script_failed(error)
                 if ended != "0":
@@ -106,6 +114,16 @@ class ScriptRun:
         if self.judged(session):
             ended = "1"
             raise SystemExit(1)
+
+
+def _end_by_signal() -> None:
+    """Have Python end the process by SIGINT, as it does after an unhandled Ctrl-C.
+
+    Python forgets that Ctrl-C was not handled where code runs that is text, as in the definition of
+    a dataclass: a tracker's package, and the page that it gets, are imported at the end.
+    """
+    with contextlib.suppress(KeyboardInterrupt):
+        exec("raise KeyboardInterrupt")
 
 
 def _ended(error: BaseException) -> str:

@@ -484,12 +484,16 @@ class Session:
                 notices=(*notices, *self._notices(observer)),
             )
         self._seen.cut = run.cut is not None
-        if self._writer is not None:
-            self._writer.add(*self.findings)
-            run = self._end_trackers(self._writer, run)
-            self._writer.finish(run)
+        if self._writer is None:
+            self.run = run
+            return
+        self._writer.add(*self.findings)
+        try:
+            self._end_trackers(self._writer, run)
+        finally:  # Ctrl-C ends the wait, and the record is complete
+            self.run = self._with_unsent(run)
+            self._writer.finish(self.run)
             self.failure = self.failure or self._writer.failure
-        self.run = run
 
     def _record_last(self, observer: Observer) -> None:
         """Record the last step, if it was not."""
@@ -507,14 +511,20 @@ class Session:
                 self._failed(error)
         writer.flush()
 
-    def _end_trackers(self, writer: RunWriter, run: TrainingRun) -> TrainingRun:
-        """Send the rest; the run with a notice for each tracker that has not all of it."""
-        if not self._trackers:
-            return run
-        writer.flush()
+    def _end_trackers(self, writer: RunWriter, run: TrainingRun) -> None:
+        """Send the rest."""
+        if self.run.world_size == 1 and not self.steps:
+            self._trackers.clear()
+        if self._trackers:
+            writer.flush()
         for one in self._trackers:
             one.begin_end(run)
-        notices = [notice for one in self._trackers if (notice := one.end()) is not None]
+        for one in self._trackers:
+            one.wait()
+
+    def _with_unsent(self, run: TrainingRun) -> TrainingRun:
+        """The run with a notice for each tracker that has not all of it."""
+        notices = [notice for one in self._trackers if (notice := one.unsent) is not None]
         self.unobserved += notices
         return replace(run, notices=(*run.notices, *notices))
 

@@ -211,11 +211,15 @@ class TrackerThread:
         self._run = run
         self._end_soon()
 
-    def end(self) -> str | None:
-        """Wait for the rest, at most ``PATIENCE`` seconds; if that was not sent, a notice."""
-        name = self.destination.name
+    def wait(self) -> None:
+        """Wait for the rest, at most ``PATIENCE`` seconds."""
         if self._tracker is not None:
             self._wait()
+
+    @property
+    def unsent(self) -> str | None:
+        """After the wait: a notice if something was not sent."""
+        name = self.destination.name
         if self._tracker is None and self._failure is None:
             what = f"nothing was sent to {name}: {self.destination.module.WITHOUT}"
         elif self._ended.is_set() and self._failure is None:
@@ -226,7 +230,8 @@ class TrackerThread:
         else:
             known = self._ended.is_set() and self._left  # of the last round
             rows = f"{plural(self._left, 'step')} not sent" if known else "not all was sent"
-            late = f"it took longer than {PATIENCE:g} s"
+            interrupted = self._until is not None and self._left_time() > 0
+            late = "interrupted" if interrupted else f"it took longer than {PATIENCE:g} s"
             what = f"{rows} to {name}: {self._failure or late}"
         # The working directory may be another by now.
         return f"{what}. Later: gradscope export {self._path} --to {name} {_PLACES[name]}"

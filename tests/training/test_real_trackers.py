@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import socket
 import struct
 import subprocess
@@ -161,6 +162,17 @@ def test_wandb_keeps_the_scripts_own_rows(frame, log, tmp_path):
     assert {one.title for one in alerts} == {one.title[:63] for one in findings}
     assert any("train.py:" in one.text or "cause" in one.text for one in alerts)
     assert [one.type for one in artifacts] == ["gradscope"]
+
+
+def test_ctrl_c_ends_the_process_as_it_does_without(tmp_path):
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    frame, log = WANDB["with an x-axis for all"]
+    script = frame.format(TRAINING.replace("LOG", log))
+    (tmp_path / "train.py").write_text(f"{script}import os; os.kill(os.getpid(), 2)\n")
+    env = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "OMP_NUM_THREADS": "1"}
+    for words in (["train.py"], ["-m", "gradscope", "run", "--to", "wandb", "train.py"]):
+        ended = subprocess.run([sys.executable, *words], cwd=tmp_path, env=env, capture_output=True)
+        assert ended.returncode == -signal.SIGINT, ended.stderr.decode()
 
 
 def test_wandbs_server_counts_the_scripts_own_steps_and_our_keys(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -215,6 +216,31 @@ def test_a_script_that_opens_none_is_told(pretended, tmp_path):
     said = assert_unchanged(observed(tmp_path / "run.db", "kept"))
     assert pretended.calls == 5  # after 1, 2, 4 and 8 steps, and at the end
     assert "nothing was sent to kept: the script opened no run. Later: " in said
+
+
+def test_a_run_without_a_step_joins_nothing(pretended, tmp_path):
+    with gradscope.watch(net(), out=tmp_path / "run.db", to="kept", quiet=True) as run:
+        pass
+    assert pretended.calls == 0
+    assert "sent" not in repr(run)
+
+
+@pytest.mark.usefixtures("patient")
+def test_ctrl_c_ends_the_wait_and_the_run_is_complete(pretended, tmp_path, monkeypatch):
+    def interrupted(self: Any) -> None:
+        raise KeyboardInterrupt
+
+    pretended.opens, path, model, answers = 1, tmp_path / "run.db", net(), threading.Event()
+    monkeypatch.setattr(tracker_thread.TrackerThread, "_wait", interrupted)
+    monkeypatch.setattr(tracker_thread.TrackerThread, "_round", lambda self, last: answers.wait())
+    observing = gradscope.watch(model, every=1, out=path, to="kept", quiet=True)
+    with pytest.raises(KeyboardInterrupt), observing:
+        train(model, STEPS)
+    with RunFile.open(path) as run:
+        assert (run.run.steps, run.run.exit) == (STEPS, "0")
+        (notice,) = run.run.notices
+    assert notice.startswith("not all was sent to kept: interrupted. Later: ")
+    answers.set()
 
 
 @pytest.mark.usefixtures("patient")

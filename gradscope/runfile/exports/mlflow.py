@@ -14,7 +14,7 @@ from gradscope.runfile.metric_keys import PREFIX
 from gradscope.runfile.tracking import Alert, Ending, MetricRow, Tracker
 
 packages = ("mlflow",)
-WITHOUT = "the script has no active run (`mlflow.start_run()`)"
+WITHOUT = "the thread that trains has no active run (`mlflow.start_run()`)"
 
 #: MLflow's limits of one request, and of a tag.
 _MOST_METRICS, _MOST_TAGS, _MOST_CHARACTERS, _LONGEST_KEY = 1000, 100, 5000, 250

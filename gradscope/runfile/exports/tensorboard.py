@@ -20,7 +20,7 @@ from gradscope.runfile.tracking import Alert, Ending, MetricRow, Tracker, send
 packages = ("tensorboard",)
 #: Names of the files that it leaves in the folder.
 folder = "events.out.tfevents.*.gradscope"
-WITHOUT = "the script made no `SummaryWriter`"
+WITHOUT = "the process that trains made no `SummaryWriter`"
 
 _numbers = itertools.count()  # as in TensorBoard's own names: two files of one second differ
 

@@ -12,7 +12,7 @@ from gradscope.runfile.metric_keys import PREFIX
 from gradscope.runfile.tracking import STEP, Alert, Ending, MetricRow, Tracker
 
 packages = ("trackio",)
-WITHOUT = "the script opened no run (`trackio.init()`)"
+WITHOUT = "the thread that trains opened no run (`trackio.init()`)"
 
 
 class TrackioRun:

@@ -14,7 +14,7 @@ from gradscope.runfile.metric_keys import PREFIX
 from gradscope.runfile.tracking import STEP, Alert, Ending, MetricRow, Tracker
 
 packages = ("wandb",)
-WITHOUT = "the script opened no run (`wandb.init()`)"
+WITHOUT = "the process that trains opened no run (`wandb.init()`)"
 
 _LEVELS: Final = {"error": "ERROR", "warning": "WARN", "info": "INFO"}
 #: W&B's limit.
