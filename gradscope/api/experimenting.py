@@ -13,7 +13,7 @@ from gradscope.api.reading import read_history
 from gradscope.errors import OptionError
 from gradscope.experiment.arm_runs import ArmRun, ArmRuns
 from gradscope.experiment.arms import AS_IT_IS, Arm, chosen
-from gradscope.experiment.comparison import Arms
+from gradscope.experiment.comparison import Arms, Dependence
 from gradscope.experiment.curves import Curve
 from gradscope.experiment.facts import losses_of
 from gradscope.experiment.judge import Judged, judge
@@ -108,7 +108,9 @@ class Experiment:
         if plain is None or plain.fault is not None or plain.history is None:
             message = "interrupted before the first arm ended" if plain is None else plain.fault
             arms = tuple(_without_loss(one) for one in found.values())
-            return replace(report, status="failed", message=message or "", arms=arms)
+            advice = None if plain is None else plain.advice
+            report = replace(report, status="failed", message=message or "", arms=arms)
+            return replace(report, advice=advice)
         versions = {**report.versions, **plain.history.run.versions}
         report = replace(report, versions=versions, notices=tuple(notices))
         losses = losses_of(plain.history.steps)
@@ -155,7 +157,8 @@ def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
     seen = {} if "mismatched" not in ran else ran["mismatched"].notes
     repeats = seen.get("samples", 0) / max(1, seen.get("distinct", 0))
     relation = None if "no-input" not in ran else ran["no-input"].notes.get("relation")
-    return judge(Arms(with_loss, floor, repeats, relation))
+    dependence = None if relation is None else Dependence(**relation)
+    return judge(Arms(with_loss, floor, repeats, dependence))
 
 
 def _floor(notes: dict[str, Any], curve: Curve) -> float | None:

@@ -20,7 +20,7 @@ from gradscope.commands._options import (
     TableOptions,
     option,
 )
-from gradscope.commands._write import check_output, say, write_output
+from gradscope.commands._write import check_output, is_terminal, say, stream_width, write_output
 from gradscope.errors import OptionError, refuse_unknown, visible
 from gradscope.records.coord_check import CoordCheckReport
 from gradscope.records.experiment import ExperimentReport
@@ -217,22 +217,8 @@ def choose_format(format: str | None, output: Path | None, room: str) -> str:
 
 
 def terminal_width(output: Path | None = None, width: int | None = None) -> int | None:
-    """``--width``, else COLUMNS, else the terminal's; None, for a file or a pipe, is unlimited.
-
-    No shell exports COLUMNS on its own: a user who set it for a pipe asks for that width.
-    """
-    if width is not None or output is not None:
-        return width
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and len(columns) < 6 and int(columns) > 0:
-        return int(columns)
-    if not _on_terminal():
-        return None
-    try:
-        # A terminal without a size (some CI, some editors) answers 0.
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80
+    """``--width``, else that of standard output; None is unlimited, as for a file."""
+    return width if width is not None or output is not None else stream_width(sys.stdout)
 
 
 def use_color(output: Path | None = None, color: str = "auto") -> bool:
@@ -245,11 +231,7 @@ def use_color(output: Path | None = None, color: str = "auto") -> bool:
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
-    return _on_terminal() and os.environ.get("TERM") != "dumb"
-
-
-def _on_terminal() -> bool:
-    return bool(sys.stdout) and sys.stdout.isatty()
+    return is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO, TypeGuard
 
 from gradscope.errors import OptionError, visible
 from gradscope.output_files import check_file, is_stream, whole_file, write_file
+from gradscope.typeset.text import break_words
 
 STDOUT = Path("-")
 
@@ -60,8 +63,31 @@ def check_output(path: Path | None, *, force: bool = False) -> None:
 
 
 def say(notice: str) -> None:
-    """Print a line beside the result, which goes to standard output."""
-    print(visible(f"note: {notice}"), file=sys.stderr)
+    """Print a note beside the result, which goes to standard output."""
+    for line in break_words(visible(f"note: {notice}"), stream_width(sys.stderr), indent="  "):
+        print(line, file=sys.stderr)
+
+
+def stream_width(stream: TextIO | None) -> int | None:
+    """COLUMNS, else the terminal's; None, for a file or a pipe, is unlimited.
+
+    No shell exports COLUMNS on its own: a user who set it for a pipe asks for that width.
+    """
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and len(columns) < 6 and int(columns) > 0:
+        return int(columns)
+    if not is_terminal(stream):
+        return None
+    try:
+        # A terminal without a size (some CI, some editors) answers 0.
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def is_terminal(stream: TextIO | None) -> TypeGuard[TextIO]:
+    """Return True if a person reads the stream as it is written."""
+    return stream is not None and stream.isatty()
 
 
 def _write_stdout(data: bytes) -> None:

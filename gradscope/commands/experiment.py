@@ -18,6 +18,7 @@ from gradscope.commands._options import (
     option,
     takes_groups,
 )
+from gradscope.commands._passed_on import note_passed_on
 from gradscope.commands._running import shown_progress
 from gradscope.commands._trials import refuse_several_processes
 from gradscope.commands._views import PlotOptions, choose_destination
@@ -85,6 +86,7 @@ def run(
     destination = choose_destination(format, file, display, ROOM)
     wanted = chosen([name.strip() for name in arms.split(",")] if arms else [])
     experiment = Experiment(_script(script, context), wanted, steps, seconds, jobs)
+    note_passed_on(context, experiment.script)
     say(_cost(experiment))
     with shown_progress():
         report = experiment.report()

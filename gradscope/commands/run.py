@@ -19,6 +19,7 @@ from gradscope.click import Context
 from gradscope.commands import _completing as completing
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._options import Debug, LayerOptions, argument, flag, option, takes_groups
+from gradscope.commands._passed_on import note_passed_on
 from gradscope.errors import OptionError, refuse_unknown
 from gradscope.experiment.arm_process import ArmProcess
 from gradscope.records.training import TrainingRun
@@ -327,6 +328,8 @@ def run(
     if isinstance(started, Restart):
         return started
     started.check()
+    if not quiet:
+        note_passed_on(context, started)
     if out is not None:
         words = started.words.replace("{", "{{").replace("}", "}}")
         check_run_path(out, f"gradscope run -o {{run}} {words}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import tempfile
 import threading
 import time
@@ -27,6 +28,10 @@ from gradscope.training.trial import Trial, Tried, tried
 
 #: Arms whose findings are read; the others sample no step.
 _SAMPLED = (AS_IT_IS.name, "one-batch")
+#: How faults begin and end, in words.
+_FAILED, _OUTSIDE = "the script failed", "writes outside of the scratch copy"
+#: The exception of reading from an empty standard input, and its meaning.
+_NO_INPUT, _READS = "EOFError: EOF when reading a line", " (it reads standard input)"
 #: Rules that *one batch* breaks by design.
 _IGNORED = "GS814"
 
@@ -39,6 +44,7 @@ class ArmRun:
         history: what its run recorded; None where there was no run.
         notes: what was noted inside its process.
         fault: why it has no loss, in words; None where it has one.
+        advice: how to give it one; None where that is not known.
         seconds: what it took.
     """
 
@@ -47,6 +53,7 @@ class ArmRun:
     notes: dict[str, Any] = field(default_factory=dict)
     fault: str | None = None
     seconds: float | None = None
+    advice: str | None = None
 
 
 @dataclass(slots=True)
@@ -129,7 +136,8 @@ class ArmRuns:
                 history = self._history(ended)
             noted = json.loads(notes.read_text(encoding="utf-8")) if notes.exists() else {}
         took = time.monotonic() - began
-        return ArmRun(arm, history, noted, _fault(arm, ended, history, noted), took)
+        fault = _fault(arm, ended, history, noted)
+        return ArmRun(arm, history, noted, fault, took, _advice(fault, self.script))
 
     def _history(self, ended: Tried) -> RunHistory | None:
         if not ended.run.exists():
@@ -155,14 +163,13 @@ def _no_use(arm: Arm, facts: Facts) -> str | None:
 def _fault(arm: Arm, ended: Tried, history: RunHistory | None, notes: dict[str, Any]) -> str | None:
     """Return the reason why an arm's result is unusable; None if it is usable."""
     if notes.get("refused"):
-        return f"writes outside of the scratch copy: {notes['refused'][0]}"
+        return f"{_OUTSIDE}: {notes['refused'][0]}"
     run = None if history is None else history.run
     failed = ended.code != 0 and (run is None or run.cut is None) and not ended.overdue
     if failed:
         exit = "" if run is None else (run.exit or "")
         how = ending(exit, ended)
-        reads = " (it reads from the terminal)" if "EOFError" in how else ""
-        return f"the script failed: {how}{reads}"
+        return f"{_FAILED}: {how}{_READS if _NO_INPUT in how else ''}"
     if history is None or not any(step.losses for step in history.steps):
         if ended.overdue or (run is not None and run.cut is not None):
             return "no step with a loss in its time: `--seconds` allows more"
@@ -171,6 +178,20 @@ def _fault(arm: Arm, ended: Tried, history: RunHistory | None, notes: dict[str, 
     if not notes:
         return "it did not end in its time"
     return _unchanged(arm, notes)
+
+
+def _advice(fault: str | None, script: Script) -> str | None:
+    """Return the next step for an arm without a usable result."""
+    if fault is None:
+        return None
+    if fault.startswith(_OUTSIDE):
+        return "let it write below the working folder, or in the temporary folder"
+    if fault.endswith(_READS):
+        return "an arm's standard input is empty: take the answers from arguments or a file"
+    if fault.startswith(_FAILED):
+        words = " ".join([script.words, *map(shlex.quote, script.arguments)])
+        return f"`gradscope run {words}` shows where"
+    return None
 
 
 def ending(exit: str, ended: Tried) -> str:

@@ -33,6 +33,34 @@ _RELATED = 5.0
 _LEARNS = 4.0
 #: Number of times that a sample is used from which its target may be memorised.
 MEMORISED = 2.0
+#: Share of the variance that a planted relation explains: the weakest that the test has to see.
+PLANTED = 0.1
+#: Fewest samples that it needs.
+SAMPLES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """Result of a test without the model: dependence of targets on inputs, and what it would see.
+
+    Attributes:
+        strength: of the dependence, in standard deviations of shuffled pairs.
+        planted: the strength if the same targets follow one direction of the same inputs, with
+            ``PLANTED`` of the variance.
+        discrete: most columns of the inputs have few values, as bits and tokens. Their relation may
+            be any table, as a parity is, and the test sees few of these.
+    """
+
+    strength: float
+    planted: float
+    discrete: bool
+
+    @property
+    def is_found(self) -> bool | None:
+        """True if the targets depend on the inputs; None: the test cannot tell."""
+        if self.strength >= _RELATED:
+            return True
+        return None if self.discrete or self.planted < _RELATED else False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +71,13 @@ class Arms:
         curves: by the arm's name; *as it is* is among them.
         floor: the lowest loss that the first batch can have; None: not known.
         repeats: how many times the steps use a sample, on average.
-        relation: dependence of the targets on the inputs, in standard deviations of shuffled pairs;
-            None: not known.
+        relation: dependence of the targets on the inputs; None: not known.
     """
 
     curves: Mapping[str, Curve]
     floor: float | None = None
     repeats: float = 1.0
-    relation: float | None = None
+    relation: Dependence | None = None
 
     @property
     def plain(self) -> Curve:
@@ -142,7 +169,7 @@ class Arms:
         found = [self.curves[name].above(self.plain, fresh) for name in self.taken]
         if found and all(gain > _LEARNS * error for gain, error in found):
             return True
-        return None if self.relation is None else self.relation >= _RELATED
+        return None if self.relation is None else self.relation.is_found
 
     def is_same(self, name: str) -> bool:
         """Return True if the arm's losses equal those of *as it is*, step by step."""

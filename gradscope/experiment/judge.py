@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradscope.experiment.arms import AS_IT_IS, BY_NAME, OTHER_SEED
-from gradscope.experiment.comparison import HELPS, LEFT, MEMORISED, SIGMA, Arms
+from gradscope.experiment.comparison import (
+    HELPS,
+    LEFT,
+    MEMORISED,
+    PLANTED,
+    SAMPLES,
+    SIGMA,
+    Arms,
+    Dependence,
+)
 from gradscope.typeset.numbers import number, plural
 
 #: Fewest steps to judge.
@@ -35,7 +44,11 @@ _NOT_LEARNED = {
     True: "the targets depend on the inputs, and the model has learned little of that yet",
     False: "the model learns nothing from its inputs yet: the targets may be unrelated to them",
 }
-_UNRELATED = "a test of the pairs, without the model, finds no dependence either"
+_UNRELATED = (
+    "a test of the pairs, without the model, finds no dependence either; "
+    f"it would see a linear one with {PLANTED:.0%} of the variance"
+)
+_PRINT = "print some inputs beside their targets, as the training step gets them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +123,31 @@ def _of_data(arms: Arms) -> Judged | None:
             *("model-or-loss", "the model does not overfit one batch", (_fell(arms, one),)),
             "check the loss function, the output's shape and range, and what is frozen",
         )
-    if not arms.is_useless or one is None or not arms.left(one) <= 1 - LEFT:
+    if not arms.is_useless or one is None or not arms.left(one) <= 1 - LEFT or arms.is_related:
         return None
-    if arms.is_related is not False:
-        return None
-    evidence = (*(_no_better(name, arms) for name in taken), _fell(arms, one), _UNRELATED)
+    more = f"{_PRINT}; if they belong together: `--steps {10 * len(arms.plain.losses)}`"
+    evidence = (*(_no_better(name, arms) for name in taken), _fell(arms, one))
+    if arms.is_related is None:
+        return Judged(
+            *(None, "undetermined: the targets are unrelated to the inputs, or not learned yet"),
+            (*evidence, _undecided(arms.relation)),
+            more,
+        )
     return Judged(
-        *("targets-unrelated", "no relation of the targets to the inputs is found", evidence),
-        "print some inputs beside their targets, as the training step gets them; "
-        f"if they belong together: `--steps {10 * len(arms.plain.losses)}`",
+        *("targets-unrelated", "no relation of the targets to the inputs is found"),
+        (*evidence, _UNRELATED),
+        more,
     )
+
+
+def _undecided(relation: Dependence | None) -> str:
+    """Return the reason why the test of the pairs does not tell the two readings apart."""
+    test = "a test of the pairs, without the model, "
+    if relation is None:
+        return f"{test}needs {SAMPLES} different samples, and a loss of each sample"
+    if relation.discrete:
+        return f"{test}finds no dependence, but of bits or tokens it sees simple ones only"
+    return f"{test}finds no dependence, but would miss a weak one: it has too few samples"
 
 
 def _nothing(arms: Arms) -> Judged:

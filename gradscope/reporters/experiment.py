@@ -34,9 +34,9 @@ def notes(report: ExperimentReport) -> list[str]:
 def verdict(report: ExperimentReport) -> Iterator[Line]:
     """Yield the cause, its evidence, and the next step."""
     if report.status == "failed":
-        yield Line(plain(report.message), "failed:", "bad")
-        return
-    lead, tone = (f"{report.cause}:", TONES["error"]) if report.cause else ("no cause:", "")
+        lead, tone = "failed:", "bad"
+    else:
+        lead, tone = (f"{report.cause}:", TONES["error"]) if report.cause else ("no cause:", "")
     yield Line(plain(report.message), lead, tone)
     for sentence in report.evidence:
         yield Line(plain(sentence), indent=1)

@@ -55,6 +55,28 @@ def test_a_script(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "words", "noted"),
+    [
+        ("for step in range(9): pass", ["--steps", "60", "--every=2"], "`--steps`, `--every`"),
+        ("import argparse  # knows --epochs", ["--steps", "60", "--epochs", "1"], "`--steps`"),
+        ("add_argument('--steps')", ["--steps", "60"], None),
+        ("parser = made(); range(parser().steps)", ["--steps", "60"], None),
+        ("range(9)", ["--epochs", "1", "--help", "steps"], None),
+    ],
+)
+def test_an_option_after_a_script_without_use_for_it_is_noted(
+    text: str, words: list[str], noted: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("train.py").write_text(text)
+    made = asked("train.py", *words)
+    assert isinstance(made, ScriptRun)
+    assert made.script.arguments == tuple(words)
+    error = capsys.readouterr().err
+    assert (f"note: {noted} after `train.py` goes to the script" in error) == bool(noted)
+    assert bool(error) == bool(noted)
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["-m", "pkg.train"],

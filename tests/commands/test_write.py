@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.commands._write import check_output, write_output
+from gradscope.commands._write import check_output, say, write_output
 from gradscope.errors import OptionError
 
 
@@ -169,3 +169,15 @@ def test_standard_output_by_its_name_though_it_is_a_regular_file(tmp_path):
     with (tmp_path / "out").open("wb") as out:
         subprocess.run(words, stdout=out, check=True)
     assert (tmp_path / "out").read_bytes() == b"data"
+
+
+@pytest.mark.parametrize("width", [24, 60, 200])
+def test_a_note_is_as_wide_as_asked_for(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notice = "up to 14 arms of 100 steps, at most 14.0 min; scratch copy: 3 files (2.1 KiB) copied"
+    monkeypatch.setenv("COLUMNS", str(width))
+    say(notice)
+    lines = capsys.readouterr().err.splitlines()
+    assert max(map(len, lines)) <= width
+    assert " ".join(line.strip() for line in lines) == f"note: {notice}"

@@ -154,7 +154,7 @@ def test_a_record_in_every_format(quick: None, folder: Path) -> None:
 BAD = {
     "ends before the first step": ("print('nothing')", "no optimizer stepped"),
     "raises": (SCRIPT.replace("print(loss", "print(los"), "NameError: name 'los' is not defined"),
-    "needs a terminal": ("input('ready? ')\n" + SCRIPT, "it reads from the terminal"),
+    "needs a terminal": ("input('ready? ')\n" + SCRIPT, "it reads standard input"),
     "writes outside": (
         "open('PROJECT/log.txt', 'w')\n" + SCRIPT,
         "writes outside of the scratch copy",
@@ -173,6 +173,8 @@ def test_a_script_that_cannot_be_compared_says_why(case: str, quick: None, folde
     report = experiment(folder, script.replace("PROJECT", str(folder)))
     assert report.status == "failed"
     assert words in report.message
+    assert (report.advice is None) == (case == "ends before the first step")
+    assert report.advice is None or report.advice in terminal.render(report, TextView())
     assert [path.name for path in folder.iterdir()] == ["train.py"]
 
 

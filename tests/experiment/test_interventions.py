@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from gradscope.experiment.comparison import Dependence
 from gradscope.experiment.interventions.no_dropout import dropout_of
 from gradscope.experiment.interventions.other_seed import SHIFT
 
@@ -220,17 +221,20 @@ def test_no_input_is_the_mean_of_the_first_batch() -> None:
     assert notes["changed"] == 3
 
 
-def related(targets: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The relation of targets to 16 bits that the arm measures."""
+def related(
+    targets: Callable[[torch.Tensor], torch.Tensor], *, bits: bool = True, calls: int = 16
+) -> Any:
+    """The relation of targets to 16 bits or numbers that the arm measures."""
     made = torch.Generator().manual_seed(0)
     with arm("no_input") as notes:
         model = nn.Linear(16, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        for _ in range(16):
-            x = torch.randint(0, 2, (64, 16), generator=made).float()
+        for _ in range(calls):
+            x = torch.randn(64, 16, generator=made)
+            x = (x > 0).float() if bits else x
             F.cross_entropy(model(x), targets(x)).backward()
             optimizer.step()
-    return notes["relation"]
+    return Dependence(**notes["relation"])
 
 
 def test_targets_that_depend_on_inputs_are_known_without_a_model() -> None:
@@ -243,10 +247,27 @@ def test_targets_that_depend_on_inputs_are_known_without_a_model() -> None:
     def other(x: torch.Tensor) -> torch.Tensor:
         return x[torch.randperm(64, generator=shuffled), 0].long()
 
-    assert related(parity) > 10
-    assert related(lambda x: x[:, 0].long()) > 10
-    assert related(other) < 5
-    assert related(lambda x: torch.zeros(64, dtype=torch.long)) < 5
+    assert related(parity).is_found
+    assert related(lambda x: x[:, 0].long()).strength > 10
+    for lost in (other, lambda x: torch.zeros(64, dtype=torch.long)):
+        assert related(lost).strength < 5
+        assert related(lost).is_found is None  # of bits, it sees too few relations
+    signs = related(lambda x: other(x > 0), bits=False)
+    assert signs.is_found is False
+
+
+def test_a_relation_of_a_tenth_is_seen_where_the_test_says_so() -> None:
+    """One number has a tenth of the score's variance; with a quarter of the samples it is lost."""
+    noise = torch.Generator().manual_seed(2)
+
+    def faint(x: torch.Tensor) -> torch.Tensor:
+        return (0.1**0.5 * x[:, 3] + 0.9**0.5 * torch.randn(64, generator=noise) > 0).long()
+
+    many, few = (related(faint, bits=False, calls=calls) for calls in (24, 4))
+    assert many.planted > 5
+    assert many.is_found
+    assert few.planted < 5
+    assert few.is_found is None
 
 
 def test_a_sketch_keeps_inner_products() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gradscope.errors import OptionError
 from gradscope.experiment.arms import ARMS, AS_IT_IS, chosen
-from gradscope.experiment.comparison import Arms
+from gradscope.experiment.comparison import Arms, Dependence
 from gradscope.experiment.curves import Curve
 from gradscope.experiment.judge import judge
 from gradscope.records.experiment import CAUSES
@@ -29,6 +29,11 @@ def level(loss: float, phase: float = 0.0) -> Curve:
     return falling(loss, loss, phase=phase)
 
 
+#: A test of the pairs finds nothing, and would have; finds it; finds nothing, and could not.
+NONE = Dependence(1.0, planted=20.0, discrete=False)
+FOUND = Dependence(40.0, planted=20.0, discrete=False)
+TOKENS = Dependence(1.0, planted=20.0, discrete=True)
+FEW = Dependence(1.0, planted=3.0, discrete=False)
 LOST = Curve((2.3, *[None] * (STEPS - 1)))
 HEALTHY = {
     "as-it-is": falling(2.3, 0.5),
@@ -82,7 +87,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_cause_is_named(case: str) -> None:
     curves, cause, words = CASES[case]
-    found = judge(Arms(curves, 0.0, relation=1.0))
+    found = judge(Arms(curves, 0.0, relation=NONE))
     assert found.cause == cause
     assert found.cause in CAUSES
     assert words in found.message
@@ -125,24 +130,36 @@ def test_a_loss_that_does_not_see_whose_target_is_whose_does_not_accuse_the_inpu
     assert judge(Arms(curves, None)).cause is None
 
 
-@pytest.mark.parametrize(("relation", "words"), [(None, "may be unrelated"), (9.0, "depend on")])
+@pytest.mark.parametrize(
+    ("relation", "words"),
+    [(None, "200 different samples"), (TOKENS, "bits or tokens"), (FEW, "too few samples")],
+)
 def test_a_model_that_has_not_learned_yet_is_not_one_whose_targets_are_wrong(
-    relation: float | None, words: str
+    relation: Dependence | None, words: str
 ) -> None:
     """As parity: the model memorises one batch, and learns nothing from its inputs at first."""
-    curves = {**IDLE, "one-batch": falling(2.3, 0.05)}
-    found = judge(Arms(curves, 0.0, relation=relation))
+    found = judge(Arms({**IDLE, "one-batch": falling(2.3, 0.05)}, 0.0, relation=relation))
     assert found.cause is None
+    assert found.message == (
+        "undetermined: the targets are unrelated to the inputs, or not learned yet"
+    )
     assert words in found.evidence[-1]
-    assert ("targets" in found.message) == (relation is not None)
+    assert "`--steps 1000`" in (found.advice or "")
+
+
+def test_targets_that_depend_on_inputs_are_ruled_out_though_not_learned() -> None:
+    found = judge(Arms({**IDLE, "one-batch": falling(2.3, 0.05)}, 0.0, relation=FOUND))
+    assert found.cause is None
+    assert "depend on" in found.evidence[-1]
+    assert "targets" in found.message
 
 
 def test_a_small_gain_is_learned_if_it_is_sure_and_the_samples_are_new() -> None:
     better = Curve(tuple(loss - 0.01 for loss in level(2.3).losses if loss is not None))
     curves = {**IDLE, "as-it-is": better, "one-batch": falling(2.3, 0.05)}
     curves["no-input"] = curves["mismatched"] = level(2.3)
-    assert judge(Arms(curves, 0.0, relation=1.0)).cause is None
-    assert judge(Arms(curves, 0.0, repeats=50.0, relation=1.0)).cause == "targets-unrelated"
+    assert judge(Arms(curves, 0.0, relation=NONE)).cause is None
+    assert judge(Arms(curves, 0.0, repeats=50.0, relation=NONE)).cause == "targets-unrelated"
 
 
 def test_the_evidence_has_the_first_loss_of_its_own_arm() -> None:
@@ -153,7 +170,7 @@ def test_the_evidence_has_the_first_loss_of_its_own_arm() -> None:
 
 def test_one_batch_that_falls_ever_faster_is_not_stuck() -> None:
     leaving = Curve(tuple(2.3 - 0.1 * (step / STEPS) ** 2 for step in range(STEPS)))
-    assert judge(Arms({**IDLE, "one-batch": leaving}, 0.0, relation=1.0)).cause is None
+    assert judge(Arms({**IDLE, "one-batch": leaving}, 0.0, relation=NONE)).cause is None
 
 
 def test_a_model_that_learns_at_another_rate_can_learn() -> None:
@@ -165,7 +182,7 @@ def test_a_model_that_learns_at_another_rate_can_learn() -> None:
         "one-batch": level(2.2),
         "learning-rate-x0.01": falling(2.3, 0.05),
     }
-    found = judge(Arms(curves, 0.0, relation=40.0))
+    found = judge(Arms(curves, 0.0, relation=FOUND))
     assert found.cause == "learning-rate"
     assert "too high" in found.message
 

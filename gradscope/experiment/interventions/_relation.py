@@ -17,14 +17,14 @@ from typing import Any
 import torch
 
 from gradscope.capture.hooks import hook_tensor
+from gradscope.experiment.comparison import PLANTED, SAMPLES, Dependence
 from gradscope.experiment.interventions._samples import hashes, sketch
 from gradscope.nesting import find
 
 #: Most columns of an input, and of an output's gradient.
 _INPUT, _GRADIENT = 1024, 64
-#: Most and fewest samples; the kernels of pairs take fewer.
-MOST, FEWEST = 4096, 200
-_PAIRED = 1536
+#: Most samples, and most of those whose pairs are compared.
+MOST, _PAIRED = 4096, 1536
 #: Samples whose pairs are shuffled among them: those of a batch, or of several small ones.
 _GROUP = 16
 #: Shuffles that the pairs are compared with.
@@ -33,6 +33,8 @@ _SHUFFLES = 24
 _ROUNDING = 1e-4
 #: Shares of all pairs of samples: the nearest ones, and those around them.
 _NEAREST = (3e-4, 3e-3, 3e-2)
+#: Most values of a column of bits or tokens, and the samples in which they are counted.
+_VALUES, _COUNTED = 4, 256
 
 
 @dataclass(slots=True)
@@ -74,12 +76,12 @@ class Pairs:
             if dim is not None and tensor.requires_grad:
                 hook_tensor(tensor, call.arrival(dim))
 
-    def strength(self) -> float | None:
+    def dependence(self) -> Dependence | None:
         """Return the dependence of the targets on the inputs; None: it cannot be told.
 
-        In standard deviations of shuffled pairs, the largest of several measures: the inner
-        products of inputs against those of gradients (the Hilbert-Schmidt independence criterion,
-        Gretton et al. 2007), their squares, and the gradients of the nearest samples.
+        The largest of several measures: the inner products of inputs against those of gradients
+        (the Hilbert-Schmidt independence criterion, Gretton et al. 2007), their squares, and the
+        gradients of the nearest samples.
         """
         calls = [call for call in self._calls if call.is_usable()]
         if not calls:
@@ -89,9 +91,9 @@ class Pairs:
         inputs = torch.cat([call.inputs[call.new] for call in calls])
         groups, gradients = _grouped(calls)
         keep = inputs.isfinite().all(1) & gradients.isfinite().all(1)
-        if int(keep.sum()) < FEWEST:
+        if int(keep.sum()) < SAMPLES:
             return None
-        return _strength(inputs[keep][:MOST], gradients[keep][:MOST], groups[keep][:MOST])
+        return _dependence(inputs[keep][:MOST], gradients[keep][:MOST], groups[keep][:MOST])
 
 
 @dataclass(slots=True)
@@ -143,25 +145,45 @@ def _grouped(calls: Sequence[_Call]) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(numbers), torch.cat(gradients)
 
 
-def _strength(inputs: torch.Tensor, gradients: torch.Tensor, groups: torch.Tensor) -> float:
+def _dependence(inputs: torch.Tensor, gradients: torch.Tensor, groups: torch.Tensor) -> Dependence:
     """The largest of the measures, in standard deviations of those of shuffled pairs."""
     made = torch.Generator().manual_seed(0)
     inputs = inputs - inputs.mean(0)
     spreads = inputs.std(0)
     inputs = inputs[:, spreads > 1e-6] / spreads[spreads > 1e-6]
     if not inputs.shape[1]:
-        return 0.0
+        return Dependence(0.0, 0.0, discrete=True)
     kernels = list(_kernels(inputs[:_PAIRED]))
+
+    def ordered(scores: torch.Tensor) -> torch.Tensor:
+        """The samples by their scores within each group; the groups follow one another."""
+        order = scores.argsort()
+        return order[groups[order].argsort(stable=True)]
+
     shuffled = []
     for _ in range(_SHUFFLES):
-        # The groups follow one another: sorted by the group, in a random order within it.
-        order = torch.rand(len(groups), generator=made).argsort()
-        order = order[groups[order].argsort(stable=True)]
+        order = ordered(torch.rand(len(groups), generator=made))
         shuffled.append(_measures(inputs, kernels, gradients[order]))
     by_chance = torch.stack(shuffled)
-    measured = _measures(inputs, kernels, gradients)
-    apart = (measured - by_chance.mean(0)) / by_chance.std(0)
-    return float(apart.abs().nan_to_num(0.0, posinf=0.0).max())
+
+    def strength(gradients: torch.Tensor) -> float:
+        apart = (_measures(inputs, kernels, gradients) - by_chance.mean(0)) / by_chance.std(0)
+        return float(apart.abs().nan_to_num(0.0, posinf=0.0).max())
+
+    along = inputs @ torch.randn(inputs.shape[1], generator=made)
+    noise = torch.randn(len(along), generator=made)
+    scores = math.sqrt(PLANTED) * along / along.std() + math.sqrt(1 - PLANTED) * noise
+    targets = gradients @ torch.randn(gradients.shape[1], generator=made)
+    planted = torch.empty_like(gradients)
+    planted[ordered(scores)] = gradients[ordered(targets)]
+    return Dependence(strength(gradients), strength(planted), _is_discrete(inputs))
+
+
+def _is_discrete(inputs: torch.Tensor) -> bool:
+    """Return True if at least half of the columns have few values."""
+    ordered = inputs[:_COUNTED].sort(0).values
+    values = 1 + (ordered.diff(dim=0) > 0).sum(0)
+    return bool((values <= _VALUES).double().mean() >= 0.5)
 
 
 def _kernels(inputs: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ from gradscope.training.replicas import batch_comes_first
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
     """Replace the inputs of the outermost calls. Labels, masks and lengths stay.
 
-    ``notes`` has the "relation" of the targets to the inputs, as ``_relation`` measures it.
+    ``notes`` has the "relation" of the targets to the inputs: its "strength", what the test sees of
+    a "planted" one, and whether the inputs are "discrete".
     """
     kept: dict[tuple[int, int], torch.Tensor] = {}  # of the first call, by module and number
     pairs = Pairs()
@@ -37,7 +39,11 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
         pairs.given(given, 0 if batch_comes_first(module) else 1)
         return with_tensors(args, kwargs, new)
 
-    patches.callback(lambda: notes.update(relation=pairs.strength(), samples=pairs.samples))
+    def tested() -> None:
+        found = pairs.dependence()
+        notes.update(relation=None if found is None else asdict(found), samples=pairs.samples)
+
+    patches.callback(tested)
     on_calls(patches, notes, change, pairs.returned)
 
 
