@@ -26,10 +26,8 @@ def note_passed_on(context: Context, script: Script) -> None:
         return
     lost = [word for word in meant if not _takes(text, word)]
     if lost:
-        say(
-            f"{few(lost, '`')} after `{script.name}` goes to the script. Options of "
-            f"`{context.command_path}` come before it"
-        )
+        before = f"options of `{context.command_path}` come before `{script.name}`"
+        say(f"the script gets {few(lost, '`')}: {before}")
 
 
 def _text(script: Script) -> str | None:
@@ -43,5 +41,7 @@ def _text(script: Script) -> str | None:
 
 def _takes(text: str, option: str) -> bool:
     """Return True if a script's text names the option, or reads arguments and has the name."""
+    if option in text or "add_argument" in text:
+        return option in text
     name = option.removeprefix("--").replace("-", "_")
-    return option in text or bool(_READS.search(text) and re.search(rf"\b{name}\b", text))
+    return bool(_READS.search(text) and re.search(rf"\b{name}\b", text))

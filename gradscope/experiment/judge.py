@@ -17,7 +17,6 @@ from gradscope.experiment.comparison import (
     SAMPLES,
     SIGMA,
     Arms,
-    Dependence,
 )
 from gradscope.typeset.numbers import number, plural
 
@@ -130,7 +129,7 @@ def _of_data(arms: Arms) -> Judged | None:
     if arms.is_related is None:
         return Judged(
             *(None, "undetermined: the targets are unrelated to the inputs, or not learned yet"),
-            (*evidence, _undecided(arms.relation)),
+            (*evidence, _undecided(arms)),
             more,
         )
     return Judged(
@@ -140,12 +139,14 @@ def _of_data(arms: Arms) -> Judged | None:
     )
 
 
-def _undecided(relation: Dependence | None) -> str:
+def _undecided(arms: Arms) -> str:
     """Return the reason why the test of the pairs does not tell the two readings apart."""
     test = "a test of the pairs, without the model, "
-    if relation is None:
+    if "no-input" not in arms.curves:
+        return f"{test}is part of the arm `no-input`"
+    if arms.relation is None:
         return f"{test}needs {SAMPLES} different samples, and a loss of each sample"
-    if relation.discrete:
+    if arms.relation.discrete:
         return f"{test}finds no dependence, but of bits or tokens it sees simple ones only"
     return f"{test}finds no dependence, but would miss a weak one: it has too few samples"
 

@@ -58,7 +58,7 @@ def test_a_script(words: list[str]) -> None:
     ("text", "words", "noted"),
     [
         ("for step in range(9): pass", ["--steps", "60", "--every=2"], "`--steps`, `--every`"),
-        ("import argparse  # knows --epochs", ["--steps", "60", "--epochs", "1"], "`--steps`"),
+        ("add_argument('--epochs'); steps = 9", ["--steps", "60", "--epochs", "1"], "`--steps`"),
         ("add_argument('--steps')", ["--steps", "60"], None),
         ("parser = made(); range(parser().steps)", ["--steps", "60"], None),
         ("range(9)", ["--epochs", "1", "--help", "steps"], None),
@@ -72,7 +72,7 @@ def test_an_option_after_a_script_without_use_for_it_is_noted(
     assert isinstance(made, ScriptRun)
     assert made.script.arguments == tuple(words)
     error = capsys.readouterr().err
-    assert (f"note: {noted} after `train.py` goes to the script" in error) == bool(noted)
+    assert (f"note: the script gets {noted}: options of `" in error) == bool(noted)
     assert bool(error) == bool(noted)
 
 
