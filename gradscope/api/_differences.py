@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -223,11 +223,11 @@ def _inside(found: OutputsDivergence, b: Workload) -> Iterator[CallDiff]:
     """Yield the calls inside compiled B."""
     modules = modules_by_name(b.model)
     for key, one in found.calls.items():
-        if key.name:  # the outputs of the model have their rows
+        if key.name and key.output:  # the outputs of the model have their rows
             kind = written_class(modules[key.name]).__name__
-            shape = tuple(one.output.tensor.shape)
+            shape = tuple(one.value.tensor.shape)
             back = None if one.gradient is None else _output_diff(one.gradient)
-            diff = _output_diff(one.output)
+            diff = _output_diff(one.value)
             yield CallDiff(key.name, kind, key.call, key.path, shape, diff, back)
 
 
@@ -266,23 +266,47 @@ def _findings(found: OutputsDivergence) -> Iterator[Finding]:
         more = (
             f" (and {len(gradients) - 1} more of {len(found.parameters)})" if gradients[1:] else ""
         )
-        yield _finding("GD102", "backward-diverges", name, f"its gradient{more}", worst)
+        finding = _finding("GD102", "backward-diverges", name, f"its gradient{more}", worst)
+        yield replace(finding, location=found.kernels.get(name))
 
 
 def _first_inside(found: OutputsDivergence) -> Finding | None:
-    """Return the first divergent call inside compiled B: in forward, else in backward from the
+    """Return the first divergent place inside compiled B: in forward, else in backward from the
     loss."""
-    calls = [(key, one) for key, one in found.calls.items() if key.name]
-    for key, one in calls:
-        if one.output.diverges:
-            finding = _finding("GD101", "forward-diverges", key.name, "its output", one.output)
-            return replace(finding, call=key.call, location=one.kernels[0])
-    for key, one in reversed(calls):
+    known = {key.name for key in found.calls}
+    for key, one in found.calls.items():
+        if one.value.diverges:
+            name, what = key.name, f"its output `{key.path}`" if key.path else "its output"
+            if not key.output:
+                name = _common_module([key.name.rpartition(".")[0]], known)
+                what = f"the result of its code right before `{_words(key)}`"
+            finding = _finding("GD101", "forward-diverges", name, what, one.value)
+            return replace(finding, call=key.call if key.output else 0, location=one.kernels[0])
+    for key, one in reversed(found.calls.items()):
         if one.gradient is not None and one.gradient.diverges:
-            what = "the gradient that reaches its output"
-            finding = _finding("GD102", "backward-diverges", key.name, what, one.gradient)
-            return replace(finding, call=key.call, location=one.kernels[1])
+            name, call, what = key.name, key.call, "the gradient that reaches its output"
+            if one.readers is not None:
+                what = f"the gradient that it sends back to `{_words(key)}`"
+                if len(one.readers) == 1:
+                    name, call = one.readers[0]
+                else:  # several, or code between two calls
+                    places = [name for name, _ in one.readers] or [key.name.rpartition(".")[0]]
+                    name, call = _common_module(places, known), 0
+            finding = _finding("GD102", "backward-diverges", name, what, one.gradient)
+            return replace(finding, call=call, location=one.kernels[1])
     return None
+
+
+def _common_module(names: Sequence[str], known: Collection[str]) -> str:
+    """The innermost of the known modules that holds all of these, or is the only one."""
+    name = names[0]
+    while name and not (name in known and all(f"{one}.".startswith(f"{name}.") for one in names)):
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _words(key: ProbeKey) -> str:
+    return f"{key.name} #{key.call}" if key.call else key.name
 
 
 def _times(entry: tuple[str, OutputDiff]) -> float:

@@ -167,7 +167,9 @@ def _numbers(head: TensorStats, tensor: torch.Tensor) -> Measured:
         small = torch.view_as_real(small).reshape(-1) if small.is_complex() else small
     if not on_host(tensor):
         deferred = exact(*in_memory_order(tensor))
-        return Deferred(head, deferred, None if small is None else small.double())
+        # A copy also of float64: what follows may write to the tensor before it is read.
+        values = None if small is None else small.to(torch.float64, copy=True)
+        return Deferred(head, deferred, values)
     values, numbers = None, None
     if small is not None:
         listed = small.tolist()

@@ -108,6 +108,9 @@ def in_short(judgement: Judgement, what: str = "problem") -> str:
     return f"{text}, {more}" if lacking else text
 
 
+#: Of a run with a compiled model, without the option.
+UNSEEN = "calls inside compiled models are not recorded: `gradscope run --compiled` records them"
+
 #: Number of other causes, and of symptoms' codes, that are named.
 _OTHERS, _CODES = 3, 4
 #: The codes of what a run judges once.
@@ -313,6 +316,8 @@ def summary(
     run = verdict.run
     first = [str(verdict.steps())] if run.steps else []
     lines = [*first, *unobserved] or ["no step so far"]
+    if any(model.compiled for model in verdict.models) and not run.options.get("compiled"):
+        lines.append(UNSEEN)
     lines += map(str, verdict.lines())
     if failure is not None:
         lines.append(f"error: {failure}")

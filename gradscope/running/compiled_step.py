@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch import nn
 
+from gradscope.capture.calls import in_backward
 from gradscope.capture.differences import Difference, difference
 from gradscope.capture.hooks import watchable
 from gradscope.capture.names import module_names
@@ -24,16 +22,19 @@ from gradscope.capture.traced_probes import (
     add_probe,
     listen,
 )
+from gradscope.running.generated_code import (
+    gradient_kernel,
+    positions,
+    probed_kernel,
+    running_graph,
+)
 from gradscope.running.probed_step import ProbeKey, Tape
-
-#: The function of inductor's generated code that runs a graph, and a name in its module.
-_CALL, _KERNELS = "call", "extern_kernels"
 
 
 @dataclass(slots=True)
 class Errors:
-    """The differences of calls from a tape: of each output in the order of execution, and of each
-    output gradient."""
+    """The differences of calls from a tape: of each input and output in the order of execution, and
+    of each output gradient."""
 
     tape: Tape
     values: dict[ProbeKey, Difference] = field(default_factory=dict)
@@ -62,13 +63,15 @@ class CompiledComparison:
         own: the differences from that tape.
         reference: those from the tape of a wider dtype; None without one.
         lines: the lines of generated code that handed a tensor on: file and number.
+        positions: those of the parameters among the inputs of their graph.
     """
 
     own: Errors
     reference: Errors | None = None
     lines: dict[tuple[ProbeKey, bool], tuple[str, int]] = field(default_factory=dict)
+    positions: dict[str, int] = field(default_factory=dict)
     _names: dict[nn.Module, str] = field(default_factory=dict)
-    _counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    _counts: dict[tuple[str, str, bool], int] = field(default_factory=dict)
     _waiting: dict[tuple[str, str], list[ProbeKey]] = field(default_factory=dict)
 
     @contextmanager
@@ -87,54 +90,50 @@ class CompiledComparison:
 
     def _see(self, probe: Probe, x: torch.Tensor, path: str, kind: int) -> None:
         what, module = kind % COMPILED, probe.module()
-        if what == INPUT or module is None:
+        gradient = what == GRADIENT
+        if module is None or (not gradient and in_backward()):  # a checkpoint computes it again
             return
-        place = self._names[module], path
-        if what == GRADIENT:
-            waiting = self._waiting.get(place)
+        name = self._names[module]
+        if gradient:
+            waiting = self._waiting.get((name, path))
             if not waiting:
                 return
             key = waiting.pop()
         else:
+            place = name, path, what != INPUT
             number = self._counts[place] = self._counts.get(place, -1) + 1
-            key = ProbeKey(place[0], number, True, path)
+            key = ProbeKey(name, number, what != INPUT, path)
             if what == DIFFERENTIABLE:
-                self._waiting.setdefault(place, []).append(key)
-        gradient, x = what == GRADIENT, x.detach()
+                self._waiting.setdefault((name, path), []).append(key)
+        x = x.detach()
         if self.reference is not None:
             self.reference.compare(key, x, gradient=gradient)
-        if self.own.compare(key, x, gradient=gradient):
-            line = _generated_line()
-            if line is not None:
-                self.lines[key, gradient] = line
+        graph = running_graph()
+        if self.own.compare(key, x, gradient=gradient) and graph is not None:
+            self.lines[key, gradient] = (graph.f_code.co_filename, graph.f_lineno)
+        if what == INPUT and graph is not None:
+            own = {
+                ".".join(filter(None, (name, one))): parameter
+                for one, parameter in module.named_parameters(recurse=False)
+            }
+            self.positions |= positions(graph, own) if own else {}
 
     def kernel(self, key: ProbeKey, *, gradient: bool) -> str | None:
         """The line of generated code that computed a tensor: ``file:line``; None if unknown."""
         line = self.lines.get((key, gradient))
-        return None if line is None else kernel_line(*line)
+        return None if line is None else probed_kernel(*line)
 
-
-def _generated_line() -> tuple[str, int] | None:
-    """The line of generated code that is running."""
-    frame = sys._getframe(2)
-    while frame is not None and (frame.f_code.co_name != _CALL or _KERNELS not in frame.f_globals):
-        frame = frame.f_back  # type: ignore[assignment]
-    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-
-
-def kernel_line(file: str, number: int) -> str | None:
-    """The last call before a line that was handed the buffer which the line hands to a probe."""
-    try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()[:number]
-    except (OSError, UnicodeDecodeError):
-        return None
-    given = (
-        re.search(r"observe\.default\((?:reinterpret_tensor\()?(\w+)", lines[-1]) if lines else None
-    )
-    if given is None:
-        return None
-    kernel = re.compile(rf"(?:cpp_|triton_|extern_kernels\.|torch\.ops\.).*\b{given[1]}\b")
-    for at in range(number - 2, -1, -1):
-        if kernel.search(lines[at]) and "gradscope.observe" not in lines[at]:
-            return f"{file}:{at + 1}"
-    return None
+    def parameter_kernel(self, name: str) -> str | None:
+        """The line that computed a parameter's gradient: in the graph of its module's backward."""
+        owner, position = name.rpartition(".")[0], self.positions.get(name)
+        line = next(
+            (
+                line
+                for (key, gradient), line in self.lines.items()
+                if gradient and key.name == owner
+            ),
+            None,
+        )
+        if line is None or position is None:
+            return None
+        return gradient_kernel(*line, position)

@@ -230,7 +230,8 @@ class OutputDiff:
 class OutputsDivergence:
     """Differences of two steps: outputs by path, gradients by A's names, and the losses.
 
-    ``step`` is the relative change of each number for the noise.
+    ``step`` is the relative change of each number for the noise. ``kernels`` are the lines of
+    generated code that computed the gradients that diverge, where known.
     """
 
     outputs: dict[str, OutputDiff]
@@ -238,18 +239,21 @@ class OutputsDivergence:
     losses: tuple[torch.Tensor, torch.Tensor]
     step: float
     calls: dict[ProbeKey, InsideDiff] = field(default_factory=dict)
+    kernels: dict[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class InsideDiff:
-    """An output of a call inside compiled B, and its gradient; None: none of them arrived.
+    """An input or an output of a call inside compiled B, and an output's gradient, if any arrived.
 
-    ``kernels`` are the lines of generated code that computed the two, where known.
+    ``kernels`` are the lines of generated code that computed the two, where known. ``readers`` are
+    the innermost calls that are handed an output; None for the model's result.
     """
 
-    output: OutputDiff
+    value: OutputDiff
     gradient: OutputDiff | None
     kernels: tuple[str | None, str | None]
+    readers: tuple[CallKey, ...] | None
 
 
 def compare_outputs(
@@ -285,6 +289,17 @@ def compare_outputs(
     if wide is not None and probed:
         probed_step(a, eager, unprobed)
     theirs = {known: other.gradients[name] for name, known in parameters.items()}
+    gradients = {
+        name: _diff(
+            gradient,
+            theirs.get(name),
+            step,
+            [draw.parameters.get(name) for draw in draws],
+            exact.arrived.get(name),
+        )
+        for name, gradient in one.gradients.items()
+        if gradient is not None and name in theirs
+    }
     return OutputsDivergence(
         outputs={
             path: _diff(
@@ -296,28 +311,24 @@ def compare_outputs(
             )
             for path, tensor in one.outputs.items()
         },
-        parameters={
-            name: _diff(
-                gradient,
-                theirs.get(name),
-                step,
-                [draw.parameters.get(name) for draw in draws],
-                exact.arrived.get(name),
-            )
-            for name, gradient in one.gradients.items()
-            if gradient is not None and name in theirs
-        },
+        parameters=gradients,
         losses=(one.loss, other.loss),
         step=step,
         calls=dict(_inside_calls(inside, eager, draws, step)),
+        kernels={
+            name: inside.parameter_kernel(name) for name, one in gradients.items() if one.diverges
+        },
     )
 
 
 def _inside_calls(
     inside: CompiledComparison, eager: Comparison, draws: Sequence[Comparison], step: float
 ) -> Iterator[tuple[ProbeKey, InsideDiff]]:
-    """Yield the outputs of the calls in the order of execution."""
+    """Yield the inputs and outputs of the calls in the order of execution."""
     tape, wide = inside.own.tape, inside.reference or Errors(Tape())
+    known_as: dict[int, list[ProbeKey]] = {}
+    for key, tensor in tape.values.items():
+        known_as.setdefault(id(tensor), []).append(key)
     for key, own in inside.own.values.items():
         noise = Noise.of([draw.values.get(key) for draw in draws], step)
         gradient, known = inside.own.gradients.get(key), tape.gradients.get(key)
@@ -334,8 +345,19 @@ def _inside_calls(
                 ),
                 back,
                 (inside.kernel(key, gradient=False), inside.kernel(key, gradient=True)),
+                _readers(known_as[id(tape.values[key])]),
             ),
         )
+
+
+def _readers(places: Sequence[ProbeKey]) -> tuple[CallKey, ...] | None:
+    """The innermost calls among all places of a tensor that are handed it."""
+    calls = dict.fromkeys((place.name, place.call) for place in places if not place.output)
+    if not calls and any(not place.name for place in places):
+        return None
+    return tuple(
+        call for call in calls if not any(other.startswith(f"{call[0]}.") for other, _ in calls)
+    )
 
 
 @dataclass(frozen=True, slots=True)

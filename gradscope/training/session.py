@@ -54,7 +54,7 @@ from gradscope.training.limit import Limit
 from gradscope.training.processes import OtherProcesses
 from gradscope.training.sample_schedule import Schedule
 from gradscope.training.tracker_thread import TrackerSettings, TrackerThread
-from gradscope.training.unobserved import ONE_OF_SEVERAL, attached_late, why_no_step
+from gradscope.training.unobserved import ONE_OF_SEVERAL, attached_late, raised_early, why_no_step
 from gradscope.typeset.numbers import plural
 from gradscope.version import __version__
 
@@ -159,6 +159,7 @@ class Session:
     _unjoined: list[TrackerThread] = field(default_factory=list)
     _findings: RunFindings = field(init=False)
     _seen: Seen = field(init=False)
+    _raised: str | None = None
 
     def __post_init__(self) -> None:
         self._findings = RunFindings(self.settings.rules)
@@ -443,6 +444,7 @@ class Session:
 
     def script_failed(self, error: BaseException) -> None:
         """Record the facts on an exception of the script that are known only now."""
+        self._raised = raised_early(error)
         if self.observer is not None and not self.forked:
             self.observer.script_failed(error)
 
@@ -454,12 +456,13 @@ class Session:
         _observing[:] = [one for one in _observing if one is not self]
         observer, run = self.observer, self.run
         if not self.steps and self.failure is None and not self.unobserved:
-            self.unobserved += why_no_step(run.script, observer, self.others)
+            raised = None if observer is not None and observer.backwards else self._raised
+            self.unobserved += why_no_step(run.script, observer, self.others, raised)
         if observer is not None and observer.one_of_several and run.world_size == 1:
             self.unobserved.append(ONE_OF_SEVERAL)
         if observer is not None and (leaks := observer.leaks()) is not None:
             self.unobserved.append(leaks)
-        if observer is not None:
+        if observer is not None and self.steps:
             self.unobserved += observer.compiled_lines()
         notices = tuple(self.unobserved)
         run = replace(run, ended=time.time(), exit=exit, notices=notices)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from gradscope.errors import message_of
 from gradscope.training.processes import OtherProcesses
 from gradscope.typeset.numbers import duration, plural
 
@@ -28,17 +29,37 @@ def attached_late(seconds: float, steps: int) -> str:
     )
 
 
-def why_no_step(script: str, observer: Observer | None, others: OtherProcesses | None) -> list[str]:
+#: In the message of PyTorch's error.
+_NO_COMPILER = "InvalidCxxCompiler"
+
+
+def why_no_step(
+    script: str,
+    observer: Observer | None,
+    others: OtherProcesses | None,
+    raised: str | None,
+) -> list[str]:
     """Explain a run without steps in sentences: this process's part, and other processes'.
 
     Args:
         script: as on Python's command line.
         observer: None where torch was not seen to be imported.
         others: the processes that the script started; None if unknown.
+        raised: what ended the script, in a sentence; None where nothing did.
     """
-    said = [_here(observer)]
+    said = [raised or _here(observer)]
     started = None if others is None else others.started(script)
     return [*said, started] if started else said
+
+
+def raised_early(error: BaseException) -> str:
+    """Return the sentence on an error of the script before its first step."""
+    if _NO_COMPILER in message_of(error):
+        return (
+            "torch.compile found no C++ compiler: install one, or set CXX to it (`gradscope doctor`"
+            ' looks for it); `backend="aot_eager"` needs none'
+        )
+    return f"the script raised `{type(error).__name__}` before its first step"
 
 
 def _here(observer: Observer | None) -> str:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gradscope.capture.reductions import exact, in_memory_order
+from gradscope.capture import stats as stats_module
 from gradscope.capture.stats import Deferred, measure, resolve
 from gradscope.records.tensors import TensorStats
 
@@ -169,6 +170,14 @@ def test_deferred_numbers_are_read_back_in_their_order():
     assert done[id(items[1])].values == (3.0, 4.0, "nan")
     assert done[id(items[1])].nan == 1
     assert done[id(ready)] is ready
+
+
+def test_what_is_read_back_later_is_a_copy(monkeypatch):
+    monkeypatch.setattr(stats_module, "on_host", lambda tensor: False)
+    tensor = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    found = measure(tensor)
+    tensor.zero_()
+    assert resolve([found])[id(found)].values == (1.0, 2.0)
 
 
 @pytest.mark.slow

@@ -340,18 +340,15 @@ def test_a_compiled_model_is_compared_by_its_probes(unchanged):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("plant", "code"),
-    [(another_gain, "GD101"), (scaled_backward, "GD102"), (wrong_function, "GD102")],
-)
-def test_what_a_compiled_model_does_otherwise_is_found(plant, code):
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_a_compiled_model_does_otherwise_is_found_at_its_place(name):
+    plant, code, place = PLANTED[name]
     a = net()
     b = copy.deepcopy(a)
     plant(b)
     b.compile(backend="eager")
     (found,) = compared(a, b).findings
-    assert (found.code, found.cause) == (code, "compiler")
-    assert found.name.startswith("blocks.")
+    assert (found.code, found.name, found.cause) == (code, place, "compiler")
     assert found.message.endswith(": B is off by more than rounding")
 
 
@@ -407,8 +404,12 @@ import torch
 from torch import nn
 
 class Sometimes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8, bias=False)
+
     def forward(self, x):
-        return x * 1.001 if torch.compiler.is_compiling() else x
+        return self.inner(x * 1.001 if torch.compiler.is_compiling() else x)
 
 class Net(nn.Module):
     def __init__(self):
@@ -429,6 +430,7 @@ def test_a_config_compiles_its_model(tmp_path):
     report = gradscope.diff(tmp_path / "eager.yaml", tmp_path / "compiled.yaml")
     (found,) = report.findings
     assert (found.code, found.name, report.reference) == ("GD101", "second", "float64")
+    assert found.message.startswith("the result of its code right before `second.inner` is larger")
     assert found.message.endswith("B is off by more than rounding")
     second = next(row.activation for row in report.calls if row.name == "second")
     assert second.reference_b == pytest.approx(1e-3, rel=1e-2)

@@ -27,6 +27,11 @@ HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
 
 
+def cxx() -> str | None:
+    """The C++ compiler that inductor needs on a CPU; None without one."""
+    return shutil.which(os.environ.get("CXX") or "g++")
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """``words`` are its command line; ``needs`` the packages without which it cannot be run.
@@ -44,7 +49,7 @@ class Script:
     @property
     def param(self) -> Any:
         missing = [package for package in self.needs if importlib.util.find_spec(package) is None]
-        if "--backend=inductor" in self.words and not shutil.which(os.environ.get("CXX") or "g++"):
+        if "--backend=inductor" in self.words and not cxx():
             missing.append("a C++ compiler")
         reason = f"not installed: {', '.join(missing)}"
         marks = [pytest.mark.skip(reason=reason)] if missing else []

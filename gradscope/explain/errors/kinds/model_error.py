@@ -340,5 +340,9 @@ _SIGNS = {
     r"inference tensor": (
         "compute it under `torch.no_grad()` instead of `torch.inference_mode()`, or clone it"
     ),
+    r"No working C\+\+ compiler found": (
+        "torch.compile needs a C++ compiler here: install one, or set CXX to it; "
+        "`compile.backend=aot_eager` needs none"
+    ),
 }
 KIND = Kind(_SIGNS, explain, worth_repeating=_of_a_function)
