@@ -168,8 +168,8 @@ def _numbers(head: TensorStats, tensor: torch.Tensor) -> Measured:
     if not on_host(tensor):
         deferred = exact(*in_memory_order(tensor))
         # A copy also of float64: what follows may write to the tensor before it is read.
-        values = None if small is None else small.to(torch.float64, copy=True)
-        return Deferred(head, deferred, values)
+        kept = None if small is None else small.to(torch.float64, copy=True)
+        return Deferred(head, deferred, kept)
     values, numbers = None, None
     if small is not None:
         listed = small.tolist()

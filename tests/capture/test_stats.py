@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from gradscope.capture.reductions import exact, in_memory_order
 from gradscope.capture import stats as stats_module
+from gradscope.capture.reductions import exact, in_memory_order
 from gradscope.capture.stats import Deferred, measure, resolve
 from gradscope.records.tensors import TensorStats
 
