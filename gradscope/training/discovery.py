@@ -165,6 +165,18 @@ def compiled_method(what: object) -> str | None:
     return None
 
 
+def compiled_forward(what: object) -> nn.Module | None:
+    """Return the module whose ``forward`` alone is compiled, if ``torch.compile`` is called on one.
+
+    A compiled module that is compiled again is one: what results is a function.
+    """
+    if isinstance(what, nn.Module) and type(what).__name__ == "OptimizedModule":
+        return unwrapped(what)[0]
+    if compiled_method(what) == "forward":
+        return what.__self__  # type: ignore[attr-defined, no-any-return]
+    return None
+
+
 def compiled_inside(
     outer: nn.Module, model: nn.Module, forwards: Container[nn.Module]
 ) -> str | None:

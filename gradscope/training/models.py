@@ -88,15 +88,18 @@ class Models:
     def __iter__(self) -> Iterator[Model]:
         """Iterate over the live models; each stays alive until the next."""
         for model in self._found:
-            outer, module = model.outer(), model.module_ref()
-            if outer is not None and module is not None:
+            module = model.module_ref()
+            if module is not None:
+                outer = model.outer()
+                if outer is None:  # the script uses it without its wrapper from now on
+                    model.outer = model.module_ref
                 yield model
 
     @contextmanager
     def kept(self) -> Iterator[list[Model]]:
         """Yield the live models, all kept alive in the block."""
-        found = [(model, model.outer(), model.module_ref()) for model in self._found]
-        yield [one for one, outer, inner in found if outer is not None and inner is not None]
+        found = [(model, model.outer(), model.module) for model in self]
+        yield [one for one, *_ in found]
 
     def only(self, modules: Sequence[nn.Module]) -> None:
         """Use these models, without a search for others."""
@@ -116,6 +119,9 @@ class Models:
         else:
             roots = [module for given in self._given if (module := given()) is not None]
         known = {id(model.outer()): model for model in self}
+        # Of several wrappers of a module, that which is known is kept.
+        roots.sort(key=lambda root: id(root) in known)
+        roots = list({id(unwrapped(root)[0]): root for root in roots}.values())
         if {id(root) for root in roots} == set(known) and not self.stale:
             return False
         self.stale = False

@@ -23,6 +23,7 @@ from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.discovery import (
     IN_PLACE,
+    compiled_forward,
     compiled_method,
     live_optimizers,
     optimizers_of,
@@ -391,10 +392,10 @@ class Observer:
 
     def _compiled(self, what: object) -> None:
         self._guard.keep_untraced()
-        method = compiled_method(what)
-        if method == "forward":
-            self.models.forwards.add(what.__self__)  # type: ignore[attr-defined]
-        elif method != IN_PLACE and not isinstance(what, nn.Module):
+        module = compiled_forward(what)
+        if module is not None:
+            self.models.forwards.add(module)
+        elif compiled_method(what) != IN_PLACE and not isinstance(what, nn.Module):
             self.models.traced = True
             if self._loop_patches is not None:  # a compiled step would trace them, too
                 self._loop_patches.close()

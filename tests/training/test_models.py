@@ -31,3 +31,25 @@ def test_those_that_are_kept_stay_in_the_block() -> None:
         gc.collect()
         assert [type(model.module) for model in found] == [nn.Linear, nn.Linear]
     assert list(models) == []
+
+
+def test_a_model_outlives_its_wrapper() -> None:
+    models, net = Models(), nn.Linear(2, 2)
+    wrapper: nn.Module | None = nn.DataParallel(net)
+    models.search()
+    (found,) = [model for model in models if model.module is net]
+    assert found.outer() is wrapper
+    wrapper = None
+    gc.collect()
+    for _ in range(2):
+        assert [model for model in models if model.module is net] == [found]
+        assert not models.search()
+
+
+def test_a_module_in_several_wrappers_is_one_model() -> None:
+    models, net = Models(), nn.Linear(2, 2)
+    wrappers = [nn.DataParallel(net), nn.DataParallel(net)]
+    models.search()
+    (found,) = [model for model in models if model.module is net]
+    assert found.outer() in wrappers
+    assert not models.search()
