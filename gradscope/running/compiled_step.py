@@ -63,13 +63,13 @@ class CompiledComparison:
         own: the differences from that tape.
         reference: those from the tape of a wider dtype; None without one.
         lines: the lines of generated code that handed a tensor on: file and number.
-        positions: those of the parameters among the inputs of their graph.
+        positions: the forward graph's file of each parameter, and its place among the inputs.
     """
 
     own: Errors
     reference: Errors | None = None
     lines: dict[tuple[ProbeKey, bool], tuple[str, int]] = field(default_factory=dict)
-    positions: dict[str, int] = field(default_factory=dict)
+    positions: dict[str, tuple[str, int]] = field(default_factory=dict)
     _names: dict[nn.Module, str] = field(default_factory=dict)
     _counts: dict[tuple[str, str, bool], int] = field(default_factory=dict)
     _waiting: dict[tuple[str, str], list[ProbeKey]] = field(default_factory=dict)
@@ -116,7 +116,9 @@ class CompiledComparison:
                 ".".join(filter(None, (name, one))): parameter
                 for one, parameter in module.named_parameters(recurse=False)
             }
-            self.positions |= positions(graph, own) if own else {}
+            file = graph.f_code.co_filename
+            for one, position in (positions(graph, own) if own else {}).items():
+                self.positions[one] = file, position
 
     def kernel(self, key: ProbeKey, *, gradient: bool) -> str | None:
         """The line of generated code that computed a tensor: ``file:line``; None if unknown."""
@@ -125,15 +127,11 @@ class CompiledComparison:
 
     def parameter_kernel(self, name: str) -> str | None:
         """The line that computed a parameter's gradient: in the graph of its module's backward."""
-        owner, position = name.rpartition(".")[0], self.positions.get(name)
-        line = next(
-            (
-                line
-                for (key, gradient), line in self.lines.items()
-                if gradient and key.name == owner
-            ),
-            None,
-        )
-        if line is None or position is None:
-            return None
-        return gradient_kernel(*line, position)
+        file, position = self.positions.get(name, (None, 0))
+        for key, gradient in self.lines:
+            # The backward of the graph that has the parameter: there may be several in a module.
+            if gradient and key.name == name.rpartition(".")[0]:
+                forward = self.lines.get((key, False))
+                if forward is not None and forward[0] == file:
+                    return gradient_kernel(*self.lines[key, True], position)
+        return None
