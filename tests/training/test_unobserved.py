@@ -236,3 +236,20 @@ def test_a_notebook_is_no_script():
     with pytest.raises(OptionError, match="is a notebook") as caught:
         Script("train.ipynb").check()
     assert "gradscope.watch" in str(caught.value.problems[0].help)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("ValueError('no')", "the script raised `ValueError` before its first step"),
+        (
+            "RuntimeError('InvalidCxxCompiler: No working C++ compiler found')",
+            "torch.compile found no C++ compiler: install one, or set CXX to it "
+            '(`gradscope doctor` looks for it); `backend="aot_eager"` needs none',
+        ),
+    ],
+)
+def test_a_script_that_raises_before_its_first_step(error, said, tmp_path):
+    done = run(tmp_path, f"import torch\nraise {error}\n")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"gradscope: {said}")

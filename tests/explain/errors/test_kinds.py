@@ -38,6 +38,8 @@ MESSAGES = {
     "Expected more than 1 value per channel when training, got input size torch.Size([1,"
     " 4])": "model-error",
     "Inference tensors cannot be saved for backward.": "model-error",
+    "InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None,"
+    " 'g++')": "model-error",
 }
 
 

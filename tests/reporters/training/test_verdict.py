@@ -14,7 +14,7 @@ from gradscope.records.answers import Judgement, NonFiniteOrigin, NotJudged
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainingFinding, TrainingRun
 from gradscope.reporters.run.answers import answers
-from gradscope.reporters.verdict import Verdict, cost_in_words, summary
+from gradscope.reporters.verdict import UNSEEN, Verdict, cost_in_words, summary
 from gradscope.reporters.views import TextView
 from gradscope.typeset.console import paragraphs, printed
 
@@ -79,6 +79,16 @@ def test_what_was_not_observed_and_what_failed_have_lines_of_their_own() -> None
     assert lines[-2:] == ["gradscope: error: it broke", lines[-1]]
     assert len(lines) == 8
     assert summary(Verdict(TrainingRun("train.py", 0.0)), None) == ("gradscope: no step so far\n")
+
+
+def test_that_calls_inside_compiled_models_are_missing() -> None:
+    history = small()
+    models = tuple(replace(model, compiled="parts") for model in history.models)
+    of = replace(verdict(history), models=models)
+    assert summary(of, None).splitlines()[1] == f"gradscope: {UNSEEN}"
+    probed = replace(of, run=replace(of.run, options={"compiled": True}))
+    assert UNSEEN not in summary(probed, None)
+    assert UNSEEN not in summary(verdict(history), None)
 
 
 def test_how_sure_a_sampled_rule_is() -> None:
