@@ -50,9 +50,10 @@ class EventFile:
     ) -> None:
         """Add the rows as scalars, and the findings as texts."""
         from tensorboard.compat.proto.summary_pb2 import Summary
-        from torch.utils.tensorboard.summary import text
+        from torch.utils.tensorboard import summary
 
         value: Any = Summary.Value
+        texts: Any = summary  # it has no types
         events = [
             self._event(
                 wall_time=row.time,
@@ -67,7 +68,7 @@ class EventFile:
             self._event(
                 wall_time=one.time,
                 step=one.step,
-                summary=text(f"{PREFIX}/{one.title}", one.text.replace("\n", "  \n")),
+                summary=texts.text(f"{PREFIX}/{one.title}", one.text.replace("\n", "  \n")),
             )
             for one in alerts
         ]
