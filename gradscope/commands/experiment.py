@@ -84,7 +84,7 @@ def run(
     plots.check(file)
     refuse_several_processes()
     destination = choose_destination(format, file, display, ROOM)
-    wanted = chosen([name.strip() for name in arms.split(",")] if arms else [])
+    wanted = chosen([name.strip() for name in arms.split(",")] if arms is not None else [])
     experiment = Experiment(_script(script, context), wanted, steps, seconds, jobs)
     note_passed_on(context, experiment.script)
     say(_cost(experiment))

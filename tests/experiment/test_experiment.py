@@ -254,12 +254,13 @@ def test_the_command_and_an_interrupt(folder: Path) -> None:
     ("words", "message"),
     [
         (["--arms", "one-bach", "train.py"], "there is no arm `one-bach`"),
+        (["--arms", "", "train.py"], "there is no arm ``"),
         (["--seconds", "0", "train.py"], "`--seconds 0` is not a time"),
         (["missing.py"], "there is no file `missing.py`"),
         (["--plot", "losses.txt", "train.py"], "is not a picture file"),
         (["python", "-O", "train.py"], "without options of the interpreter"),
     ],
-    ids=["arm", "seconds", "script", "plot", "interpreter"],
+    ids=["arm", "empty", "seconds", "script", "plot", "interpreter"],
 )
 def test_wrong_options_are_refused_before_anything_runs(
     words: list[str], message: str, folder: Path
