@@ -146,6 +146,36 @@ def a_second_moment_of_one_summed_batch(mended: bool) -> Watched:
     return run
 
 
+# ------------------------------------------------------------------ GS620: the first update
+
+
+def warmed(optimizer: torch.optim.Optimizer, rate: float, i: int, mended: bool) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate * min(1.0, (i + 1) / 40) if mended else rate
+
+
+@trouble("GS620", "blocks.*", begins=(1, 1))
+def a_decoder_without_a_warm_up(mended: bool) -> Watched:
+    """With one it learns at this rate; without, its loss has doubled at step 3."""
+    model = Decoder(width=128, blocks=4, norm=True)
+    run, adam = Watched({"model": model}), torch.optim.AdamW(model.parameters())
+    for i in range(60):
+        warmed(adam, 0.1, i, mended)
+        run.step(adam, lambda: next_word(model, tokens(8, 16)))
+    return run
+
+
+@trouble("GS620", "*.weight", begins=(1, 1))
+def rmsprop_without_a_warm_up(mended: bool) -> Watched:
+    """Its first step is ten times the learning rate: the loss has doubled at step 2."""
+    model = mlp(16, 512, 512, 5)
+    run, rms = Watched({"model": model}), torch.optim.RMSprop(model.parameters())
+    for i in range(60):
+        warmed(rms, 3e-3, i, mended)
+        run.step(rms, classified(model, *blobs(32, 1.5)))
+    return run
+
+
 # ------------------------------------------------------------------ GS601, GS602: spikes
 
 

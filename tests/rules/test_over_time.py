@@ -292,6 +292,30 @@ def test_loss_scales(scale, fires):
     assert bool(over("GS609", steps(400, loss_scale=scale))) == fires
 
 
+# ------------------------------------------------------------------------- GS620
+
+
+@pytest.mark.parametrize(
+    ("ratios", "more", "fires"),
+    [
+        ((1.5, 1.2, 0.1), {}, True),
+        ((1.5, 0.9, 0.1), {}, False),
+        ((1.5,), {}, False),  # a new head
+        ((1.5, 1.5, 1.5), {"value": stats(rms=1e-4)}, False),  # they begin near zero
+    ],
+)
+def test_the_first_update(ratios, more, fires):
+    def course() -> Iterable[StepSample]:
+        for one in samples(3, lambda i: weights(*ratios, of="update", **more)):
+            yield replace(one, settings={"lr": 0.1})
+
+    found = looked("GS620", course())
+    assert [step for step, _ in found] == [10] * fires
+    if fires:
+        said = "the update of step 10 at a learning rate of 0.1 changes 2 of 3 weights by more"
+        assert found[0][1].message.startswith(said)
+
+
 # ------------------------------------------------------------------------- histories
 
 
