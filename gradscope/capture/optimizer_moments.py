@@ -61,6 +61,12 @@ def moments(
     return found
 
 
+def spread_of(total: float, squares: float, count: int) -> float | None:
+    """Return ``Moments.spread`` of elements with this sum and this sum of squares."""
+    mean = total / count
+    return math.sqrt(max(0.0, squares / count - mean * mean)) / mean if mean else None
+
+
 def kept_moments(
     optimizer: Optimizer, parameter: nn.Parameter
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -119,6 +125,4 @@ def _factored(rows: Tensor, columns: Tensor) -> Moments:
     count = outer.shape[-1] * inner.shape[-1] * math.prod(rows.shape[:-2])
     total = (outer.sum(-1) * inner.sum(-1)).sum().item()
     squares = (outer.square().sum(-1) * inner.square().sum(-1)).sum().item()
-    average = total / count
-    spread = math.sqrt(max(0.0, squares / count - average**2)) / average if average else None
-    return Moments(None, math.sqrt(squares), spread)
+    return Moments(None, math.sqrt(squares), spread_of(total, squares, count))

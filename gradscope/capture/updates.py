@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from gradscope.capture.names import named_parameters
 from gradscope.capture.optimizer_formulas import Decay
-from gradscope.capture.optimizer_moments import Moments, kept_moments, moments
+from gradscope.capture.optimizer_moments import Moments, kept_moments, moments, spread_of
 from gradscope.capture.optimizer_steps import BLOCK, LastStep, flat, wide
 from gradscope.capture.shards import is_spread, local
 from gradscope.capture.stats import Measured, measure, on_host, resolve
@@ -163,13 +163,10 @@ def _compiled(parameter: nn.Parameter, was: Tensor | None, last: LastStep) -> Up
         rest=math.sqrt(sums.rest) if decoupled else None,
     )
     first, second = kept_moments(last.optimizer, parameter)
-    spread, mean = None, sums.second / count
-    if second is not None and mean:
-        spread = math.sqrt(max(0.0, sums.second_squares / count - mean * mean)) / mean
     own = Moments(
         None if first is None else math.sqrt(sums.first),
         None if second is None else math.sqrt(sums.second_squares),
-        spread,
+        None if second is None else spread_of(sums.second, sums.second_squares, count),
     )
     return _with_moments(_figures(sizes, decay), own)
 

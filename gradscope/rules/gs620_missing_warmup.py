@@ -17,15 +17,16 @@ RULE = Rule(
     code="GS620",
     name="missing-warmup",
     severity="warning",
-    summary="the first update is larger than most weights: the learning rate needs a warm-up",
+    summary="the first update is too large for the weights: the learning rate has no warm-up",
     what=(
-        "Reads ‖Δw‖/‖w‖ of the first update, for every weight of two or more axes. It fires if "
-        "the median weight moves by more than its own norm. It does not judge embeddings, nor "
-        "weights that begin near zero, nor a model with a single weight."
+        "Reads ‖Δw‖/‖w‖ of the first update times √fan_in, for weights of two axes and of "
+        "convolutions: by so much an update that is aligned with the layer's input changes its "
+        "output. It fires if the median weight is above the threshold. It does not judge "
+        "embeddings, nor weights that begin near zero, nor a model with a single weight."
     ),
     why=(
         "Adam's first update moves every element by the learning rate, whatever the gradient is; "
-        "RMSprop's by ten times as much. If that replaces the initial weights, the loss jumps in "
+        "RMSprop's by ten times as much. If the outputs change many times over, the loss jumps in "
         "the next steps, and some models never recover."
     ),
     fix=(
@@ -39,13 +40,15 @@ RULE = Rule(
         "training (arXiv 2410.23922): the relative size of the first updates",
     ),
     calibration=(
-        "Of 22 healthy trainings (one seed) 0 of 22 fire: the median weight's first update is at "
-        "most 0.24 of its norm, and at most 0.09 without RMSprop. Six networks were trained by "
-        "AdamW and RMSprop at 5 or 6 rates: of 22 trainings that fire, the loss doubles within 5 "
-        "steps in 19, and in none of the others. 2 of 2 broken ones are found."
+        "Of 22 healthy trainings (one seed) 0 of 22 fire, and 2 of 2 broken ones are found. Six "
+        "networks were trained by AdamW and RMSprop at 60 rates in all: of the 18 trainings that "
+        "fire, the loss doubles within 5 steps in 17; of the 42 others in 2. The highest figure "
+        "of a healthy script is 5.5."
     ),
     thresholds=(
-        Threshold("ratio", 1, "the median weight's ‖Δw‖/‖w‖, above which it fires"),
+        Threshold("change", 15, (
+            "‖Δw‖/‖w‖ times √fan_in of the median weight, above which it fires"
+        )),
         Threshold("small", 0.1, (
             "root mean square of a weight times √fan_in, below which it begins near zero"
         )),
@@ -60,37 +63,34 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
     if history.count > 1 or history.now is None:
         return
     report = history.now.report
-    tables = {
-        name
-        for module in report.modules
-        if any(kind.startswith("Embedding") for kind in module.kinds)
-        for name in module.parameters
-    }
-    ratios = {
-        name: weight.now.update_ratio
-        for name, weight in history.weights.items()
-        if weight.now.update_ratio is not None
-        and name not in tables
-        and not _begins_near_zero(weight.now, limits["small"])
-    }
-    limit = limits["ratio"]
-    if len(ratios) < 2 or (usual := median(ratios.values())) <= limit:
+    kinds = {name: module.kinds for module in report.modules for name in module.parameters}
+    changes: dict[str, float] = {}
+    ratios: list[float] = []
+    for name, weight in history.weights.items():
+        ratio, inputs = weight.now.update_ratio, _inputs(weight.now, kinds.get(name, ()))
+        size = rms(weight.now.value)
+        # A weight that begins near zero may move by many times its norm.
+        if ratio is None or not inputs or not size or size * math.sqrt(inputs) < limits["small"]:
+            continue
+        changes[name] = ratio * math.sqrt(inputs)
+        ratios.append(ratio)
+    if len(changes) < 2 or (usual := median(changes.values())) <= limits["change"]:
         return
     rate = history.now.settings.get("lr")
     at = "" if rate is None else f" at a learning rate of {rate:g}"
-    larger = sum(ratio > limit for ratio in ratios.values())
-    times = "" if limit == 1 else f"{number(limit)} times "
     yield RULE.finding(
-        max(ratios, key=ratios.__getitem__),
-        f"the update of step {history.now.step}{at} changes {larger} of "
-        f"{plural(len(ratios), 'weight')} by more than {times}their norm; the median weight by "
-        f"{number(usual)} times its norm.",
+        max(changes, key=changes.__getitem__),
+        f"the update of step {history.now.step}{at} changes the median of "
+        f"{plural(len(changes), 'weight')} by {number(median(ratios))} times its norm, and can "
+        f"change that layer's output by {number(usual)} times.",
         value=usual,
-        limit=limits.of("ratio"),
+        limit=limits.of("change"),
     )
 
 
-def _begins_near_zero(weight: ParameterStats, small: float) -> bool:
-    size = rms(weight.value)
-    return size is None or size * math.sqrt(math.prod(weight.shape[1:])) < small
-
+def _inputs(weight: ParameterStats, kinds: tuple[str, ...]) -> int:
+    """How many inputs an output of the weight adds up; 0 for an embedding, or if unknown."""
+    if any(kind.startswith("Embedding") for kind in kinds):
+        return 0
+    known = len(weight.shape) == 2 or any(kind.startswith("Conv") for kind in kinds)
+    return math.prod(weight.shape[1:]) if known else 0

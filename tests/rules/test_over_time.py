@@ -298,22 +298,26 @@ def test_loss_scales(scale, fires):
 @pytest.mark.parametrize(
     ("ratios", "more", "fires"),
     [
-        ((1.5, 1.2, 0.1), {}, True),
-        ((1.5, 0.9, 0.1), {}, False),
-        ((1.5,), {}, False),  # a new head
-        ((1.5, 1.5, 1.5), {"value": stats(rms=1e-4)}, False),  # they begin near zero
+        ((9.0, 8.0, 0.1), {}, True),  # times the root of four inputs
+        ((9.0, 7.0, 0.1), {}, False),
+        ((9.0,), {}, False),  # a new head
+        ((9.0, 9.0, 9.0), {"value": stats(rms=1e-2)}, False),  # they begin near zero
+        ((9.0, 9.0, 9.0), {"shape": (4, 2, 2)}, False),  # of unknown axes
     ],
 )
 def test_the_first_update(ratios, more, fires):
-    def course() -> Iterable[StepSample]:
-        for one in samples(3, lambda i: weights(*ratios, of="update", **more)):
-            yield replace(one, settings={"lr": 0.1})
-
-    found = looked("GS620", course())
+    found = looked(
+        "GS620",
+        (
+            replace(one, settings={"lr": 0.1})
+            for one in samples(3, lambda i: weights(*ratios, of="update", **more))
+        ),
+    )
     assert [step for step, _ in found] == [10] * fires
     if fires:
-        said = "the update of step 10 at a learning rate of 0.1 changes 2 of 3 weights by more"
-        assert found[0][1].message.startswith(said)
+        said = "the update of step 10 at a learning rate of 0.1 changes the median of 3 weights by "
+        assert found[0][1].message.startswith(said + "8.000 times its norm")
+        assert found[0][1].value == 16
 
 
 # ------------------------------------------------------------------------- histories

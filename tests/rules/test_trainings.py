@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, deque
 from collections.abc import Iterable
 
 import pytest
@@ -37,6 +38,37 @@ def test_healthy(name):
         assert said(loud(run, every)) == []
 
 
+#: Trainings whose loss doubles, after the finding.
+SIGNS = (
+    *("a_factor_above_one_after_the_warm_up", "a_decoder_without_a_warm_up"),
+    "rmsprop_without_a_warm_up",
+)
+
+
+def doubled(run: Watched) -> int:
+    """The first step at which the mean loss of five steps is twice the lowest before."""
+    losses: deque[float] = deque(maxlen=5)
+    lowest = math.inf
+    for one in run.records:
+        if isinstance(one, TrainingStep):
+            losses.append(math.inf if one.loss is None else one.loss)
+            mean = sum(losses) / len(losses)
+            if mean >= 2 * lowest:
+                return one.step
+            lowest = min(lowest, mean)
+    raise AssertionError("the loss never doubles")
+
+
+def reported(run: Watched, code: str) -> int:
+    """The step after which a rule's first finding is there."""
+    found = RunFindings(RuleSettings())
+    for one in run.records:
+        new = found.step(one) if isinstance(one, TrainingStep) else found.sample(one)
+        if code in {each.finding.code for each in new}:
+            return one.step
+    raise AssertionError(f"no finding of {code}")
+
+
 @pytest.mark.parametrize("name", TROUBLES)
 def test_broken(name):
     """The finding comes, and none before its rule could be judged."""
@@ -48,6 +80,7 @@ def test_broken(name):
             (one.finding.code, one.finding.name, one.steps) for one in found
         ]
     _nothing_is_found_before_it_can_be_judged(run, every=10)
+    assert name not in SIGNS or reported(run, case.code) < doubled(run)
 
 
 def _nothing_is_found_before_it_can_be_judged(run: Watched, every: int) -> None:

@@ -21,6 +21,8 @@ ROWS, LOGITS = 64, 1 << 21
 _SAMPLES = 8
 #: Largest value of a masked entry: masks add -inf, the lowest number, -1e9 or -10,000.
 _MASKED = -9e3
+#: The largest weight times the number of keys, above which weights are not equal.
+_UNEVEN = 1.001
 #: Attributes with the number of heads.
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
 
@@ -185,6 +187,11 @@ def _by_head(logits: Tensor, places: Tensor | None, *, safe: bool) -> Tensor:
     below = (logits - most.unsqueeze(-1)).clamp_min_(torch.finfo(logits.dtype).min)
     entropy = -share.log() - below.mul_(weights).sum(-1)
     largest = most.masked_fill(~(most.isfinite() & (most > _MASKED)), -math.inf).amax((0, 2))
+    if not safe:
+        # Where the script has taken the largest off each row, as gpt-oss does, it is not known.
+        # Logits that are all zero have equal weights.
+        shifted = ((most == 0) | (visible == 0)).all() & (share * visible > _UNEVEN).any()
+        largest = largest.masked_fill(shifted, -math.inf)
     least = entropy.masked_fill(~counted, math.inf).amin((0, 2))
     every = counted.sum((0, 2)).to(logits.dtype)
 
