@@ -12,7 +12,7 @@ from gradscope.errors import few
 from gradscope.training.launch import Script
 
 #: A script with one of these may read its arguments, or import what does.
-_READS = re.compile(r"\b(argv|args|opts?|cfg|config|click|typer|fire|hydra|absl|\w*[Pp]arse\w*)\b")
+_READS = re.compile(r"\b(argv|args|opts|cfg|config|click|typer|fire|hydra|absl|\w*[Pp]arse\w*)\b")
 _EVERYWHERE = {"--help", "--version"}
 
 

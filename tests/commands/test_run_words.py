@@ -57,7 +57,7 @@ def test_a_script(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "words", "noted"),
     [
-        ("for step in range(9): pass", ["--steps", "60", "--every=2"], "`--steps`, `--every`"),
+        ("opt = SGD(); steps = range(9)", ["--steps", "60", "--every=2"], "`--steps`, `--every`"),
         ("add_argument('--epochs'); steps = 9", ["--steps", "60", "--epochs", "1"], "`--steps`"),
         ("add_argument('--steps')", ["--steps", "60"], None),
         ("parser = made(); range(parser().steps)", ["--steps", "60"], None),
