@@ -9,6 +9,7 @@ from statistics import median
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding
 from gradscope.rules._history import SampleHistory
+from gradscope.rules._optimizers import is_scale_free
 from gradscope.rules._reading import rms
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
@@ -22,7 +23,8 @@ RULE = Rule(
         "Reads ‖Δw‖/‖w‖ of the first update times √fan_in, for weights of two axes and of "
         "convolutions: by so much an update that is aligned with the layer's input changes its "
         "output. It fires if the median weight is above the threshold. It does not judge "
-        "embeddings, nor weights that begin near zero, nor a model with a single weight."
+        "embeddings, weights that begin near zero, a model with a single weight, nor optimizers "
+        "such as SGD, whose step is as large as the gradient."
     ),
     why=(
         "Adam's first update moves every element by the learning rate, whatever the gradient is; "
@@ -43,7 +45,7 @@ RULE = Rule(
         "Of 22 healthy trainings (one seed) 0 of 22 fire, and 2 of 2 broken ones are found. Six "
         "networks were trained by AdamW and RMSprop at 60 rates in all: of the 18 trainings that "
         "fire, the loss doubles within 5 steps in 17; of the 42 others in 2. The highest figure "
-        "of a healthy script is 5.5."
+        "of a healthy script is 3.4."
     ),
     thresholds=(
         Threshold("change", 15, (
@@ -63,6 +65,8 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
     if history.count > 1 or history.now is None:
         return
     report = history.now.report
+    if not is_scale_free(report.run.optimizer):  # SGD's first update is as large as the gradient
+        return
     kinds = {name: module.kinds for module in report.modules for name in module.parameters}
     changes: dict[str, float] = {}
     ratios: list[float] = []

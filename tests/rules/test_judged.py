@@ -140,7 +140,7 @@ SAMPLES: dict[str, Callable[[int, bool], object]] = {
     ),
     "GS604": lambda i, last: report(parameters=of_size(2.0**i, of="value")),
     "GS605": lambda i, last: report(parameters=moving(1e-3 if i == 1 else 1e-9, 1e-3, 1e-3, 1e-3)),
-    "GS620": lambda i, last: report(parameters=moving(9.0, 9.0)),
+    "GS620": lambda i, last: report(parameters=moving(9.0, 9.0), run={"optimizer": "Adam"}),
     "GS606": lambda i, last: report(
         parameters=of_size(1e-3, of="gradient"), run={"optimizer": "Adam"}
     ),
