@@ -158,7 +158,13 @@ def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
     repeats = seen.get("samples", 0) / max(1, seen.get("distinct", 0))
     relation = None if "no-input" not in ran else ran["no-input"].notes.get("relation")
     dependence = None if relation is None else Dependence(**relation)
-    return judge(Arms(with_loss, floor, repeats, dependence))
+    return judge(Arms(with_loss, floor, repeats, dependence, _rate_left(_steps(plain, None))))
+
+
+def _rate_left(steps: Sequence[TrainingStep]) -> float:
+    """The last learning rate as a share of the largest; 1 without any."""
+    rates = [max(step.learning_rates, default=0.0) for step in steps]
+    return rates[-1] / max(rates) if any(rates) else 1.0
 
 
 def _floor(notes: dict[str, Any], curve: Curve) -> float | None:

@@ -21,6 +21,8 @@ _REACHED = 0.2
 LEFT = 0.25
 #: A loss is stuck if as many steps again would reduce the rest by less than this share.
 _STUCK = 1 / 3
+#: Share of the largest learning rate below which a schedule has ended the training.
+_ENDED = 0.1
 #: Inputs or targets help if the loss is lower by at least this share of the rest.
 HELPS = 0.03
 #: Losses that never differ by more, as a share, are those of the same outputs.
@@ -72,12 +74,19 @@ class Arms:
         floor: the lowest loss that the first batch can have; None: not known.
         repeats: how many times the steps use a sample, on average.
         relation: dependence of the targets on the inputs; None: not known.
+        rate_left: the last learning rate of *as it is*, as a share of its largest.
     """
 
     curves: Mapping[str, Curve]
     floor: float | None = None
     repeats: float = 1.0
     relation: Dependence | None = None
+    rate_left: float = 1.0
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the schedule has ended the training: no loss falls any more."""
+        return self.rate_left < _ENDED
 
     @property
     def plain(self) -> Curve:
@@ -183,9 +192,9 @@ class Arms:
     def is_stuck(self, name: str) -> bool:
         """Return True if a loss is far from the lowest and falls too slowly to reach it.
 
-        A loss that falls ever faster is leaving a plateau.
+        A loss that falls ever faster is leaving a plateau. The end of a schedule stops any loss.
         """
         curve, slope = self.curves[name], self.curves[name].slope()
-        if slope is None or not self.left(name) > LEFT or curve.speeds_up():
+        if slope is None or not self.left(name) > LEFT or curve.speeds_up() or self.has_ended:
             return False
         return -slope[0] * len(curve.losses) < _STUCK * (curve.end - self.lowest)

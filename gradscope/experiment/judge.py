@@ -66,7 +66,8 @@ def judge(arms: Arms) -> Judged:
     steps = len(arms.plain.losses)
     if steps < FEWEST:
         return Judged(
-            None, f"undetermined: {plural(steps, 'step')} with a loss, {FEWEST} are needed"
+            *(None, f"undetermined: {plural(steps, 'step')} with a loss, {FEWEST} are needed"),
+            advice="train longer: more epochs in the script; `--steps` and `--seconds` here",
         )
     lines = dict(_lines(arms))
     found = _held_back(arms) or _of_data(arms) or _nothing(arms)
@@ -179,7 +180,7 @@ def _told(arms: Arms) -> Iterator[tuple[str, bool]]:
     names = set(arms.curves)
     one, taken = "one-batch" in names, bool({"no-input", "mismatched"} & names)
     removed = {_REMOVED.get(name) for name in names}
-    yield "model or loss", one
+    yield "model or loss", one and not (arms.has_ended and arms.left("one-batch") > LEFT)
     yield "input", taken
     known = not arms.is_useless or bool(arms.is_related)
     yield "targets", one and taken and known and arms.repeats < MEMORISED
@@ -232,6 +233,8 @@ def _overfits(arms: Arms) -> str:
     left = arms.left("one-batch")
     if left <= LEFT:
         return "overfits"
+    if arms.has_ended:
+        return f"{left:.0%} of the way left at the end of the schedule"
     if arms.is_stuck("one-batch"):
         return f"stuck with {left:.0%} of the way left"
     return f"still falls, {left:.0%} of the way left"

@@ -173,6 +173,16 @@ def test_one_batch_that_falls_ever_faster_is_not_stuck() -> None:
     assert judge(Arms({**IDLE, "one-batch": leaving}, 0.0, relation=NONE)).cause is None
 
 
+def test_one_batch_at_the_end_of_a_schedule_is_not_stuck() -> None:
+    half = falling(2.3, 1.2)
+    curves = {**IDLE, "as-it-is": half, "other-seed": half, "one-batch": falling(2.3, 0.9)}
+    assert judge(Arms(curves, 0.0)).cause == "model-or-loss"
+    found = judge(Arms(curves, 0.0, rate_left=0.01))
+    assert found.cause is None
+    assert "model or loss" not in found.message
+    assert found.arms["one-batch"].endswith("% of the way left at the end of the schedule")
+
+
 def test_a_model_that_learns_at_another_rate_can_learn() -> None:
     """A rate that is too high: half is learned, and one batch ends in dead units."""
     curves = {
@@ -220,6 +230,7 @@ def test_few_steps_say_nothing() -> None:
     found = judge(Arms(curves, 0.0))
     assert found.cause is None
     assert found.message == "undetermined: 10 steps with a loss, 50 are needed"
+    assert "`--steps`" in (found.advice or "")
 
 
 def test_the_noise_of_a_diverging_arm_is_its_own() -> None:
