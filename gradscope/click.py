@@ -1,6 +1,5 @@
-"""Parts of click that typer does not export: the only file that knows their place.
-
-Typer carries its own copy of click, below a private name.
+"""Parts of click that typer does not export. Typer has its own copy of click under a private name;
+only this file imports from there.
 """
 
 from __future__ import annotations

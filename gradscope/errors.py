@@ -1,12 +1,11 @@
 """Every error that gradscope raises on purpose.
 
-GradscopeError
-├── ConfigError    a config, file or spec that does not hold together         exit 2
-├── OptionError    a flag, an output path, a device that is not there         exit 2
-├── LayerError     a layer pattern that matches nothing                       exit 2
-├── TargetError    an import that is refused, or a name that does not exist   exit 2
-├── ModelError     the user's own code raised; carries the partial report     exit 3
-└── Interrupted    Ctrl-C, a signal, no time left; carries the partial report exit 130
+GradscopeError ├── ConfigError a config, file or spec that is wrong or inconsistent         exit 2
+├── OptionError an option that is wrong, an output path, a missing device         exit 2 ├──
+LayerError a layer pattern that matches nothing                       exit 2 ├── TargetError    an
+import that is refused, or a name that does not exist   exit 2 ├── ModelError     the user's own
+code raised; carries the partial report     exit 3 └── Interrupted    Ctrl-C, a signal, no time
+left; carries the partial report exit 130
 
 An error is one or several problems, each a sentence with its place and its remedy.
 """
@@ -75,7 +74,7 @@ class Problem:
     notes: tuple[str, ...] = ()
 
     def render(self) -> str:
-        """The problem in the form that compilers print: message, place, source line, remedy."""
+        """Return the problem as compilers print it: message, place, source line, remedy."""
         lines = [f"error: {self.message}"]
         gutter = "  "
         if self.place:
@@ -112,7 +111,7 @@ def first_line(error: BaseException) -> str:
 
 
 def few(names: Sequence[str], quote: str = "") -> str:
-    """The first three of some names, and whether there are more."""
+    """Join the first three of some names, with "…" if there are more."""
     shown = ", ".join(f"{quote}{name}{quote}" for name in names[:3])
     return shown + (", …" if len(names) > 3 else "")
 
@@ -125,7 +124,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def visible(text: str) -> str:
-    """Lines of text with escapes for the characters with which it could drive a terminal."""
+    """Return lines of text, with escapes for characters that could control a terminal."""
     return "".join(
         c if c in "\n\t" or unicodedata.category(c) not in _UNPRINTABLE else ascii(c)[1:-1]
         for c in text
@@ -163,7 +162,7 @@ class GradscopeError(Exception):
         return ["\n".join(rest)] if rest else []
 
     def render(self) -> str:
-        """All problems, one blank line between them."""
+        """Return all problems, with a blank line between them."""
         return "\n\n".join(problem.render() for problem in self.problems)
 
 
@@ -179,7 +178,7 @@ class ConfigError(GradscopeError):
 
 
 class OptionError(GradscopeError):
-    """A command-line option cannot be honoured."""
+    """A command-line option is wrong or cannot be used."""
 
 
 class LayerError(GradscopeError):
@@ -193,7 +192,7 @@ class TargetError(GradscopeError):
 class ModelError(GradscopeError):
     """The user's code raised (``__cause__``).
 
-    ``report`` is the record of the entry that ran it, with what was recorded until then.
+    ``report`` is the entry's record, with everything recorded so far.
     """
 
     exit_code = 3
@@ -209,7 +208,7 @@ class ModelError(GradscopeError):
 
 
 class TimeIsUp(KeyboardInterrupt):
-    """A run took longer than it was given; its message says how long that was, and where it was."""
+    """A run exceeded its time limit; the message has the limit and the place."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -217,10 +216,10 @@ class Terminated(KeyboardInterrupt):
 
 
 class Interrupted(GradscopeError):
-    """Ctrl-C, a signal, or no time left. ``report`` holds what was recorded until then.
+    """Ctrl-C, a signal, or no time left. ``report`` has everything recorded so far.
 
     Attributes:
-        reason: why and where, without the consequence.
+        reason: the cause and the place, without the consequence.
     """
 
     exit_code = 130
@@ -239,7 +238,7 @@ def interruption(error: KeyboardInterrupt) -> str:
 def did_you_mean(word: str, choices: Iterable[str], *, count: int = 1) -> str | None:
     """``did you mean `weights`?``, with up to ``count`` of the closest choices, or None.
 
-    The same word in other letters is the closest: of ``Adamw`` it is ``AdamW``, not ``Adam``.
+    The same word in other case is the closest: for ``Adamw`` it is ``AdamW``, not ``Adam``.
     """
     known = list(dict.fromkeys(choices))
     same = [choice for choice in known if choice.casefold() == word.casefold()]
@@ -249,10 +248,10 @@ def did_you_mean(word: str, choices: Iterable[str], *, count: int = 1) -> str | 
 
 
 def refuse_unknown(what: str, word: str, choices: Collection[str]) -> None:
-    """Refuse a word that is none of the choices.
+    """Refuse a word that is not one of the choices.
 
     Raises:
-        OptionError: with the closest of them, or else all.
+        OptionError: with the closest choice, or else all.
     """
     if word not in choices:
         help = did_you_mean(word, choices) or f"one of {', '.join(choices)}"
@@ -260,9 +259,8 @@ def refuse_unknown(what: str, word: str, choices: Collection[str]) -> None:
 
 
 def closest_file(path: Path, suffixes: Collection[str]) -> str | None:
-    """``did you mean `weights.pt`?``: a file beside ``path`` that has one of the suffixes, or None.
-
-    Suffixes say nothing of how close two names are: of one kind, all files have the same few.
+    """Return ``did you mean `weights.pt`?``: the closest file beside ``path`` with one of the
+    suffixes, or None. Names are compared without their suffixes.
     """
     try:
         beside = [p.name for p in path.parent.iterdir() if p.suffix.lower() in suffixes]

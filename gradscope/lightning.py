@@ -23,7 +23,7 @@ class GradscopeCallback(Callback):
         options: as for ``gradscope.watch``: ``every``, ``out``, ``layers``, ``quiet``, …
 
     Attributes:
-        run: the run, from the beginning of ``fit`` on.
+        run: the run, from the start of ``fit`` on.
     """
 
     run: WatchedRun | None = None
@@ -33,7 +33,7 @@ class GradscopeCallback(Callback):
         self._stack = ExitStack()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin the run: the optimizers exist, and no step was made."""
+        """Begin the run: the optimizers exist, and no step has run yet."""
         options = {"logger": _LOGGER, **self._options}
         options["quiet"] = options.get("quiet", False) or not trainer.is_global_zero
         self.run = self._stack.enter_context(watch(pl_module, trainer.optimizers, **options))

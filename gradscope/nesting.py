@@ -1,6 +1,5 @@
-"""Things in nested tuples, lists, mappings, dataclasses and named tuples, with paths to them.
-
-The objects to find are given by class, so that nothing here imports torch.
+"""Finds objects in nested tuples, lists, mappings, dataclasses and named tuples, with their paths.
+Objects are found by class, so nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ _NOTHING: frozenset[int] = frozenset()
 
 
 def find(tree: Any, kind: type[Kind]) -> Iterator[tuple[str, Kind]]:
-    """Every object of a class, in order, with its path: ``""``, ``0``, ``logits``, ``1.boxes``."""
+    """Yield every object of a class, in order, with its path: ``""``, ``0``, ``logits``,
+    ``1.boxes``."""
     return walk(tree, lambda item: is_a(item, kind))
 
 
@@ -25,9 +25,8 @@ def is_a(item: Any, kind: type | tuple[type, ...]) -> bool:
 
 
 def walk(tree: Any, wanted: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
-    """Every object that is wanted, in order, with its path; its own content is not searched.
-
-    A container that holds itself is not entered again inside itself.
+    """Yield every wanted object, in order, with its path; its content is not searched. A container
+    that contains itself is entered only once.
     """
     stack: list[tuple[str, Any, frozenset[int]]] = [("", tree, _NOTHING)]
     while stack:

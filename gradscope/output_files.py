@@ -1,4 +1,4 @@
-"""A result as a file: it is written atomically, and replaces nothing without a request."""
+"""Writes a result to a file atomically; replaces an existing file only on request."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gradscope.errors import ConfigError, OptionError
 
 
 def check_file(path: Path, *, force: bool = False) -> None:
-    """Refuse a path that could not be written.
+    """Check that a path can be written.
 
     Raises:
-        OptionError: it exists, is a folder, or its folder is not there or not writable.
+        OptionError: it exists, is a folder, or its folder does not exist or is not writable.
     """
     try:
         if path.is_dir():
@@ -90,11 +90,11 @@ def whole_file(path: Path, *, force: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_folder(path: Path, own: str, *, force: bool = False) -> Iterator[Path]:
-    """A new folder to fill, whose files then are in ``path``, among others that may be there.
+    """Yield a new folder to fill; its files then move to ``path``, beside existing ones.
 
     Raises:
-        OptionError: files whose names match ``own`` are there already, and there is no ``force``;
-            or the folder cannot be written.
+    OptionError: files whose names match ``own`` exist, without ``force``; or the folder cannot be
+    written.
     """
     try:
         if path.exists() and not path.is_dir():
@@ -172,7 +172,7 @@ _OPEN = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/self/fd/\d+")
 
 
 def is_stream(path: Path) -> bool:
-    """A device, a named pipe, a socket: there is nothing to overwrite, and no name to give away."""
+    """Return True for a device, a named pipe or a socket, which is written directly."""
     try:
         mode = path.stat().st_mode
         if _OPEN.fullmatch(str(path)):
@@ -183,7 +183,7 @@ def is_stream(path: Path) -> bool:
 
 
 def expanded(path: str | Path) -> Path:
-    """A path with the folder of its `~` or `~NAME`; an unknown one stays as it is."""
+    """Expand `~` or `~NAME` in a path; an unknown name stays unchanged."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -194,7 +194,7 @@ def check_readable(path: Path) -> None:
     """Refuse to read a pipe or a device, which may never end.
 
     Raises:
-        ConfigError: it is one.
+        ConfigError: it is not a regular file.
         OSError: the path cannot be read.
     """
     if is_stream(path):

@@ -1,8 +1,7 @@
-"""A folder is a registry: the file's name is the name that the user types.
-
-``names`` lists a package's files without importing them, ``load`` imports one; a folder in it is no
-choice, but holds shared code. A choice without a separate file is an entry of the ``FORMATS`` of
-the folder, or of a single file.
+"""Folders as registries: a file's name is the name that the user types. ``names`` lists a package's
+files without importing them; ``load`` imports one. A subfolder is not a choice; it holds shared
+code. A choice without a separate file is an entry of ``FORMATS`` in the folder's ``__init__.py``,
+or in a single file.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from gradscope.errors import OptionError, refuse_unknown
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """An entry of a registry's ``FORMATS``: the attributes of a format's file.
-
-    ``page`` makes a notebook's display, ``render_check`` is for several models.
+    """An entry of a registry's ``FORMATS``, with the attributes of a format's file. ``page`` makes
+    a notebook's display; ``render_check`` renders a check of several models.
     """
 
     suffix: str
@@ -42,7 +40,8 @@ def _entries(package: str) -> Mapping[str, Any]:
 
 
 def names(package: str) -> list[str]:
-    """The choices that a registry offers, sorted: entries, and files as ``grad-cam``."""
+    """Return the choices of a registry, sorted: entries, and files with names such as
+    ``grad-cam``."""
     return sorted([*_files(package), *_entries(package)])
 
 
@@ -55,22 +54,22 @@ def _files(package: str) -> tuple[str, ...]:
 
 
 def folders(package: str) -> list[str]:
-    """The folders of a package, sorted: a command with commands of its own is one."""
+    """Return the folders of a package, sorted, such as a command with subcommands."""
     path = importlib.import_module(package).__path__
     found = [info.name for info in pkgutil.iter_modules(path) if info.ispkg]
     return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
 
 
 def commands(package: str) -> list[str]:
-    """The choices of a package whose folders are choices, too."""
+    """Return the choices of a package whose folders are choices too."""
     return sorted([*names(package), *folders(package)])
 
 
 def load(package: str, name: str) -> Any:
-    """The module or the entry of a choice.
+    """Return the module or the entry of a choice.
 
     Raises:
-        OptionError: no choice of that name; the closest names are offered.
+        OptionError: no choice has that name; the message suggests the closest.
     """
     choices = names(package)
     refuse_unknown(package.rpartition(".")[2].removesuffix("s"), name, choices)
@@ -80,7 +79,7 @@ def load(package: str, name: str) -> Any:
 
 
 def by_suffix(package: str, file: Path, *, otherwise: str) -> str:
-    """Return the format of the file's suffix; ``otherwise`` is the other way to choose it.
+    """Return the format of the file's suffix; ``otherwise`` describes another way to choose it.
 
     Raises:
         OptionError: no format has the suffix.
@@ -99,7 +98,7 @@ def by_suffix(package: str, file: Path, *, otherwise: str) -> str:
 
 
 def docstring(package: str, name: str, function: str) -> str | None:
-    """The docstring of a function in the file of a choice, without importing the file."""
+    """Return the docstring of a function in a choice's file, without importing the file."""
     spec = importlib.util.find_spec(f"{package}.{name.replace('-', '_')}")
     assert spec is not None
     assert spec.origin is not None

@@ -1,7 +1,6 @@
-"""Progress of the current work, sent to a handler if there is one: a command on a terminal.
-
-A function that may take seconds calls ``begin``; ``count`` states how far it is, and ``within`` the
-work that it is a part of.
+"""Reports progress to a handler, if there is one (a command on a terminal). A function that may
+take seconds calls ``begin``. ``count`` reports how far it is, and ``within`` names the work around
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Work that runs, outermost first, and how many of its items are done, if known."""
+    """The running work, outermost first, and the number of finished items, if known."""
 
     words: tuple[str, ...]
     done: int | None = None
@@ -39,7 +38,7 @@ def count(done: int, total: int) -> None:
 
 @contextmanager
 def within(what: str) -> Iterator[None]:
-    """Mark the work that begins in this block as a part of ``what``."""
+    """Mark work that begins in this block as a part of ``what``."""
     token = _around.set((*_around.get(), what))
     begin("")
     try:

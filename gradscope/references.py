@@ -1,7 +1,6 @@
-"""Values from ``${env:NAME}`` in a config, which no message prints: they may be secrets.
-
-Errors and saved configs print the reference as written, not the value. Values that the process has
-read are known for its lifetime: an error may come long after the config.
+"""Hides values from ``${env:NAME}`` in a config, because they may be secrets. Errors and saved
+configs show the reference instead of the value. The process remembers all values that it has read,
+because an error may come much later.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ def forget() -> None:
 
 
 def as_written(text: str) -> str:
-    """A text with each value in it replaced by its reference, also one that was cut or escaped."""
+    """Return a text with each value replaced by its reference, also if the value was cut or
+    escaped."""
     for value in sorted(_references, key=len, reverse=True):
         for form in _forms(value):
             text = _replaced(text, form, _references[value])

@@ -59,12 +59,14 @@ def coord_check(
     Args:
         model: a config: a YAML path, or a spec such as ``./net.py:Net``.
         scale: values of config keys, one for each width: ``{"model.width": [64, 128, 256]}``. A
-            name without a dot is an argument of the model. The first key's values are the widths.
+            name without a dot is an argument of the model. The first key's values are the
+            widths.
         steps: of the optimizer.
-        seeds: the number of initialisations, from the config's seed on. layers,
-        exclude: patterns of the layers to measure. target, loss, optimizer: replace those of the
-        config.
-        mode: "train" or "eval". device, dtype: of the model.
+        seeds: the number of initialisations, from the config's seed on.
+        layers, exclude: patterns of the layers to measure.
+        target, loss, optimizer: replace those of the config.
+        mode: "train" or "eval".
+        device, dtype: of the model.
         seed: the first seed.
         overrides: ``key=value`` pairs on top of the config.
         allow: import patterns that the config may use, as ``--allow``.

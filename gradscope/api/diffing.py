@@ -61,12 +61,13 @@ def diff(
     """Run two models on the same batch; report the errors and the first divergent layer.
 
     Args:
-        a, b: live modules, each with its own weights and its state restored, or configs:
-            YAML paths or specs. Of two configs, B gets A's weights unless it names others. Or two
+        a, b: live modules, each with its own weights and its state restored, or configs: YAML
+            paths or specs. Of two configs, B gets A's weights unless it names others. Or two
             reports or two runs, as returned by ``inspect`` and ``load``, or their files.
-        inputs: for both models, as in ``gradscope.inspect``; all options that are missing here are
-        as there. inputs_b, target_b: inputs and target of B; None: those of A. They may have the
-        samples in another order, or other samples too; the common ones are compared.
+        inputs: for both models, as in ``gradscope.inspect``; all options that are missing here
+            are as there.
+        inputs_b, target_b: inputs and target of B; None: those of A. They may have the samples
+            in another order, or other samples too; the common ones are compared.
         overrides: ``key=value`` pairs on top of both configs.
         reference: "float64": also run A in float64, and report the error of A and of B from it.
         match: ``A=B``, patterns for module names that differ in B.

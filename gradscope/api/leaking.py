@@ -45,18 +45,18 @@ def leaks(
     taken from outputs to inputs.
 
     Args:
-        model: a live module, whose state is restored, or a config: a YAML path or a
-            spec such as ``torchvision:resnet18``.
+        model: a live module, whose state is restored, or a config: a YAML path or a spec such
+            as ``torchvision:resnet18``.
         inputs: as for ``gradscope.inspect``.
-        causal: True if output t may depend on inputs up to t only; None: as the model's config or
-        mask says.
+        causal: True if output t may depend on inputs up to t only; None: as the model's config
+            or mask says.
         axes: the input dimension of ``time``, ``batch`` or, for a set, ``order``.
         padding: the padding token, if no mask marks padding.
         only: the axes to judge; None: all but ``order``.
         maps: also make the dependency maps.
         mode: "train" runs the model in training mode, without dropout.
-        call: the method to call instead of forward. device, dtype: the device and dtype of a
-        config's model; a live module stays.
+        call: the method to call instead of forward.
+        device, dtype: the device and dtype of a config's model; a live module stays.
         seed: set before the inputs are made, and before each forward.
         overrides: ``key=value`` pairs on top of a config.
         allow: import patterns that a config may use, as ``--allow``.

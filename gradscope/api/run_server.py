@@ -37,7 +37,8 @@ class RunServer(ThreadingHTTPServer):
     """Serves one run.
 
     Args:
-        path: the run's file or folder. page: makes the page from the run.
+        path: the run's file or folder.
+        page: makes the page from the run.
 
     Raises:
         OSError: there is no free port.

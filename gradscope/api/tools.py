@@ -43,7 +43,8 @@ class Tools:
     """One method per tool. Each raises a GradscopeError with a message for the agent.
 
     Args:
-        folder: the tools read files inside it only. tokens: the most tokens of an answer.
+        folder: the tools read files inside it only.
+        tokens: the most tokens of an answer.
     """
 
     def __init__(self, folder: Path, tokens: int = TOKENS) -> None:
@@ -198,7 +199,8 @@ class Tools:
         """Return the path that a word names, if it is below the folder with all links resolved.
 
         Args:
-            word: a path. place: its base; None: the folder.
+            word: a path.
+            place: its base; None: the folder.
 
         Raises:
             OptionError: it is outside.

@@ -56,7 +56,8 @@ def module_facts(
     """Return facts on every module of the model, also those that never ran.
 
     Args:
-        model: the model. calls: the number of calls of each module.
+        model: the model.
+        calls: the number of calls of each module.
     """
     facts = []
     by_kind: dict[type[nn.Module], tuple[tuple[str, ...], str | None]] = {}

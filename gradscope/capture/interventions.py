@@ -54,8 +54,8 @@ class Interventions:
 
     Attributes:
         model: the model with their modules and parameters.
-        wanted: the interventions, in the order in which they apply. accumulate: add up the
-        gradients of several backwards.
+        wanted: the interventions, in the order in which they apply.
+        accumulate: add up the gradients of several backwards.
     """
 
     model: nn.Module

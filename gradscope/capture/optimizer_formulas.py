@@ -102,9 +102,10 @@ class Formula:
         """Return −Δw; all tensors have the same shape.
 
         Args:
-            numbers, state: the values of the attributes ``numbers`` and ``state``, after the step.
-            gradient: the gradient that the optimizer got; None if it is not read. weight: the
-            weight after the step; None if it is not read.
+            numbers, state: the values of the attributes ``numbers`` and ``state``, after the
+                step.
+            gradient: the gradient that the optimizer got; None if it is not read.
+            weight: the weight after the step; None if it is not read.
         """
         decay, decoupled = self.decay.decay, self.decay.decoupled
         if gradient is not None and self.sign < 0:

@@ -80,8 +80,8 @@ class LastStep:
         The first and the second moment are those that ``kept_moments`` finds.
 
         Args:
-            parameter: the parameter after the step. before: its copy from before the step; None:
-            compute it from the state.
+            parameter: the parameter after the step.
+            before: its copy from before the step; None: compute it from the state.
         """
         formula = self._formula(parameter)
         if is_factored(self.optimizer, parameter) or (formula is not None and formula.added):

@@ -33,9 +33,10 @@ def parameter_stats(
     """Return the statistics of every parameter and its ``.grad``.
 
     Args:
-        model: the model. shown: the modules whose own parameters are read in full; None: all. For
-        other parameters, only ``nan`` and ``inf`` of the value are reliable. held: the parameters
-        of the optimizer; None without an optimizer.
+        model: the model.
+        shown: the modules whose own parameters are read in full; None: all. For other
+            parameters, only ``nan`` and ``inf`` of the value are reliable.
+        held: the parameters of the optimizer; None without an optimizer.
     """
     chosen = named_parameters(model)
     passed: set[nn.Parameter] = set()

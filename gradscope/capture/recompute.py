@@ -47,9 +47,10 @@ def follow_checkpoint(
     """Report the graph that a reentrant checkpoint builds when it runs its function again.
 
     Args:
-        node: the node of the checkpoint; other nodes are ignored. joined: gets the edges of the
-        function's results, and for each argument (a detached leaf) the edge where its gradient
-        continues, by the leaf's ``id``. around: the context in which the function runs.
+        node: the node of the checkpoint; other nodes are ignored.
+        joined: gets the edges of the function's results, and for each argument (a detached
+            leaf) the edge where its gradient continues, by the leaf's ``id``.
+        around: the context in which the function runs.
 
     Returns:
         A function that ends the reports.

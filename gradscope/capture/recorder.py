@@ -65,13 +65,15 @@ class Recorder:
     end.
 
     Args:
-        model: the module to observe. selected: the modules to record; calls of the others are only
-        counted. accumulate: add up the gradients of several backwards, as in ``.grad``.
-        chained: the modules with a record of their outputs' autograd chains. hooks: the modules
-        that get hooks; None: all that can. only_training: skip outermost calls without gradients,
-        as in an evaluation.
-        saved: count the bytes that nodes save. probes: the parts of a transformer to record, as in
-        ``TransformerParts``. guard: wraps the hooks, and handles their exceptions.
+        model: the module to observe.
+        selected: the modules to record; calls of the others are only counted.
+        accumulate: add up the gradients of several backwards, as in ``.grad``.
+        chained: the modules with a record of their outputs' autograd chains.
+        hooks: the modules that get hooks; None: all that can.
+        only_training: skip outermost calls without gradients, as in an evaluation.
+        saved: count the bytes that nodes save.
+        probes: the parts of a transformer to record, as in ``TransformerParts``.
+        guard: wraps the hooks, and handles their exceptions.
     """
 
     def __init__(

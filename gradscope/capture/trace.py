@@ -42,13 +42,14 @@ class Trace:
     """The graph upstream of one node, from after forward to after backward.
 
     Args:
-        root: the node. spans: the spans of calls; ``label`` maps a span's index to a name. names:
-        names of parameters and inputs, by ``id`` of the leaf tensor. recomputed: returns the spans
-        of the latest recomputation, and their labels.
-        locate: finds the user's line in a node's stack of formatted frames. stacks: a context for a
-        checkpoint's recomputation, in which nodes keep their stacks. excluded: tensors that exist
-        anyway, so saving them needs no more memory. unreadable: True if other hooks may change
-        saved tensors at unknown places.
+        root: the node.
+        spans: the spans of calls; ``label`` maps a span's index to a name.
+        names: names of parameters and inputs, by ``id`` of the leaf tensor.
+        recomputed: returns the spans of the latest recomputation, and their labels.
+        locate: finds the user's line in a node's stack of formatted frames.
+        stacks: a context for a checkpoint's recomputation, in which nodes keep their stacks.
+        excluded: tensors that exist anyway, so saving them needs no more memory.
+        unreadable: True if other hooks may change saved tensors at unknown places.
     """
 
     def __init__(

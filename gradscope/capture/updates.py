@@ -1,7 +1,7 @@
 """The size and direction of an optimizer's step for each weight, and facts of its state.
 
-Δw is the difference of the weight and its copy from before the step. Where there is no copy, the
-state of PyTorch's optimizers tells it (``optimizer_formulas.py``).
+Δw is the difference of the weight and its copy from before the step. Without a copy, it is computed
+from the state of PyTorch's optimizers (``optimizer_formulas.py``).
 """
 
 from __future__ import annotations
@@ -34,23 +34,22 @@ _OF_MATRICES, _LARGEST_MATRIX = ("muon", "shampoo", "soap"), 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Size of a step's change to a parameter, or its shard. A figure is None where it does not
-    exist.
+    """The change of a parameter, or its shard, by one step. A figure that does not exist is None.
 
     Attributes:
         norm: ‖Δw‖.
         weight: ‖w‖ before the step.
         ratio: ‖Δw‖ / ‖w‖.
-        moved: whether any element is another; None where it is unknown.
+        moved: True if any element changed; None if unknown.
         rms: the root mean square of Δw.
         effective_lr: ‖Δw‖ / ‖g‖, g being the gradient as the optimizer got it.
-        cosine: of Δw and g: −1 is straight down the gradient.
-        decay_share: of weight decay, see ``_decay_share``.
+        cosine: the cosine of Δw and g; −1 is steepest descent.
+        decay_share: the share of weight decay, see ``_decay_share``.
         m_norm: the norm of the first moment, or of the momentum.
         v_norm: the norm of the second moment.
         v_spread: the standard deviation of the second moment's elements over their mean.
-        spectral_norm: the largest singular value of Δw, of optimizers that orthogonalise it.
-        stable_rank: ‖Δw‖² over the square of that.
+        spectral_norm: the largest singular value of Δw, for optimizers that orthogonalise it.
+        stable_rank: ‖Δw‖² divided by its square.
     """
 
     norm: float | None = None
@@ -68,7 +67,7 @@ class Update:
     stable_rank: float | None = None
 
     def on(self, parameter: ParameterStats) -> ParameterStats:
-        """The parameter with these figures."""
+        """Return the parameter with these figures."""
         renamed = {"norm": "update_norm", "ratio": "update_ratio", "rms": "update_rms"}
         names = [f.name for f in fields(self) if f.name != "weight"]
         changes: dict[str, Any] = {renamed.get(n, n): getattr(self, n) for n in names}
@@ -108,14 +107,13 @@ class _Row:
 def updates(
     model: nn.Module, before: Mapping[nn.Parameter, Tensor], optimizer: Optimizer | None
 ) -> dict[str, Update]:
-    """Return updates by parameter name, for the optimizer's latest step. Gradients are still there.
-
-    The differences take the place of the copies: they need no memory of their own.
+    """Return updates by parameter name, for the optimizer's latest step; gradients must still
+    exist. The differences overwrite the copies, so they need no further memory.
 
     Args:
-        model: the module whose parameters are meant.
-        before: copies of weights from before the step: of shards here, where they are sharded.
-        optimizer: the one that made it; None where a script moved the weights itself.
+        model: the model.
+        before: copies of weights, or of their shards, from before the step.
+        optimizer: the optimizer; None if the script moved the weights without one.
     """
     last = None if optimizer is None else LastStep(optimizer)
     found: dict[str, Update] = {}

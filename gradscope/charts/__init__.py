@@ -1,5 +1,5 @@
 """Charts over depth or over steps: their content and their drawing.
 
-Rooms that know a record make ``Panel``s of it; ``svg.py`` draws them for a page, ``figure.py`` as a
-picture file. Neither knows the meaning of the numbers.
+Other rooms make ``Panel``s and ``Map``s of their records. ``panels.py`` and ``maps.py`` draw them
+for a page, ``figure.py`` as a picture file.
 """

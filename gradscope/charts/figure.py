@@ -1,8 +1,9 @@
 """Panels and maps as one picture file, by matplotlib: for a paper, a report, a slide.
 
 Colours are those of Okabe and Ito, which all kinds of colour vision can distinguish; curves differ
-by their dashes too. At its own size, 7 inches wide, the smallest letters have 6 points. Axes are
-those of a page's charts: places on them are shares of their length, so that no float is too large.
+by their dashes too. The figure is 7 inches wide, and its smallest letters have 6 points. It uses
+the axes of a page's charts: positions are shares of an axis's length, so that no float is too
+large.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _NO_DATE = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def drawn(title: str, charts: Sequence[Panel | Map], suffix: str) -> bytes:
-    """The file's bytes; ``suffix`` is one of ``SUFFIXES``."""
+    """Return the file's bytes; ``suffix`` is one of ``SUFFIXES``."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -26,9 +26,9 @@ _WIDTH, _LEFT, _TALLEST, _TALL = 480, 150, 420, 15
 class Map:
     """``values`` has a row for each name and a column for each of ``places``.
 
-    A value is None where nothing was measured, and no finite number where it was lost. ``y`` names
-    the values; ``share`` is that they go from 0 to 1, ``cosine`` that they go from −1 to 1.
-    ``beside`` are the values of a map that is to be read beside this one, on the same scale.
+    A value is None if nothing was measured, and NaN or Inf if the number was not finite. ``y``
+    names the values. With ``share`` they go from 0 to 1, with ``cosine`` from −1 to 1. ``beside``
+    has the values of another map that shares the scale.
     """
 
     title: str
@@ -43,12 +43,12 @@ class Map:
 
     @property
     def linear(self) -> bool:
-        """True if 0 and values below have a colour of the scale."""
+        """True if 0 and negative values have a colour of the scale."""
         return self.share or self.cosine
 
     @property
     def finite(self) -> list[float]:
-        """The values that have a colour of the scale."""
+        """The values with a colour of the scale."""
         rows = (*self.values, *self.beside)
         known = (value for row in rows for value in row if value is not None)
         return [value for value in known if math.isfinite(value) and (self.linear or value > 0)]
@@ -64,7 +64,7 @@ class Map:
 
 
 def shrunk(of: Map) -> Map:
-    """Return the map with no more rows and places than can be distinguished."""
+    """Return the map with as many rows and places as can be distinguished."""
     rows, places = _stretches(len(of.names), ROWS), _stretches(len(of.places), PLACES)
     if (len(rows), len(places)) == (len(of.names), len(of.places)):
         return of
@@ -92,7 +92,7 @@ def _middle(values: Sequence[float | None]) -> float | None:
 
 
 def map_svg(of: Map, href: Callable[[str], str | None]) -> str:
-    """Draws the map as an SVG element; a row is a link if ``href`` returns one for its name."""
+    """Draw the map as an SVG element; a row is a link if ``href`` returns one for its name."""
     of = shrunk(of)
     tall = min(_TALL, max(2.0, _TALLEST / max(1, len(of.names))))
     bottom = 6 + tall * len(of.names)
@@ -169,7 +169,8 @@ def _lost(value: float | None) -> bool:
 
 
 def palette() -> list[tuple[int, int, int]]:
-    """The colours of ``pixels``: three that are no value, then the scale."""
+    """Return the colours of ``pixels``: three for missing, zero and non-finite values, then the
+    scale."""
     last = 255 - _VALUES
     scale = [viridis(i / last) for i in range(last + 1)]
     rounded = [(round(red), round(green), round(blue)) for red, green, blue in scale]
@@ -177,7 +178,7 @@ def palette() -> list[tuple[int, int, int]]:
 
 
 def pixels(of: Map) -> list[bytes]:
-    """Each row of values as places in the palette."""
+    """Return each row of values as indices into the palette."""
     scale = of.scale
 
     def place(value: float | None) -> int:
@@ -193,7 +194,8 @@ def pixels(of: Map) -> list[bytes]:
 
 
 def png(of: Map) -> bytes:
-    """The values as a picture, a pixel each: PNG with a palette, whose first colour is nothing."""
+    """Return the values as a PNG with a palette, one pixel each; the palette's first colour is
+    transparent."""
     from PIL import Image
 
     picture = Image.frombytes("P", (len(of.places), len(of.names)), b"".join(pixels(of)))
@@ -210,10 +212,10 @@ _DARK = 0.435
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A module over the innermost ones from ``first`` to ``last`` that it contains.
+    """A module above its innermost modules, from ``first`` to ``last``.
 
     Attributes:
-        value: what its colour says; None where ``mark`` says why there is none.
+        value: the value of its colour; None if ``mark`` gives the reason why there is none.
     """
 
     name: str
@@ -226,7 +228,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """All modules, those outside first; ``y`` is the quantity of the colours."""
+    """All modules, outer ones first; ``y`` is the quantity of the colours."""
 
     title: str
     y: str

@@ -26,9 +26,8 @@ _DECADES = 50
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A height over a place; ``low`` and ``high`` are the ends of all that it stands for.
-
-    ``y`` is None where nothing was measured; a ``mark`` then says why.
+    """A value ``y`` at a place ``x``; ``low`` and ``high`` are the range of the values that it
+    stands for. ``y`` is None if nothing was measured; ``mark`` then gives the reason.
     """
 
     x: float
@@ -40,9 +39,8 @@ class Point:
 
 
 def point(x: float, values: Iterable[float | None], name: str = "", *, lost: bool = False) -> Point:
-    """The middle of several values with their ends; zero and nothing are marks.
-
-    ``lost`` is that something among them was NaN or Inf.
+    """Make a point of several values: their median and range. Zero and missing values become marks.
+    ``lost`` means that one of them was NaN or Inf.
     """
     every = list(values)
     finite = sorted(v for v in every if v is not None and math.isfinite(v))
@@ -66,7 +64,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Range of the horizontal axis with a text; ``tone`` is a cell's."""
+    """Range of the horizontal axis with a text; ``tone`` is one of a table's cells."""
 
     first: float
     last: float
@@ -76,9 +74,8 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves over one axis. ``y`` names the quantity with its unit; ``bars`` are on zero.
-
-    With ``log`` both axes are logarithmic, and each place has its tick.
+    """Curves over one axis. ``y`` names the quantity with its unit; ``bars`` start at zero. With
+    ``log`` both axes are logarithmic, and each place has a tick.
     """
 
     title: str
@@ -91,17 +88,17 @@ class Panel:
 
     @property
     def points(self) -> list[Point]:
-        """Points of all curves."""
+        """The points of all curves."""
         return [point for curve in self.curves for point in curve.points]
 
     @property
     def places(self) -> list[float]:
-        """Points' places on the horizontal axis, in order."""
+        """The points' places on the horizontal axis, in order."""
         return sorted({point.x for point in self.points})
 
     @property
     def heights(self) -> list[float]:
-        """All values on the vertical axis, ends of ranges included."""
+        """All values on the vertical axis, with the ends of ranges."""
         ends = ((p.low, p.y, p.high) for p in self.points)
         return [y for several in ends for y in several if y is not None]
 
@@ -115,7 +112,7 @@ class Panel:
 
     @property
     def scale(self) -> Scale:
-        """The vertical axis of one that has ``heights``."""
+        """The scale of the vertical axis, if there are ``heights``."""
         return Scale.of(self.heights, log=self.logarithmic, zero=self.bars)
 
     @property
@@ -125,7 +122,8 @@ class Panel:
 
 
 def thinned(points: Sequence[Point], most: int = MOST) -> list[Point]:
-    """Reduce many points to ``most``: each the middle one of a stretch, with all ends and marks."""
+    """Reduce many points to ``most``. Each is the median of a stretch, with the range and the marks
+    of all its points."""
     if len(points) <= most:
         return list(points)
     parts = [points[i * len(points) // most : (i + 1) * len(points) // most] for i in range(most)]
@@ -160,7 +158,7 @@ _SIGNS = {
 
 
 def panel_svg(panel: Panel) -> str:
-    """The element; its text is that of titles, ticks and labels, and of what a pointer meets."""
+    """Return the SVG element, with titles, ticks, labels and tooltips."""
     places = panel.places
     across = _around(places[0])
     if len(places) > 1:

@@ -1,4 +1,4 @@
-"""Axes and colours: where a value is between two ends, and the values written beside them."""
+"""Scales of axes and colours: the position of a value between two ends, and the tick labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Scale:
 
     @classmethod
     def of(cls, values: Sequence[float], *, log: bool = False, zero: bool = False) -> Scale:
-        """One that holds all values with a little room; ``zero`` is that it begins there."""
+        """Make a scale that holds all values with a small margin; with ``zero`` it starts at 0."""
         low, high = min(values), max(values)
         if log:
             low, high = math.log10(low), math.log10(high)
@@ -31,7 +31,7 @@ class Scale:
         return cls(max(low - room, -_LARGEST), min(high + room, _LARGEST))
 
     def share(self, value: float) -> float:
-        """Return the height of the value on the axis, from 0 to 1."""
+        """Return the position of the value on the axis, from 0 to 1."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log10(low), math.log10(high), math.log10(value)
@@ -39,7 +39,7 @@ class Scale:
         return min(max((value / 2 - low / 2) / (high / 2 - low / 2), 0.0), 1.0)
 
     def ticks(self, most: int = 6) -> list[float]:
-        """Round values on it, at most so many."""
+        """Return round values on the scale, at most ``most``."""
         if self.log:
             first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
             step = max(1, -(-(last - first + 1) // most))
@@ -55,7 +55,7 @@ class Scale:
 
 
 def written(value: float, *, log: bool = False) -> str:
-    """A tick's text: as short as it can be."""
+    """Return a tick's text, as short as possible."""
     return f"{value:.0e}" if log and not 0.01 <= value < 10_000 else f"{value:.6g}"
 
 
@@ -71,7 +71,8 @@ _VIRIDIS = [tuple(bytes.fromhex(step)) for step in COLORMAPS["viridis"].split()]
 
 
 def viridis(share: float) -> tuple[float, float, float]:
-    """Red, green and blue, 0 to 255, at ``share`` of the way from the least to the largest."""
+    """Return red, green and blue, 0 to 255, at ``share`` of the way from the smallest value to the
+    largest."""
     place = min(max(share, 0.0), 1.0) * (len(_VIRIDIS) - 1)
     low = min(int(place), len(_VIRIDIS) - 2)
     ends = zip(_VIRIDIS[low], _VIRIDIS[low + 1], strict=True)

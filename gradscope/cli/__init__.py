@@ -1,6 +1,5 @@
-"""The command line: every file in ``commands/`` is a command; the process ends rightly here.
-
-A command's file is imported when the command is asked for. Help and completion read the others.
+"""The command line: every file in ``commands/`` is a command; exit codes are set here. Only the
+requested command's file is imported. Help and completion read the text of the others.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class _Commands(Group):
         return self.names
 
     def get_command(self, ctx: Context, cmd_name: str) -> TyperCommand | None:
-        """A command as help and completion show it: its name, and the docstring of its ``run``."""
+        """Return a command for help and completion: its name, and the docstring of its ``run``."""
         if cmd_name not in self.names:
             return None
         help = plugins.docstring(self.room, cmd_name, "run")
@@ -92,7 +91,7 @@ class _Commands(Group):
     def resolve_command(
         self, ctx: Context, args: list[str]
     ) -> tuple[str | None, AnyCommand | None, list[str]]:
-        """The command to run, with its options."""
+        """Return the command to run, with its options."""
         name, listed, rest = super().resolve_command(ctx, args)
         return name, None if listed is None else _imported(self.room, args[0]), rest
 
@@ -139,7 +138,7 @@ def app() -> typer.Typer:
 
 
 def main() -> NoReturn:
-    """Run a command and end with the exit code that the README lists."""
+    """Run a command and end with one of the exit codes in the README."""
     debug = "--debug" in sys.argv
     launch: Callable[[], None] | None = None
     ending = _Ending()
@@ -191,7 +190,7 @@ def main() -> NoReturn:
 
 
 class _Ending:
-    """Ends the process on a signal as Ctrl-C does: nothing is left half done."""
+    """Ends the process on a signal as on Ctrl-C, so that no file stays half written."""
 
     of_command_line = True
 

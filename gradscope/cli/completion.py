@@ -1,7 +1,6 @@
-"""The words that bash passes for completion, combined again.
-
-Bash takes `:` and `=` for the ends of words: of ``torchvision:res`` it passes three words and
-expects completions of ``res``. The other shells keep full words.
+"""Completion in bash, which splits words at `:` and `=`. For ``torchvision:res`` bash passes three
+words, and expects completions of ``res``. Here such words are joined again. Other shells pass full
+words.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class WholeWords(BashComplete):
     _kept = 0
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before the one to complete, and that one."""
+        """Return the words before the one to complete, and that word."""
         args, incomplete = super().get_completion_args()
         *before, word = joined([*args, incomplete])
         self._kept = max(word.rfind(end) for end in _ENDS) + 1
@@ -48,7 +47,7 @@ class WholeWords(BashComplete):
 
 
 def joined(words: list[str]) -> list[str]:
-    """``["torchvision", ":", "res"]`` as the one word that it was."""
+    """Join ``["torchvision", ":", "res"]`` to the word that the user typed."""
     found: list[str] = []
     for word in words:
         if found and (word in _ENDS or found[-1].endswith(_ENDS)):
@@ -59,6 +58,6 @@ def joined(words: list[str]) -> list[str]:
 
 
 def install() -> None:
-    """Install the completion in typer, also for the shell script that it writes."""
+    """Install the completion in typer, and in the shell script that typer writes."""
     add_completion_class(WholeWords, "bash")
     COMPLETION_SCRIPTS["bash"] = _SCRIPT

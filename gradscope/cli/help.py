@@ -1,4 +1,4 @@
-"""Commands as ``--help`` shows them, and mistakes on the command line, each with a suggestion."""
+"""Prints ``--help``, and explains mistakes on the command line, each with a suggestion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradscope.errors import OptionError, Problem, did_you_mean
 
 
 def refuse_contradictions(parser: Any) -> None:
-    """Make a parser refuse a second, different value of an option that takes one."""
+    """Make a parser refuse a second, different value of a single-valued option."""
     seen: dict[str, tuple[str, Any]] = {}
     for option in {*parser._short_opt.values(), *parser._long_opt.values()}:
         if option.action in ("store", "store_const"):
@@ -44,12 +44,12 @@ PANEL = "Help"
 
 
 class Command(TyperCommand):
-    """A command with examples, whose options do not contradict themselves."""
+    """A command with examples; a contradiction between its options is an error."""
 
     examples: Sequence[Example] = ()
 
     def get_params(self, ctx: Context) -> list[Any]:
-        """Arguments and options, flags without a value."""
+        """Return arguments and options; flags have no value."""
         params = [_shown(param) for param in super().get_params(ctx)]
         for param in params:
             if "--help" in param.opts:
@@ -57,29 +57,29 @@ class Command(TyperCommand):
         return params
 
     def make_parser(self, ctx: Context) -> Any:
-        """The parser; an option that is given twice with two values is refused."""
+        """Return a parser that refuses two different values for one option."""
         parser = super().make_parser(ctx)
         if not ctx.resilient_parsing:
             refuse_contradictions(parser)
         return parser
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Print the help, and the examples below it."""
+        """Print the help and the examples."""
         super().format_help(ctx, formatter)
         print_examples(self.examples)
 
 
 class Group(TyperGroup):
-    """The command line itself, before a command is named."""
+    """The command ``gradscope`` itself, without a subcommand."""
 
     examples: Sequence[Example] = ()
 
     def get_params(self, ctx: Context) -> list[Any]:
-        """The options, flags without a value."""
+        """Return the options; flags have no value."""
         return [_shown(param) for param in super().get_params(ctx)]
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Print the help, and the examples below it."""
+        """Print the help and the examples."""
         super().format_help(ctx, formatter)
         print_examples(self.examples)
 

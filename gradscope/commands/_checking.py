@@ -1,4 +1,4 @@
-"""Checks models in turn: the findings of many, and the errors that stopped some."""
+"""Checks several models in turn: collects their findings, and the errors of models that failed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gradscope.rules import RuleSettings
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """Settings to check each of the models with."""
+    """Settings for the check of each model."""
 
     layers: tuple[str, ...] = ("**",)
     exclude: tuple[str, ...] = ()
@@ -59,9 +59,8 @@ class Candidate:
 
 @dataclass(slots=True)
 class Checked:
-    """Results of the models so far: ``raised`` are models' errors, ``wrong`` are configs'.
-
-    ``brief`` has a short line for each in ``raised``, for a reader of the report.
+    """Results so far. ``raised`` has the errors of models, ``wrong`` those of configs. ``brief``
+    has a short line for each error in ``raised``, used if the reader has the report.
     """
 
     models: list[CheckedModel] = field(default_factory=list)
@@ -90,9 +89,8 @@ class Checked:
         )
 
     def stopped(self, *, reported: bool = False) -> GradscopeError | None:
-        """The error that the command ends with, if one stopped a model.
-
-        With ``reported`` it is brief on each model's error: the reader has the report, too.
+        """Return the error with which the command ends, None without one. With ``reported``, the
+        errors of models are brief, because the reader has the report.
         """
         if self.interrupted is not None:
             names = ", ".join(f"`{name}`" for name in self.unchecked)
@@ -110,10 +108,11 @@ def candidates(
     options: dict[str, Any],
     rules: RuleOptions,
 ) -> list[Candidate]:
-    """All MODELs, each with all overrides and options; one that cannot be read spares the others.
+    """Read all MODELs, each with all overrides and options; one that cannot be read does not stop
+    the others.
 
     Raises:
-        ConfigError: none of them can be read; has the problems of all.
+        ConfigError: no MODEL can be read; the error has the problems of all.
     """
     models, overrides = split_words(words)
     overrides += settings or []
@@ -134,7 +133,7 @@ def candidates(
 
 
 def check_all(wanted: Sequence[Candidate], options: CheckOptions) -> Checked:
-    """Check each model; one that fails keeps no other from being checked."""
+    """Check each model; one that fails does not stop the others."""
     checked = Checked()
     for number, one in enumerate(wanted, start=1):
         if one.loaded is None:

@@ -1,7 +1,5 @@
-"""Completions for the shell: no torch, and nothing runs.
-
-Each function takes the word so far and gives full words that begin with it. Errors have no place
-here: where a file cannot be read there is nothing to offer.
+"""Completions for the shell; no torch, and nothing runs. Each function takes the word so far, and
+returns full words that begin with it. If a file cannot be read, it returns nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ def one_of(choices: Iterable[str]) -> Complete:
 
 
 def files_of(package: str, *others: str) -> Complete:
-    """The name of a file in a package that is a registry: a format, a method."""
+    """Complete the name of a file in a registry folder: a format, a method."""
 
     def complete(incomplete: str) -> list[str]:
         return _beginning([*plugins.names(package), *others], incomplete)
@@ -41,7 +39,8 @@ def files_of(package: str, *others: str) -> Complete:
 
 
 def models(ctx: typer.Context, incomplete: str) -> list[str]:
-    """A MODEL, or ``key=value``: a source and its names, the classes of a file, keys, values."""
+    """Complete a MODEL or ``key=value``: a source and its names, the classes of a file, keys,
+    values."""
     from gradscope.config.python_files import classes_of, names_of
     from gradscope.config.targets import DEMOS, SOURCES
 
@@ -60,12 +59,12 @@ def models(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def models_and_runs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """A MODEL, a run, or ``key=value``."""
+    """Complete a MODEL, a run, or ``key=value``."""
     return list(dict.fromkeys([*models(ctx, incomplete), *runs(incomplete)]))
 
 
 def pictures(ctx: typer.Context, incomplete: str) -> list[str]:
-    """A picture, or ``key=value``."""
+    """Complete a picture, or ``key=value``."""
     from gradscope.images.files import suffixes
 
     if "=" in incomplete:
@@ -74,12 +73,12 @@ def pictures(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def reports(incomplete: str) -> list[str]:
-    """A saved report, or a run."""
+    """Complete a saved report, or a run."""
     return list(dict.fromkeys([*_paths(incomplete, (".json", SUFFIX)), *_recorded(incomplete)]))
 
 
 def runs(incomplete: str) -> list[str]:
-    """A run: a file, or one in the folder of runs."""
+    """Complete a run: a file, or a name in the folder of runs."""
     return list(dict.fromkeys([*_paths(incomplete, (SUFFIX,)), *_recorded(incomplete)]))
 
 
@@ -98,7 +97,7 @@ def trackers(incomplete: str) -> list[str]:
 
 
 def settings(incomplete: str) -> list[str]:
-    """``key=value`` alone."""
+    """Complete ``key=value``."""
     key, equals, value = incomplete.partition("=")
     if equals:
         return [f"{key}={one}" for one in _values(key) if one.startswith(value)]
@@ -106,7 +105,7 @@ def settings(incomplete: str) -> list[str]:
 
 
 def rules(incomplete: str) -> list[str]:
-    """Codes and names of rules, with commas."""
+    """Complete codes and names of rules, separated by commas."""
     from gradscope.rules import rule_book
 
     words = [word for rule in rule_book() for word in (rule.code, rule.name)]
@@ -114,17 +113,17 @@ def rules(incomplete: str) -> list[str]:
 
 
 def columns(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Columns of the table that is asked for, with commas and ``+``."""
+    """Complete columns of the requested table, separated by commas, with or without ``+``."""
     return _listed(["all", *_columns(ctx)], incomplete)
 
 
 def column(ctx: typer.Context, incomplete: str) -> list[str]:
-    """One column."""
+    """Complete one column."""
     return _beginning(_columns(ctx), incomplete)
 
 
 def tables(incomplete: str) -> list[str]:
-    """A table of a report."""
+    """Complete a table of a report."""
     from gradscope.reporters.tables.report_tables import TABLES
 
     before, comma, last = incomplete.rpartition(",")
@@ -132,7 +131,7 @@ def tables(incomplete: str) -> list[str]:
 
 
 def sort(ctx: typer.Context, incomplete: str) -> list[str]:
-    """A column, and a direction."""
+    """Complete a column and a direction."""
     name, colon, _ = incomplete.partition(":")
     if colon:
         return _beginning([f"{name}:asc", f"{name}:desc"], incomplete)
@@ -140,7 +139,8 @@ def sort(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def layers(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of layers, where they can be had without torch: a saved report, a class's own file."""
+    """Complete names of layers, if they are known without torch: from a saved report, or a class's
+    file."""
     from gradscope.config.python_files import attributes_of
 
     # If the last word is an option without its value, the words before it are no parameter yet.

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def fail_on_option(what: str) -> Any:
-    """Return ``--fail-on`` for a command that fails only on request: ``what`` has a severity."""
+    """Return the option ``--fail-on`` for a command that fails only on request; ``what`` has the
+    severity."""
     return option(
         "SEVERITY",
         f"Exit with 1 if {what} has this severity or worse: error, warning, info or never.",
@@ -63,16 +64,16 @@ class RuleOptions:
     ] = None
 
     def check(self) -> None:
-        """Refuse mistakes in the options alone, before a config is read.
+        """Check the options before a config is read.
 
         Raises:
-            OptionError: a code, a name, a preset or a severity that there is not.
+            OptionError: a code, a name, a preset or a severity does not exist.
         """
         self.settings(None)
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """The rules, as the entries take them."""
+        """Return the choice of rules, as keywords of the entries."""
         ignored = _words(self.ignore)
         return {"select": _words(self.select), "ignore": ignored, "preset": self.preset}
 
@@ -80,8 +81,8 @@ class RuleOptions:
         """Return the rule settings: the config's `rules`, overridden by these options.
 
         Raises:
-            ConfigError: the config names rules or thresholds that there are not.
-            OptionError: the same of an option.
+            ConfigError: a rule or threshold in the config does not exist.
+            OptionError: one in an option does not exist.
         """
         options = {**self.chosen, "fail_on": self.fail_on}
         if loaded is None:
@@ -91,7 +92,7 @@ class RuleOptions:
 
 
 def rule_texts() -> tuple[RuleText, ...]:
-    """The rule book for formats that carry it along."""
+    """Return the texts of all rules, for formats that include them."""
     return tuple(
         RuleText(rule.code, rule.name, rule.severity, rule.summary, _help(rule), rule.sources)
         for rule in documented()

@@ -1,4 +1,5 @@
-"""Reads the words and the config, then imports torch: how a command begins that runs a model."""
+"""The start of every command that runs a model: reads the words and the config, then imports
+torch."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class BothSides(TyperCommand):
     """Options may be on both sides of ``--``."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Parse with a word in the place of each ``--``."""
+        """Parse with a placeholder for each ``--``."""
         return super().parse_args(ctx, [DASHES if word == "--" else word for word in args])
 
 
@@ -41,7 +42,7 @@ class LastWords(TyperCommand):
     """Parses no option after the first ``--``: all that follows are words."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Parse with a word in the place of the first ``--``, repeated before the rest."""
+        """Parse with a placeholder for the first ``--``."""
         if "--" not in args:
             return super().parse_args(ctx, args)
         at = args.index("--")
@@ -58,9 +59,8 @@ def read_model(
     layers: LayerOptions | None = None,
     **keys: Any,
 ) -> LoadedConfig:
-    """The config that MODEL, ``key=value`` arguments and options make together.
-
-    ``keys`` are the command's own options that a config has by the same name.
+    """Read the config from MODEL, ``key=value`` arguments and options. ``keys`` are the command's
+    own options that set a config key of the same name.
 
     Raises:
         OptionError: more than one MODEL.
@@ -84,10 +84,10 @@ def is_first_process(loaded: LoadedConfig) -> bool:
 
 
 def refuse_to_run(saved: str, words: Sequence[str], options: dict[str, Any]) -> None:
-    """Refuse options that need another run, if a saved file is shown.
+    """Refuse options that need a run, when the command shows a saved file.
 
     Raises:
-        OptionError: one of the options was given, or one of the words.
+        OptionError: such an option or word was given.
     """
     asked = [*(f"--{name}" for name in given_options(options)), *words]
     if asked:
@@ -98,7 +98,7 @@ def refuse_to_run(saved: str, words: Sequence[str], options: dict[str, Any]) -> 
 
 
 def one_model(words: list[str] | None) -> tuple[str | None, list[str]]:
-    """The MODEL, if one is named, and the overrides among the words of a command.
+    """Return the MODEL, if there is one, and the overrides among the words of a command.
 
     Raises:
         OptionError: more than one MODEL.
@@ -113,13 +113,14 @@ def one_model(words: list[str] | None) -> tuple[str | None, list[str]]:
 
 
 def split_words(words: list[str] | None) -> tuple[list[str], list[str]]:
-    """The MODELs and the overrides among the words of a command."""
+    """Return the MODELs and the overrides among the words of a command."""
     overrides = [word for word in words or [] if OVERRIDE.match(word)]
     return [word for word in words or [] if not OVERRIDE.match(word)], overrides
 
 
 def split_files(words: list[str] | None) -> tuple[list[str], list[str]]:
-    """The files, which may have ``=`` in their names, and the overrides among a command's words."""
+    """Return the files and the overrides among a command's words; a file's name may contain
+    ``=``."""
     every = words or []
     overrides = [word for word in every if OVERRIDE.match(word) and not Path(word).is_file()]
     return [word for word in every if word not in overrides], overrides
@@ -143,10 +144,9 @@ torch.ones(2).sum()
 
 @contextmanager
 def importing_torch() -> Iterator[None]:
-    """Import torch in the block, without the garbage collector walking through it.
-
-    What torch's import makes stays until the process ends. Searching it for garbage, again and
-    again while it grows and again at the end, takes a sixth of the time that the import takes.
+    """Pause the garbage collector in the block, which imports torch. The objects of torch stay
+    until the process ends. Searching them for garbage again and again takes a sixth of the import's
+    time.
 
     Raises:
         OptionError: torch cannot be imported, or there is too little memory for it.

@@ -1,4 +1,4 @@
-"""Maps as files: which pictures are written where, checked before anything runs."""
+"""Writes maps to files; checks the paths before anything runs."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ class PictureOptions:
     ] = False
 
     def check(self) -> None:
-        """Refuse settings that cannot be drawn, before anything runs.
+        """Check the settings before anything runs.
 
         Raises:
-            OptionError: a share that is none, or an unknown colour map.
+            OptionError: the opacity is out of range, or the colour map is unknown.
         """
         check_look(self.alpha, self.colormap)
 
 
 def split_pictures(words: list[str] | None, command: str) -> tuple[list[str], list[str]]:
-    """The pictures and the overrides among a command's words.
+    """Return the pictures and the overrides among a command's words.
 
     Raises:
-        OptionError: a word is a MODEL, which has an option.
+        OptionError: a word is a MODEL, which belongs to ``-m``.
     """
     paths, overrides = split_files(words)
     for word in paths:
@@ -83,17 +83,17 @@ def split_pictures(words: list[str] | None, command: str) -> tuple[list[str], li
 
 @dataclass(frozen=True, slots=True)
 class OutputFiles:
-    """Files of pictures: one for everything, or one each in a folder."""
+    """The files of pictures: one for all pictures, or one per picture in a folder."""
 
     file: Path | None = None
     folder: Path = Path()
     force: bool = False
 
     def check(self, names: Sequence[str], pages: int = 1) -> None:
-        """Refuse files that cannot be written, as far as the names are known.
+        """Check that the known files can be written.
 
         Raises:
-            OptionError: the one file exists, or a folder is not there or not writable.
+            OptionError: the file exists, or the folder does not exist or is not writable.
         """
         if self.file is not None:
             for file in page_files(self.file, pages):
@@ -108,7 +108,7 @@ def output_files(output: Path | None, *, force: bool) -> OutputFiles:
     """Return the files that ``-o`` selects: a picture by its suffix, or a folder.
 
     Raises:
-        OptionError: a suffix that no picture has, or a folder that is not there.
+        OptionError: the suffix is not one of a picture, or the folder does not exist.
     """
     if output is None:
         return OutputFiles(force=force)
@@ -130,7 +130,7 @@ def output_files(output: Path | None, *, force: bool) -> OutputFiles:
 
 
 def free_file(folder: Path, stem: str, suffix: str, *, force: bool) -> Path:
-    """The file of that name in the folder; numbered where it is taken and to stay."""
+    """Return the file of that name in the folder, with a number if the name is taken."""
     path, number = folder / f"{stem}{suffix}", 1
     while path.exists() and not force:
         number += 1
@@ -139,9 +139,8 @@ def free_file(folder: Path, stem: str, suffix: str, *, force: bool) -> Path:
 
 
 def file_names(paths: Sequence[str]) -> list[str]:
-    """A name for each picture's files: letters, digits, dots and dashes, no two alike.
-
-    Pictures of one name in several folders are numbered, and overlong names are cut.
+    """Return a unique name for each picture's files, of letters, digits, dots and dashes. Pictures
+    with equal names in several folders are numbered, and long names are cut.
     """
     taken: set[str] = set()
     found = []
@@ -160,17 +159,18 @@ def file_names(paths: Sequence[str]) -> list[str]:
 def write_pictures(
     found: Saliency, to: OutputFiles, names: Sequence[str], looks: PictureOptions
 ) -> list[Path]:
-    """Overlays or contact sheets, written atomically; the paths, in the order of the pictures."""
+    """Write overlays or contact sheets atomically; return the paths in the order of the
+    pictures."""
     return _write(_pictures(found, to, names, looks), to)
 
 
 def drawn_maps(found: Saliency, looks: PictureOptions) -> list[list[bytes]]:
-    """Each picture's maps as PNG files, for a page that holds them."""
+    """Return each picture's maps as PNG files, to embed them in a page."""
     return found.drawn(**asdict(looks))
 
 
 def write_pages(pages: Sequence[Image], to: OutputFiles, name: str) -> list[Path]:
-    """The pages of one sheet, written atomically; ``name`` is the file's in a folder."""
+    """Write the pages of one sheet atomically; ``name`` is the file's name in a folder."""
     if to.file is not None:
         to.check((), len(pages))  # all of them, before the first is written
     return _write(_placed(pages, to, name), to)
@@ -187,7 +187,7 @@ def _write(pictures: Iterator[tuple[Path, Image]], to: OutputFiles) -> list[Path
 
 
 def saved_maps(found: Saliency, folder: Path, names: Sequence[str], *, force: bool) -> Saliency:
-    """The raw maps as files, and the report that names them."""
+    """Write the raw maps to files, and return the report with their paths."""
     import numpy as np
 
     pictures = []

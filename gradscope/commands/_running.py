@@ -1,4 +1,4 @@
-"""Environment of the user's code while it runs: progress, time limit, restored state."""
+"""Surrounds the user's code while it runs: progress, time limit, restored state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def interpreter_kept() -> Iterator[None]:
     """Restore builtins, the contents of ``json``, ``sys.exit``, finders, paths and modules.
 
     Raises:
-        ModelError: one of them was replaced, and something did not get on without it.
+        ModelError: one of them was replaced, and the code raised because of that.
     """
     # Nothing here may call a builtin before they are back.
     places, leave = [(m.__dict__, {**m.__dict__}) for m in (builtins, json)], sys.exit
@@ -79,12 +79,10 @@ _NUMBERS = {"stdout": 1, "stderr": 2}
 
 @contextlib.contextmanager
 def keep_stdout_clean() -> Iterator[None]:
-    """Redirect prints of the user's code in the block to standard error: they are not the
-    result.
-
-    Where there are real streams their descriptors are turned too, for what a library in C, another
-    process or a kept ``sys.__stdout__`` writes. Whatever folder that code changes to, the result's
-    path means the same after it; so do Python's own functions, and closed streams are open again.
+    """Redirect the user's prints in the block to standard error, because they are not the result.
+    This covers file descriptors too: output of C libraries, of other processes, and through
+    ``sys.__stdout__``. Afterwards, the working folder, Python's own functions and closed streams
+    are restored.
     """
     with (
         interpreter_kept(),
@@ -159,13 +157,12 @@ GRACE = 10.0
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Interrupt the block after so many seconds, as Ctrl-C would.
-
-    What does not stop then, as it swallows the interrupt or waits in C, ends the process.
+    """Interrupt the block after so many seconds, as Ctrl-C would. If the code swallows the
+    interrupt or waits in C, the process ends.
 
     Raises:
-        OptionError: that is no time.
-        Interrupted: the time was up; it says where the program was then.
+        OptionError: the number is not a time.
+        Interrupted: the time was up; the message names the line that ran then.
     """
     if seconds is None:
         yield
@@ -232,7 +229,7 @@ def running(timeout: float | None, *, shown: bool = True) -> Iterator[None]:
     """Load and run a model in the block; ``shown`` is True if progress may show.
 
     Raises:
-        OptionError: the timeout is no time.
+        OptionError: the timeout is not a time.
         Interrupted: the time was up.
     """
     with keep_stdout_clean(), shown_progress() if shown else nullcontext(), time_limit(timeout):
@@ -243,9 +240,8 @@ def running(timeout: float | None, *, shown: bool = True) -> Iterator[None]:
 def shown_progress() -> Iterator[None]:
     """Show progress of slow work in the block on standard error, if that is a terminal.
 
-    The line goes when the block ends: it is no part of the result. What the user's code prints
-    is above it, for which the line takes the place of ``sys.stdout``: the block is inside
-    of ``keep_stdout_clean``.
+    The line disappears when the block ends. The user's prints appear above it; for this, the line
+    replaces ``sys.stdout``, so the block must be inside ``keep_stdout_clean``.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield
@@ -310,7 +306,7 @@ class _Line:
             self._bar.start()
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         with self._lock:
             self._closed = True
             if self._bar is not None:

@@ -36,11 +36,11 @@ def serve(
 
     Args:
         path: the run's file or folder.
-        view, patterns, exclude: what the page shows.
-        opens: open it in a browser, if there is one with windows.
+        view, patterns, exclude: the content of the page.
+        opens: open it in a graphical browser, if there is one.
 
     Raises:
-        OptionError: this machine gives no port.
+        OptionError: no port is free.
     """
     from gradscope.api.run_server import RunServer
 
@@ -76,14 +76,14 @@ def serve_chosen(
     """Serve the run that ``show`` has found.
 
     Args:
-        chosen: None if it has found a report.
-        rank: of this rank alone.
-        given: options that make something else.
-        display, tables, layers: what the page shows.
+        chosen: the run; None for a report.
+        rank: show this rank alone.
+        given: options that exclude ``--serve``.
+        display, tables, layers: the content of the page.
 
     Raises:
-        OptionError: it is no run, or one of the other options is given.
-        ConfigError: there is no such run.
+        OptionError: it is not a run, or an excluded option is given.
+        ConfigError: the run does not exist.
     """
     if chosen is None:
         raise OptionError("`--serve` is for a run", help="`-o report.html` makes a report's page")

@@ -1,4 +1,4 @@
-"""``why SCRIPT.py``: the script is run for some steps, and the verdict is the result."""
+"""``why SCRIPT.py``: runs the script for some steps, and prints the verdict."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ScriptOptions:
         """Return the settings of a trial run of the script.
 
         Raises:
-            OptionError: that is no time.
+            OptionError: the number is not a time.
         """
         usual = Trial(script)
         seconds = usual.seconds if self.seconds is None else self.seconds
@@ -94,7 +94,8 @@ class ScriptOptions:
 def is_script(word: str) -> bool:
     """Return True if a path is a training script, or one of unknown content.
 
-    A file with a model class counts only if it trains; a notice then names the other use.
+    A file with a model class counts as a script only if it trains; a notice then says how to ask
+    about the model.
     """
     path = expanded(word)
     if path.suffix.lower() != ".py" or not path.is_file():
@@ -114,10 +115,10 @@ def is_script(word: str) -> bool:
 
 
 def refuse_several_processes() -> None:
-    """Refuse to be one of several processes that a launcher started.
+    """Refuse to run under a launcher of several processes.
 
     Raises:
-        OptionError: this is one.
+        OptionError: this process is one of several.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise OptionError(
@@ -138,13 +139,13 @@ def try_script(
     """Run the script, and write the verdict, or the findings of the selected layers.
 
     Args:
-        keep: where the run is kept; None: nowhere.
-        fail_on: the severity of a finding from which on the command ends with 1.
+        keep: the file for the run; None: do not keep it.
+        fail_on: the lowest severity of a finding for exit code 1.
 
     Raises:
-        OptionError: the run cannot be recorded, or not be kept.
-        LayerError: a pattern that matches nothing.
-        typer.Exit: the script failed, or something was found.
+        OptionError: the run cannot be recorded or kept.
+        LayerError: a pattern matches nothing.
+        typer.Exit: the script failed, or there are findings.
     """
     check_output(keep, force=destination.force)
     with ExitStack() as trying:
@@ -190,10 +191,10 @@ class TrialResult:
     """Result of a script's trial, read from its run file.
 
     Attributes:
-        history: all that was recorded.
+        history: the record of the run.
         sample: one of the samples.
-        ended: how the process ended.
-        kept: where the run is kept; None: nowhere.
+        ended: the end of the process.
+        kept: the run's file; None if it was not kept.
     """
 
     history: RunHistory
@@ -224,10 +225,10 @@ class TrialResult:
         return self.ended.code != 0 and not ours
 
     def report(self, patterns: Sequence[str], exclude: Sequence[str]) -> WhyReport:
-        """The answers, as of a run that was recorded before.
+        """Return the answers, as for a recorded run.
 
         Raises:
-            LayerError: a pattern that matches nothing.
+            LayerError: a pattern matches nothing.
         """
         report = answers(self.history, self.sample, patterns, exclude)
         if not self.failed:

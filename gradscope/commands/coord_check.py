@@ -63,11 +63,12 @@ def run(
     plots: PlotOptions,
     display: DisplayOptions,
 ) -> None:
-    """Say which layers grow or vanish with the width of a model, by the desiderata of µP.
+    """Find the layers that grow or vanish with the width of a model, by the criteria of µP.
 
-    The model is built at each width and trained for a few steps on one batch. For each layer the
-    slope of log RMS over log width is fitted: of its activation, and of the change since the first
-    step. Where both are 0, a learning rate found at a small width holds at a large one. Exit code
+    The model is built at each width and trained for a few steps on one batch. For each layer it
+    fits the slope of log RMS over log width, of the activation and of its change since the first
+    step. If both slopes are 0, the best learning rate of a small width is also the best for a large
+    one. Exit code
     1: a layer grows or is not finite.
     """
     refuse_unknown("severity", fail_on, FAIL_ON)

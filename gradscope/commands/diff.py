@@ -131,7 +131,7 @@ def run(
     Two models get the same weights and the same batch. B runs twice: free-running, and
     teacher-forced, where each call of B gets A's input. The tables show the error of each
     activation and gradient. gradscope names the first layer that diverges by more than noise,
-    forward and backward, whatever rows `-l` selects.
+    forward and backward; `-l` only selects rows of the tables.
 
     Two reports of `inspect --sketch -o FILE.json`, also from two machines, are compared without a
     run. Of two runs of `gradscope run`, gradscope names the first step and layer that diverge.

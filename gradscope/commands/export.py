@@ -63,8 +63,8 @@ def run(
 ) -> None:
     """Write the numbers of a run for TensorBoard, a spreadsheet or an experiment tracker.
 
-    The metrics of each step, and each layer and parameter in each sampled step. In a tracker,
-    findings are alerts, and the run's page is an artifact.
+    It writes the metrics of each step, and the numbers of each layer and parameter in each sampled
+    step. In a tracker, findings are alerts, and the run's page is an artifact.
     """
     name, destination = to
     export = plugins.load(ROOM, name)

@@ -224,7 +224,7 @@ _WITH_ERRORS = ("terminal", "json", "html")
 
 @dataclass(frozen=True, slots=True)
 class GraphOutput:
-    """A graph's destination, and how it is drawn there."""
+    """A graph's destination and display."""
 
     destination: Destination
     diagram: ModuleType
@@ -244,7 +244,7 @@ class GraphOutput:
     def write_failed(self, graph: AutogradGraph, layers: Sequence[str]) -> bool:
         """Write the incomplete graph of a failed run if the format shows errors; return True if so.
 
-        Ignores layer names: those that the run did not reach have none.
+        It ignores layer patterns, because layers that did not run have no names in the graph.
         """
         if self.destination.format not in _WITH_ERRORS:
             path = self.destination.path
@@ -268,7 +268,7 @@ def redraw(file: Path, output: GraphOutput, layers: Sequence[str], exclude: Sequ
 
     Raises:
         ConfigError: the file holds no graph.
-        LayerError: a pattern names no module of it.
+        LayerError: a pattern matches no module of it.
         OptionError: the run failed, and the format cannot show that.
     """
     graph = record_json.load(file, AutogradGraph)

@@ -48,7 +48,7 @@ def run(
     allow: Allow = None,
     debug: Debug = False,
 ) -> None:
-    """List a model's layers by the names that patterns match, with their own parameters."""
+    """List the layer names of a model, as patterns match them, with each layer's own parameters."""
     reporter = plugins.load(ROOM, choose_format(format, None, ROOM))
     check_max_tokens(max_tokens, format)
     loaded = read_model(words, ModelOptions(settings=settings, device=device), layers)

@@ -96,8 +96,8 @@ def run(
 ) -> None:
     """Find forbidden dependencies of outputs: on later inputs, other samples, padding.
 
-    Forward passes that differ in one place must agree everywhere else, bit by bit; gradients say
-    the same a second time. A leak is shown with the first call that lets it through, and its line.
+    It compares forward passes whose inputs differ in one place: the other outputs must agree bit by
+    bit. Gradients are a second test. For a leak it names the first call that leaks, and its line.
     The model runs in eval mode. Exit code 1: an axis leaks.
     """
     refuse_unknown("severity", fail_on, FAIL_ON)

@@ -1,4 +1,4 @@
-"""``gradscope why``: the one cause of a missing, zero or broken gradient, and where it is."""
+"""``gradscope why``: the cause of a missing, zero or non-finite gradient, and its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alignment of two models' calls and parameters: the counterpart in A of each in B."""
+"""Aligns the calls and parameters of two models: finds the counterpart in A of each in B."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STARS = {"*": "([^.]*)", "**": "(.*)"}
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """``A=B``: names of A and B's names for them; a `*` stands for the same text in both."""
+    """``A=B``: a pattern of A's names, and of B's names; `*` stands for the same text in both."""
 
     text: str
     _b: re.Pattern[str] = field(init=False)
@@ -40,10 +40,10 @@ class Renaming:
         object.__setattr__(self, "_a", a)
 
     def of(self, name: str) -> str | None:
-        """Return A's name for one of B's; submodules of a renamed module go with it.
+        """Return A's name for one of B's, also for submodules of a renamed module.
 
         Raises:
-            OptionError: it takes too long to tell.
+        OptionError: the match takes too long.
         """
         ends = [len(name), *(i for i in range(len(name) - 1, 0, -1) if name[i] == ".")]
         try:
@@ -72,7 +72,7 @@ def align_calls(
 ) -> dict[CallKey, CallKey]:
     """Align A's calls with B's: by ``renamings``, else by name; the rest by order and shape.
 
-    ``a`` and ``b`` have the features of each call, which are equal for alike calls.
+    ``a`` and ``b`` have the features of each call; calls with equal features may match.
     """
     named = {call: (_renamed(call[0], renamings), call[1]) for call in b}
     found = {call: known for call, known in named.items() if known in a}
@@ -88,10 +88,10 @@ def align_parameters(
     b: Mapping[str, tuple[int, ...]],
     renamings: Sequence[Renaming] = (),
 ) -> dict[str, str]:
-    """A's parameters by B's, in the same way, and of the same shape.
+    """Align parameters in the same way, with equal shapes; return A's names by B's.
 
     Raises:
-        OptionError: a renaming that fits none.
+    OptionError: a renaming matches none.
     """
     for renaming in renamings:
         if not any(renaming.of(name) in a for name in b):

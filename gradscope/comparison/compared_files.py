@@ -1,4 +1,4 @@
-"""Two files that are compared without a run: saved reports, or training runs."""
+"""Compares two files without a run of a model: saved reports, or training runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gradscope.runfile.reader import RunFile
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """Files of a kind.
+    """A kind of files.
 
     Attributes:
-        name: of one.
-        fits: whether a word names one.
-        compare: two of them, with the user's names.
+        name: its name with an article.
+        fits: returns True if a word names one.
+        compare: compares two of them, with the user's names.
         made_by: the command that writes one.
     """
 
@@ -35,11 +35,11 @@ class FileKind:
     made_by: str
 
     def compared(self, words: Sequence[str], match: Sequence[str] = ()) -> DiffReport:
-        """The two files of A and of B.
+        """Compare the files of A and of B.
 
         Raises:
             OptionError: a word is something else, or there are not two.
-            GradscopeError: a file is no such, or the two have nothing in common.
+            GradscopeError: a file is of another kind, or the two have nothing in common.
         """
         files = [word for word in words if self.fits(word)]
         others = [word for word in words if word not in files]
@@ -58,15 +58,15 @@ class FileKind:
 
 
 def kind_of(words: Sequence[str]) -> FileKind | None:
-    """The kind that one of the words names, if any does."""
+    """Return the kind of file that one of the words names, None without one."""
     return next((kind for kind in _KINDS if any(map(kind.fits, words))), None)
 
 
 def compared_records(a: Saved, b: Saved, match: Sequence[str]) -> DiffReport:
-    """Two records in memory, or one and a file of its kind.
+    """Compare two records in memory, or a record and a file of the same kind.
 
     Raises:
-        OptionError: they are of two kinds, or of one that is not compared.
+        OptionError: they are of different kinds, or of a kind without a comparison.
         GradscopeError: as ``FileKind.compared``.
     """
     runs = [_path_of_run(one) for one in (a, b)]

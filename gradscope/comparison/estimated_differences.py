@@ -31,7 +31,7 @@ _NOT_FINITE = "NaN or Inf at other elements"
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Accuracy of the numbers of two runs: the last bit of the coarser dtype."""
+    """Accuracy of the numbers of two runs: the epsilon of the coarser dtype."""
 
     epsilon: float
 
@@ -42,23 +42,23 @@ class Accuracy:
 
     @property
     def step(self) -> float:
-        """The relative change of each number with which a sketch's noise is measured."""
+        """The relative change of each number that measures a sketch's noise."""
         return SKETCH_BITS * self.epsilon
 
     @property
     def half(self) -> float:
-        """Half of the digits, or as many as statistics have."""
+        """The relative error from which statistics differ: √ε, at least 1e-5."""
         return max(math.sqrt(self.epsilon), _STATISTICS)
 
 
 def sketch_difference(
     a: Sketch, b: Sketch, accuracy: Accuracy, files: tuple[str, str]
 ) -> TensorDiff:
-    """Estimate the difference of two tensors from their sketches; it diverges from twice the noise
-    on. It diverges from twice the noise on.
+    """Estimate the difference of two tensors from their sketches. It diverges from twice the noise
+    on.
 
     Raises:
-        ConfigError: what should be a sketch is none.
+        ConfigError: a sketch is damaged.
     """
     if a.nonfinite != b.nonfinite:
         return TensorDiff(note=_NOT_FINITE, diverges=True)
@@ -82,7 +82,7 @@ def sketch_scale(a: Sketch, b: Sketch, files: tuple[str, str]) -> float:
     """Estimate the relative growth of ``a`` that comes closest to ``b``.
 
     Raises:
-        ConfigError: what should be a sketch is none.
+        ConfigError: a sketch is damaged.
     """
     ours, theirs = _numbers(a, files[0]), _numbers(b, files[1])
     along = sum(x * (y - x) for x, y in zip(ours, theirs, strict=True))
@@ -95,10 +95,9 @@ def _lacks(stats: TensorStats) -> bool:
 
 
 def statistics_difference(a: TensorStats, b: TensorStats, accuracy: Accuracy) -> TensorDiff:
-    """Bound the difference by norm, mean, deviation and range: both differ by at least so much.
-
-    No two tensors with these means and deviations are nearer than √(n (Δmean² + Δstd²)).
-    It diverges from an error of √ε of the dtype on.
+    """Return a lower bound of the difference, from norm, mean, deviation and range. Two tensors
+    with these means and deviations differ by at least √(n (Δmean² + Δstd²)). It diverges from an
+    error of √ε of the dtype on.
     """
     accuracy = Accuracy(max(accuracy.epsilon, Accuracy.of(a.dtype, b.dtype).epsilon))
     lacking = [which for which, stats in (("A", a), ("B", b)) if _lacks(stats)]

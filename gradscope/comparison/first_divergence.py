@@ -1,4 +1,4 @@
-"""The first divergence of two saved runs, forward and backward → findings."""
+"""Makes findings of the first divergence of two saved runs, forward and backward."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def only_in_one(report: DiffReport) -> Iterator[Finding]:
 
 
 def other_weight(report: DiffReport, name: str) -> str:
-    """The module's first parameter that is not A's."""
+    """Return the module's first parameter whose value differs from A's."""
     for one in report.parameters:
         module, _, own = one.name.rpartition(".")
         if module == name and (one.value.error or 0) > report.step:
@@ -48,7 +48,7 @@ _VAGUE = 0.1
 
 
 def findings(pair: SavedPair, report: DiffReport) -> Iterator[Finding]:
-    """The first place forward, else the first backward; then names of one run alone."""
+    """Yield the first divergence in forward, else in backward; then names that only one run has."""
     if forward := _forward(pair):  # all gradients follow, and add no information
         yield _finding(pair, report, forward, "GD101", "forward-diverges")
     elif backward := _backward(pair):

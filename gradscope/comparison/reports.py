@@ -1,6 +1,5 @@
-"""Two saved reports → a comparison, from sketches or statistics; and the rows of some layers.
-
-So are the models of two training runs compared, in each step that was sampled in both.
+"""Compares two saved reports, by sketches or statistics. The models of two training runs are
+compared in the same way, in each step that both sampled.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ def compare_reports(
     """The errors of two saved runs, and their first divergence.
 
     Args:
-        a: what is compared with; neither can be run again.
-        b: what is compared with it.
+        a: the reference.
+        b: the report to compare with it.
         match: ``A=B``, patterns of module names that differ in B.
-        files: where they were read.
+        files: their paths.
 
     Raises:
-        OptionError: one is of a run that failed, or they have nothing in common.
+        OptionError: a run failed, or they have nothing in common.
         ConfigError: a sketch is damaged.
     """
     notices = []
@@ -133,15 +132,16 @@ def _missing(run: SavedRun, known: set[str]) -> list[str]:
 
 
 def of_layers(report: DiffReport, layers: Sequence[str], exclude: Sequence[str]) -> DiffReport:
-    """The report with rows of these layers alone. Its findings stay: they are of the full models.
+    """Return the report with the rows of some layers only. Its findings stay, because they are
+    about the full models.
 
     Args:
-        report: of full models.
-        layers: patterns of A's module names; none are all.
-        exclude: patterns taken back from them.
+        report: the report of full models.
+        layers: patterns of A's module names; empty: all.
+        exclude: patterns to take out.
 
     Raises:
-        LayerError: a pattern that fits no layer that was compared.
+        LayerError: a pattern matches no compared layer.
     """
     if not layers and not exclude:
         return report
@@ -166,8 +166,8 @@ class ComparedModel:
     """One model in one step of both runs.
 
     Attributes:
-        model: its name, where there are several.
-        alone: the models, of A or of B, that could not be compared.
+        model: its name, if there are several.
+        alone: the models of A or B without a counterpart.
     """
 
     step: int
@@ -187,8 +187,7 @@ class ComparedModel:
 def compare_models(
     sampled: Sequence[int], a: RunFile, b: RunFile, match: Sequence[str]
 ) -> ComparedModel | None:
-    """The first model that diverges, in the first step in which one does; else one of the last
-    step.
+    """Return the first divergent model, in the first step with one; else a model of the last step.
 
     Raises:
         OptionError: no model can be compared in any step.
@@ -238,7 +237,7 @@ def _reports(run: RunFile, step: int) -> dict[str, Report]:
 
 
 def worst_update(report: DiffReport) -> ParameterDiff | None:
-    """The parameter whose updates are most different though its gradients are not."""
+    """Return the parameter whose updates differ most although its gradients are equal."""
     differing = [
         one
         for one in report.parameters
@@ -251,6 +250,6 @@ def worst_update(report: DiffReport) -> ParameterDiff | None:
 
 
 def update_error(parameter: ParameterDiff) -> float:
-    """|b − a| / a of the update ratios."""
+    """Return |b − a| / a of the update ratios."""
     a, b = parameter.update_ratios or (0.0, 0.0)
     return abs(b - a) / a if a else math.inf if b else 0.0

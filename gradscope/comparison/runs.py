@@ -1,4 +1,4 @@
-"""Two training runs → a comparison: the first step in which they diverge, layer and parameter."""
+"""Compares two training runs: finds the first divergent step, layer and parameter."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from gradscope.runfile.reader import RunFile
 
 
 def largest_difference(a: RunFile, b: RunFile, step: int, limit: float) -> str:
-    """``the gradient of `fc.weight` differs most: 0.5 in A, 0.7 in B``; "" where none is.
+    """Return such as ``the gradient of `fc.weight` differs most: 0.5 in A, 0.7 in B``; "" without
+    one.
 
     Args:
-        a: the run that is compared with.
-        b: the one that is compared with it.
-        step: at which both may have read their gradients.
-        limit: the relative error from which on two norms differ.
+        a: the reference.
+        b: the run to compare with it.
+        step: the step.
+        limit: the relative error from which two norms differ.
     """
     theirs = b.norm_series()
     found: list[tuple[float, str, float, float]] = []
@@ -85,13 +86,13 @@ def compare_runs(a: RunFile, b: RunFile, match: Sequence[str] = ()) -> DiffRepor
     """Find the first step where two runs diverge, in step metrics and in sampled layers.
 
     Args:
-        a: what is compared with.
-        b: what is compared with it; each model is reduced over ranks. The
-            tables are those of the first that diverges.
+        a: the reference.
+        b: the run to compare with it. Each model is combined over ranks. The tables show the
+            first divergent model.
         match: ``A=B``, patterns of module names that differ in B.
 
     Raises:
-        OptionError: they have no step in common, or their models have nothing in common.
+        OptionError: they have no common step, or no common model.
         ConfigError: a file is damaged.
     """
     steps = _common(a, b)

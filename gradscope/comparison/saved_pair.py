@@ -1,6 +1,4 @@
-"""Saved reports: one with its tensors by place and its calls in time; two, and their
-differences.
-"""
+"""Reads a saved report, with its tensors by key and its calls in time, and pairs two of them."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from gradscope.records.tensors import TensorRecord, TensorStats
 
 
 class TensorKey(NamedTuple):
-    """A tensor of a call, or of the parameter ``path``, where ``call`` is None; as in a sketch."""
+    """Key of a call's tensor, or of the parameter ``path`` if ``call`` is None; as in a sketch."""
 
     call: CallKey | None
     kind: str
@@ -37,10 +35,10 @@ class SavedRun:
     """Contents of the report of one run.
 
     Attributes:
-        file: it was read from.
-        report: as it was read.
-        statistics, sketches: of its tensors.
-        alike: the features of each call by which calls are aligned.
+        file: its path.
+        report: the report.
+        statistics, sketches: of each tensor, by its key.
+        alike: the features of each call, for the alignment.
     """
 
     file: str
@@ -65,7 +63,7 @@ class SavedRun:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the parameters."""
+        """The shape of each parameter."""
         return {parameter.name: parameter.shape for parameter in self.report.parameters}
 
     @property
@@ -75,7 +73,7 @@ class SavedRun:
 
 
 def timeline(calls: tuple[ModuleCall, ...]) -> Iterator[tuple[ModuleCall, bool]]:
-    """Each call as it begins, and again (True) as it has returned."""
+    """Yield each call when it begins (False) and when it returns (True)."""
     running: list[ModuleCall] = []
     for call in sorted(calls, key=lambda call: call.order):
         while running and not _inside(call.name, running[-1].name):
@@ -115,13 +113,13 @@ _LEAST = 0.1
 
 @dataclass(frozen=True, slots=True)
 class SavedPair:
-    """Two runs, and B's names by A's.
+    """Two runs, aligned.
 
     Attributes:
-        a, b: as they were read.
+        a, b: the runs.
         calls, parameters: B's by A's.
-        sketched: whether tensors are compared by their sketches.
-        reordered: the batch of B is A's in another order, which no sketch can tell.
+        sketched: True if tensors are compared by their sketches.
+        reordered: True if B's batch is A's in another order; sketches cannot be compared then.
         accuracy: of the numbers of both.
     """
 
@@ -166,8 +164,8 @@ class SavedPair:
     def own_noise(self, key: TensorKey, given: Sequence[TensorKey]) -> float | None:
         """Return the noise that a call adds to its output; None if unknown.
 
-        The rest of the noise came with the call's inputs. If those are nearly equal in both runs,
-        they add none.
+        The other part of the noise comes from the call's inputs. If these are nearly equal in both
+        runs, they add none.
         """
         diff, diffs = self.diff(key), [self.diff(one) for one in given]
         known = [(one.error, one.noise) for one in diffs if one and one.noise]

@@ -1,4 +1,4 @@
-"""Slopes of log RMS over log width, and the verdict on them by the desiderata of µP.
+"""Fits the slopes of log RMS over log width, and judges them by the criteria of µP.
 
 In a tensor program, sizes are powers of the width with exponents that are multiples of ½ (Yang and
 Hu, arXiv:2011.14522). µP asks that the coordinates of each activation, and their change in
@@ -42,14 +42,14 @@ _Values = Sequence[Sequence[float | None]]
 
 
 def slope_of(widths: Sequence[float], values: _Values) -> Slope | None:
-    """The slope of the logarithm of values over that of the width.
+    """Fit the slope of log value over log width.
 
     Args:
         widths: two or more.
-        values: for each width a value of each of two or more seeds.
+        values: for each width, the values of two or more seeds.
 
     Returns:
-        None where a value is zero or not finite.
+        The slope; None if a value is zero or not finite.
     """
     x = [math.log(width) for width in widths]
     seeds = []
@@ -75,13 +75,13 @@ def judged(
     output: bool,
     epsilon: float,
 ) -> LayerScaling:
-    """The slopes of a layer, and the verdict.
+    """Return the slopes of a layer, and the verdict.
 
     Args:
-        name, type, call: of the layer's call.
-        widths: of the model.
+        name, type, call: identify the layer's call.
+        widths: the widths of the model.
         activations, changes: root mean squares for each step, width and seed.
-        output: whether it is the model's output, which may vanish at initialisation.
+        output: True for the model's output, which may vanish at initialisation.
         epsilon: the distance from 1 to the next number of the dtype.
     """
     initial = slope_of(widths, activations[0])

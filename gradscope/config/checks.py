@@ -1,4 +1,5 @@
-"""A config's data against its schema and its grammar: every complaint at once, in plain words."""
+"""Checks a config's data against schema and grammar; reports all mistakes at once, in plain
+words."""
 
 from __future__ import annotations
 
@@ -36,9 +37,8 @@ _TRUTHS = ("yes", "no", "on", "off", "y", "n", "true", "false")
 
 
 def check(data: Mapping[str, Any], directory: FilePath) -> tuple[Config | None, list[Complaint]]:
-    """The config that ``data`` makes, or None and everything that is wrong with it.
-
-    ``data`` has its interpolations and its target mappings already in their final form.
+    """Return the config of ``data``, or None with all its mistakes. Interpolations are resolved,
+    and target mappings are in their normal form.
     """
     config, complaints = None, []
     try:
@@ -53,10 +53,10 @@ def check(data: Mapping[str, Any], directory: FilePath) -> tuple[Config | None, 
 
 
 def checked_interventions(wanted: Sequence[Mapping[str, Any]]) -> list[InterventionConfig]:
-    """Interventions that no config named.
+    """Check interventions that do not come from a config.
 
     Raises:
-        OptionError: everything that is wrong with them.
+        OptionError: with all their mistakes.
     """
     data = {"model": "demo", "interventions": [dict(one) for one in wanted]}
     config, complaints = check(data, FilePath())

@@ -1,6 +1,6 @@
 """The form of ``input`` and ``target``: sources, and mappings and lists of them.
 
-Only what needs no file, model or tensor is checked here, so that it is reported with the other
+These checks need no file, model or tensor, so mistakes are reported together with those of other
 keys.
 """
 
@@ -57,7 +57,7 @@ def is_keywords(value: Any) -> bool:
 
 
 def check_input(value: Any, path: Path = ("input",)) -> list[Complaint]:
-    """Yields the mistakes in the form of ``input``."""
+    """Yield the mistakes in the form of ``input``."""
     if value is None or value == {}:
         return []
     if isinstance(value, list):

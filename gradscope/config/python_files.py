@@ -1,4 +1,4 @@
-"""The definitions in a Python file, and whether it trains: it is parsed and never run."""
+"""Parses a Python file, without running it: its definitions, and whether it trains."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NO_MODULES: Final = ("torch.utils.", "torch.autograd.", "torch.optim.", "torch.
 
 @dataclass(frozen=True)
 class PythonFile:
-    """A file that was parsed."""
+    """A parsed file."""
 
     tree: ast.Module
 
     @cached_property
     def models(self) -> list[str]:
-        """The names of the classes that may be modules: whose base is not known to be none."""
+        """The names of the classes that may be modules: their base is a module, or unknown."""
         found: list[str] = []
         for node in self._classes:
             if any(self._may_be_module(base, found) for base in node.bases):
@@ -41,7 +41,7 @@ class PythonFile:
         return name in bound or "*" in bound or not _HIDDEN.isdisjoint(_words(self.tree) | bound)
 
     def attributes(self, name: str) -> list[str]:
-        """Return the attributes that a class sets in its methods by a call, layers among them."""
+        """Return the attributes that a class sets to the result of a call, such as its layers."""
         found = [node for node in self._classes if node.name == name and name in self.models]
         names = (
             target.attr
@@ -83,7 +83,7 @@ class PythonFile:
 
 
 def parsed(path: Path) -> PythonFile | None:
-    """The file; None where it cannot be read."""
+    """Parse a file; None if it cannot be read."""
     try:
         if not path.is_file() or path.stat().st_size > _LARGEST:
             return None
@@ -93,13 +93,13 @@ def parsed(path: Path) -> PythonFile | None:
 
 
 def classes_of(path: Path) -> list[str]:
-    """The classes of a file that may be models; none where it cannot be read."""
+    """Return the classes of a file that may be models; empty if it cannot be read."""
     file = parsed(path)
     return [] if file is None else file.models
 
 
 def attributes_of(path: Path, name: str) -> list[str]:
-    """Return the attributes that a class of the file sets in its methods by a call."""
+    """Return the attributes that a class of the file sets to the result of a call."""
     file = parsed(path)
     return [] if file is None else file.attributes(name)
 
@@ -133,7 +133,7 @@ _QUIET = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Pass, *_Def
 def trains(file: PythonFile) -> bool:
     """Return True if running the file calls ``backward`` or a trainer.
 
-    What a function or a class does counts where the code that runs names it.
+    The code of a function or a class counts if code that runs uses its name.
     """
     return any(map(_is_training, _running(file.tree)))
 
@@ -182,7 +182,7 @@ _REGISTERED: Final = re.compile(
 
 
 def names_of(source: str) -> list[str]:
-    """The models that a source of specs has; none where it is not installed, or has no list."""
+    """Return the models of a source of specs; empty if it is not installed, or has no list."""
     if source not in ("torchvision", "timm"):
         return []
     spec = importlib.util.find_spec(source)

@@ -1,4 +1,5 @@
-"""MODEL, ``key=value`` arguments and flags to one checked config; all its errors at once."""
+"""Reads MODEL, ``key=value`` arguments and flags into one checked config; reports all errors at
+once."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ from gradscope.errors import ConfigError, Place, Problem
 class LoadedConfig:
     """A config, with the origin of its values.
 
-    ``directory`` is the base of relative paths, ``name`` the title in a header, ``given``
-    the dotted keys that were asked for; every other key has its default. ``exclude`` are patterns
-    of layers that the command line takes away.
+    ``directory`` is the base of relative paths, ``name`` the title in a header, ``given`` the
+    dotted keys that were set; every other key has its default. ``exclude`` has patterns of layers
+    from the command line.
     """
 
     config: Config
@@ -38,13 +39,13 @@ class LoadedConfig:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The patterns of layers, less those excluded."""
+        """The patterns of layers, with the excluded ones taken out."""
         return (*self.config.layers, *(f"!{pattern}" for pattern in self.exclude))
 
     def place(self, key: str, *, of_key: bool = False) -> Place | None:
         """Return the place of the dotted ``key`` or its nearest parent; None for a default.
 
-        The place of the value, or with ``of_key`` that of the key.
+        It is the place of the value, or with ``of_key`` of the key.
         """
         return self.origins.place(key, of_key=of_key)
 
@@ -55,9 +56,8 @@ class LoadedConfig:
 
     @property
     def file(self) -> str | None:
-        """File that names the model: the config, or the source file of a spec; None without one.
-
-        Relative if it is below the working directory.
+        """The file that names the model: the config, or the source file of a spec; None without
+        one. The path is relative if the file is below the working directory.
         """
         if self.origins.file is not None:
             path = self.directory / self.name
@@ -78,14 +78,13 @@ def read(
     *,
     options: Mapping[str, Any] | None = None,
 ) -> LoadedConfig:
-    """The config of a YAML file or a spec (None: the demo), with overrides and flags put in.
-
-    A mapping is taken as a file's content; its paths are relative to the working directory.
-    ``options`` are flags by the key that they set (``{"device": "cpu"}``); they win over
-    overrides, which win over the file.
+    """Read the config of a YAML file or a spec (None: the demo), with overrides and flags. A
+    mapping counts as a file's content; its paths are relative to the working directory. ``options``
+    has flags by the key that they set (``{"device": "cpu"}``). They win over overrides, which win
+    over the file.
 
     Raises:
-        ConfigError: with all problems: of syntax, or else of keys, types and the environment.
+        ConfigError: with all problems of syntax, or else of keys, types and the environment.
     """
     problems: list[Problem] = []
     base = _Base.of(model, problems)
@@ -113,7 +112,7 @@ def check_spec(spec: str) -> None:
     """Check the form of a model spec that the command line named.
 
     Raises:
-        ConfigError: it is none; the help suggests a correction.
+        ConfigError: it is not a spec; the help suggests a correction.
     """
     fault = spec_fault(spec, Path.cwd())
     if fault:

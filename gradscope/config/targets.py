@@ -1,8 +1,6 @@
-"""Names of an object: a spec (one word for a model's source) or a mapping.
-
-Nothing is imported here. ``{_target_: a.B, _args_: [1], _partial_: true, x: 2}`` is the form of a
-mapping; ``{class_path: a.B, init_args: {x: 2}}`` (LightningCLI) and ``{_component_: a.B, x: 2}``
-(torchtune) mean the same.
+"""Reads names of objects: a spec (one word for a model) or a mapping. Nothing is imported here.
+``{_target_: a.B, _args_: [1], _partial_: true, x: 2}`` is the form of a mapping; ``{class_path:
+a.B, init_args: {x: 2}}`` (LightningCLI) and ``{_component_: a.B, x: 2}`` (torchtune) mean the same.
 """
 
 from __future__ import annotations
@@ -67,10 +65,8 @@ def is_own(spec: str) -> bool:
 
 
 def spec_fault(spec: str, directory: FilePath, *, argument: bool = False) -> Fault | None:
-    """Return the mistake in a model spec's form, or None.
-
-    ``directory`` is where a local module would lie. ``argument``: the spec is on the command
-    line, where the path of a YAML could be too.
+    """Return the mistake in a model spec's form, or None. ``directory`` is the folder of local
+    modules. ``argument``: the spec is on the command line, where a YAML path is allowed too.
     """
     kind = "neither a config file nor a model spec" if argument else "not a model spec"
     if not spec.strip():
@@ -161,7 +157,8 @@ def _bare(word: str, directory: FilePath) -> str:
 
 
 def definition_fault(spec: str, directory: FilePath) -> Fault | None:
-    """Return the mistake of a spec whose file lacks the name. Parses the file, never runs it."""
+    """Return the mistake of a spec if its file does not define the name. The file is parsed, not
+    run."""
     text, colon, name = spec.rpartition(":")
     file = parsed(directory / expanded(text)) if colon and text.endswith(".py") else None
     first = name.partition(".")[0]
@@ -212,7 +209,7 @@ REFUSED: Final = ("trust_remote_code", "weights_only", "pickle_module")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Object to build by a mapping: call ``name`` with ``args`` and ``kwargs``, or bind them."""
+    """An object to build: call ``name`` with ``args`` and ``kwargs``, or bind them."""
 
     name: str
     args: tuple[Any, ...] = ()
@@ -226,10 +223,11 @@ def is_target(value: Any) -> bool:
 
 
 def parse_target(value: Mapping[str, Any], key: str = "_target_") -> Target:
-    """A target mapping, parsed; nested ones stay mappings in the normal form.
+    """Parse a target mapping; nested ones stay mappings in the normal form.
 
     Raises:
-        ConfigError: it is malformed, or passes a refused argument; ``key`` names it there.
+        ConfigError: it is malformed, or passes a refused argument; ``key`` names the mapping in
+            messages.
     """
     normal, complaints = normalise(value, (key,))
     if complaints:
@@ -306,7 +304,7 @@ def _init_args(rest: dict[str, Any], path: Path, complaints: list[Complaint]) ->
 
 
 def unwritten(path: Path) -> Complaint:
-    """The complaint about ``MISSING`` in the place of a value."""
+    """Return the complaint about a value that is still ``MISSING``."""
     message = f"`{dotted(path)}` has no value yet"
     return Complaint(path, message, f"write one in place of `{MISSING}`")
 

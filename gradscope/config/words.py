@@ -1,4 +1,4 @@
-"""Texts and values of a config in plain words, and the complaint that checks make about them."""
+"""Describes texts and values of a config in plain words, and complaints about them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # where the YAML scanner cou
 
 
 def visible(text: str) -> str:
-    """Return ``text`` with unprintable characters escaped: it can neither drive a terminal nor
-    hide.
-    """
+    """Return ``text`` with unprintable characters escaped, so that it cannot control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _escape(ord(c)) for c in text)
@@ -32,8 +30,8 @@ def _escape(code: int) -> str:
 class Text:
     """A file's lines, or one command-line argument.
 
-    ``number`` is an argument's position among the arguments (a file counts its own lines);
-    ``indent`` are the characters of its first line that are before the YAML: ``key=``.
+    ``number`` is an argument's position among the arguments; a file counts its lines. ``indent`` is
+    the number of characters before the YAML in the first line: those of ``key=``.
     """
 
     name: str
@@ -43,16 +41,17 @@ class Text:
 
     @classmethod
     def of_file(cls, name: str, body: str) -> Text:
-        """The text of a file."""
+        """Make the text of a file."""
         return cls(visible(name), tuple(_BREAK.split(body)))
 
     @classmethod
     def of_argument(cls, argument: str, number: int, *, indent: int = 0) -> Text:
-        """The text of the command line's ``number``-th argument, counted from 1."""
+        """Make the text of the command line's ``number``-th argument, counted from 1."""
         return cls("argument", tuple(_BREAK.split(argument)), number, indent)
 
     def place(self, line: int, column: int, length: int = 1, key: str | None = None) -> Place:
-        """The place of ``length`` characters at the YAML's ``line`` and ``column``, from 0."""
+        """Return the place of ``length`` characters at the YAML's ``line`` and ``column``, from
+        0."""
         if line == 0:
             column += self.indent
         integer = self.lines[line] if line < len(self.lines) else ""
@@ -72,7 +71,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """A problem of the config's data: it knows the key, and not yet the line."""
+    """A problem of the config's data, with its key, but without the line."""
 
     path: Path
     message: str
@@ -82,18 +81,18 @@ class Complaint:
 
 
 def dotted(path: Path) -> str:
-    """``("backward", "repeats")`` as ``backward.repeats``."""
+    """Join ``("backward", "repeats")`` to ``backward.repeats``."""
     return visible(".".join(str(part) for part in path))
 
 
 def shorten(text: str, width: int = 60) -> str:
-    """One printable line of ``text``, at most ``width`` characters."""
+    """Return one printable line of ``text``, at most ``width`` characters."""
     text = visible(text.replace("\n", "\\n"))
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def describe(value: Any) -> str:
-    """Describes a value for the "found …" half of an error."""
+    """Describe a value for the "found …" part of an error."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -114,7 +113,7 @@ def describe(value: Any) -> str:
 
 
 def either(choices: Iterable[str]) -> str:
-    """``a, b or c``."""
+    """Join words to ``a, b or c``."""
     *head, last = choices
     return f"{', '.join(head)} or {last}" if head else last
 
@@ -126,8 +125,8 @@ def unknown_key(
     given: Iterable[str] = (),
     help: str | None = None,
 ) -> Complaint:
-    """The complaint about a key that nothing reads: the closest of the ``known`` ones that is not
-    ``given`` already, or else ``help``, or else all of them."""
+    """Return the complaint about an unknown key. It suggests the closest of the ``known`` keys that
+    is not ``given`` yet, else ``help``, else all known keys."""
     known = list(known)
     word = str(path[-1])
     where = f" in `{dotted(path[:-1])}`" if len(path) > 1 else ""

@@ -1,6 +1,7 @@
 """The bundled networks, their trained weights and a few real handwritten digits.
 
-No torch here: these are paths and labels. networks.py holds the networks, train.py made the rest.
+This file has paths and labels only, and needs no torch. networks.py has the networks; train.py made
+the weights and digits.
 """
 
 from __future__ import annotations
@@ -31,10 +32,9 @@ WEIGHTS: dict[str, Path] = {
 
 
 def all_digits() -> tuple[list[Image], list[int]]:
-    """scikit-learn's 1,797 digits, 8×8 in 0…16, scaled to 28×28 greys, and their labels.
-
-    The scaled pixels are rounded to 8 bits, so that a digit written as PNG is the very image that
-    the networks know. Every fifth one, from the first on, is held out of training.
+    """Return scikit-learn's 1,797 digits, 8×8 in 0…16, scaled to 28×28 greys, and their labels. The
+    pixels are rounded to 8 bits, so that a digit saved as PNG stays exactly the same image. Every
+    fifth digit, from the first on, is held out of training.
     """
     import numpy as np
     from PIL import Image

@@ -1,4 +1,5 @@
-"""The two bundled networks, equal but for the ReLU that the lecture's net puts on its logits."""
+"""Two bundled networks. They are equal, except that the lecture's network has a ReLU on its
+logits."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from torch import Tensor, nn
 
 
 class SimpleNet(nn.Module):
-    """Digits [N, 1, 28, 28] → logits [N, 10]. Every step is a module, so that each has its row."""
+    """Maps digits [N, 1, 28, 28] to logits [N, 10]. Every operation is a module, so each has a
+    row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +31,8 @@ class SimpleNet(nn.Module):
 
 
 class LectureNet(SimpleNet):
-    """SimpleNet with a ReLU on the logits: a class whose logit falls below zero learns no more."""
+    """SimpleNet with a ReLU on the logits: if a class's logit falls below zero, it stops
+    learning."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Trains the bundled networks on scikit-learn's handwritten digits, and writes the shipped files.
+"""Trains the bundled networks on scikit-learn's handwritten digits, and writes the bundled files.
 
 ``python -m gradscope.demo.train`` prints the networks' accuracy on digits held out of training;
 ``--output DIR`` also writes the weights and ten of the held-out digits.
@@ -30,11 +30,10 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Recipe:
-    """A network and how it is trained, with Adam on the cross entropy.
-
-    ``area`` is λ of SCOUTER's loss, cross entropy + λ · mean attention. It is 0 for the first third
-    of the epochs and grows evenly from there: slots that are pressed to attend to little before
-    they know a digit end up attending to nothing. Its learning rate rises and falls (one cycle).
+    """A network and its training, with Adam on the cross entropy. ``area`` is λ of SCOUTER's loss,
+    cross entropy + λ · mean attention. λ is 0 for the first third of the epochs, and then grows
+    linearly: with a large λ at the start, slots would learn to attend to nothing. SCOUTER's
+    learning rate follows one cycle.
     """
 
     network: type[nn.Module]
@@ -43,7 +42,7 @@ class Recipe:
     area: float | None = None
 
     def area_at(self, epoch: int) -> float:
-        """λ in that epoch, from 0."""
+        """Return λ in an epoch, counted from 0."""
         start = self.epochs // 3
         return (self.area or 0.0) * max(0.0, (epoch - start) / (self.epochs - start))
 
@@ -67,7 +66,7 @@ class Split:
 
 
 def load_split() -> Split:
-    """scikit-learn's digits as ``all_digits`` makes pictures of them, every fifth held out."""
+    """Return the pictures of ``all_digits``, with every fifth one held out."""
     pictures, labels = all_digits()
     images = torch.from_numpy(np.stack([np.asarray(p) for p in pictures])).unsqueeze(1) / 255
     held = torch.arange(len(labels)) % 5 == 0
@@ -76,7 +75,7 @@ def load_split() -> Split:
 
 
 def train(recipe: Recipe, split: Split, *, seed: int) -> nn.Module:
-    """A freshly initialised network, trained. The same seed gives the same weights."""
+    """Initialise a network and train it. The same seed gives the same weights."""
     torch.manual_seed(seed)
     model = recipe.network()
     shuffle = torch.Generator().manual_seed(seed)
@@ -101,7 +100,7 @@ def train(recipe: Recipe, split: Split, *, seed: int) -> nn.Module:
 
 
 def loss_of(model: nn.Module, images: Tensor, labels: Tensor, area: float) -> Tensor:
-    """Cross entropy, and for SCOUTER ``area`` times the mean of the attention on top."""
+    """Return the cross entropy; for SCOUTER plus ``area`` times the mean attention."""
     if not isinstance(model, ScouterNet):
         return nn.functional.cross_entropy(model(images), labels)
     logits, attention = model.explained(images)
@@ -110,16 +109,15 @@ def loss_of(model: nn.Module, images: Tensor, labels: Tensor, area: float) -> Te
 
 @torch.no_grad()
 def accuracy(model: nn.Module, split: Split) -> float:
-    """The share of held-out digits that the network names right."""
+    """Return the share of held-out digits that the network classifies correctly."""
     right = model(split.held_images).argmax(1) == split.held_labels
     return float(right.double().mean())
 
 
 @torch.no_grad()
 def dead_logits(model: SimpleNet, split: Split) -> list[int]:
-    """The classes whose logit is at or below zero for every digit, trained on or held out.
-
-    A ReLU on the logits makes all of these zero, and lets no gradient back to them.
+    """Return the classes whose logit is at most zero for every digit of both splits. A ReLU on the
+    logits returns zero for them, and passes no gradient.
     """
     images = torch.cat([split.train_images, split.held_images])
     logits = SimpleNet.forward(model, images)  # either network: without the lecture's last ReLU
@@ -128,7 +126,7 @@ def dead_logits(model: SimpleNet, split: Split) -> list[int]:
 
 @torch.no_grad()
 def attention_area(model: ScouterNet, split: Split) -> float:
-    """The mean attention of all slots to all positions of the held-out digits, 0…1."""
+    """Return the mean attention of all slots to all positions of the held-out digits, 0…1."""
     _, attention = model.explained(split.held_images)
     return float(attention.double().mean())
 
@@ -143,7 +141,7 @@ def remark(model: nn.Module, split: Split) -> str:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is either all there or not there."""
+    """Write a file atomically: it is complete or absent."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_bytes(content)
@@ -163,7 +161,7 @@ def write_digits(folder: Path, split: Split) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, report, and write where asked to."""
+    """Train, report, and write files if requested."""
     parser = argparse.ArgumentParser(prog="python -m gradscope.demo.train", description=__doc__)
     parser.add_argument("--output", type=Path, metavar="DIR", help="write weights and digits here")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")

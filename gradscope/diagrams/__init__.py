@@ -1,7 +1,6 @@
-"""AutogradGraph → str or bytes: a file or an entry for each format, with ``render(graph, view)``.
-
-A new format is a new file here; its name is the value of ``-f``. Everything that is drawn comes
-from ``graph``, every picture from ``picture``, so that no two formats can disagree.
+"""Renders an AutogradGraph in each format. A format is a file here with ``render(graph, view)``, or
+an entry of ``FORMATS``; its name is the value of ``-f``. All formats share the groups of ``graph``,
+and all pictures the layout of ``picture``, so formats cannot disagree.
 """
 
 from __future__ import annotations

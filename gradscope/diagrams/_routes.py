@@ -1,4 +1,5 @@
-"""Paths between named places as tables, operation by operation, and absent names."""
+"""Renders paths between named nodes as tables, operation by operation, and explains absent
+names."""
 
 from __future__ import annotations
 
@@ -28,11 +29,11 @@ _DIGITS = 12
 
 
 def blocks(graph: AutogradGraph, view: GraphView, flow: Flow) -> Iterator[Iterable[Text]]:
-    """Yield a table for each target, or of the part between; several matches of a pattern are cut
-    short.
+    """Yield a table for each target, or for the part between; of a pattern's matches only the first
+    few.
 
     Raises:
-        OptionError: a name that is neither in the graph nor in the model.
+        OptionError: a name is neither in the graph nor in the model.
     """
     names = Lookup(graph, flow)
     sources, lost = _places(names, view.sources or (graph.start,))
@@ -163,7 +164,8 @@ _NAMES = 3
 
 
 def absent(graph: AutogradGraph) -> Iterator[Line]:
-    """The parameters without a gradient: each cause with its place, and the frozen ones."""
+    """Yield lines on parameters without a gradient: each cause with its place, and the frozen
+    ones."""
     if not graph.complete:  # the rest is unknown
         return
     inside = {node.name for node in graph.nodes if node.kind == "parameter"}

@@ -1,4 +1,4 @@
-"""A graph as GraphML, for yEd, Gephi and networkx: every node and edge with its facts."""
+"""Renders a graph as GraphML, for yEd, Gephi and networkx: every node and edge with its data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EDGE = {"input_nr": "int", "position": "int", "inner": "boolean"}
 
 
 def render(graph: AutogradGraph, view: GraphView) -> str:
-    """Return all facts on the full graph, or on the requested paths."""
+    """Return the data of the full graph, or of the requested paths."""
     return "\n".join(_lines(between(graph, view))) + "\n"
 
 

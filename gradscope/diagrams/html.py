@@ -1,7 +1,6 @@
-"""One self-contained page: complete as it is, and with script a picture to move, open and search.
-
-A template, its style and its script in parts are in ``page/assets``; nothing is fetched. What it
-shows comes from ``page.script_data``, what can be read without script from ``page.static``.
+"""Renders a graph as one self-contained page. It is readable without script; with script, its
+picture can be moved, opened and searched. ``page/assets`` has template, style and script; nothing
+is fetched. ``page.script_data`` makes the script's data, ``page.static`` the text without script.
 """
 
 from __future__ import annotations
@@ -46,7 +45,8 @@ SCRIPTS = (
 
 
 def render(graph: AutogradGraph, view: GraphView) -> str:
-    """The page for a graph. ``view`` has the groups open at first, and the colours."""
+    """Return the page of a graph. ``view`` sets the groups that are open at first, and the
+    colours."""
     graph = between(graph, view)
     flow = read_flow(graph)
     root = grouped(graph, view, flow=flow)
@@ -70,7 +70,7 @@ def render(graph: AutogradGraph, view: GraphView) -> str:
 
 
 def as_script(data: Any) -> str:
-    """JSON that no HTML parser can take for markup, whatever the strings in it are."""
+    """Return JSON that an HTML parser cannot mistake for markup."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

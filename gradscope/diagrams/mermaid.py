@@ -1,4 +1,4 @@
-"""A graph as a Mermaid flowchart, which Markdown viewers draw: https://mermaid.js.org."""
+"""Renders a graph as a Mermaid flowchart, which Markdown viewers draw: https://mermaid.js.org."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _SPECIAL = set("\"#&<>`;:\\*_[](){}|~@%'=/")
 
 
 def render(graph: AutogradGraph, view: GraphView) -> str:
-    """The drawing for a view, or the finest that Mermaid accepts; ``view.say`` hears which."""
+    """Return the drawing for a view, or the finest that Mermaid accepts; ``view.say`` gets a
+    notice."""
     attempt: GraphView | None = view
     while attempt is not None:
         drawing = draw(graph, attempt)
@@ -44,12 +45,12 @@ def render(graph: AutogradGraph, view: GraphView) -> str:
 
 
 def accepted(drawing: Drawing, text: str) -> bool:
-    """Does Mermaid draw it without being configured?"""
+    """Return True if Mermaid draws it with its default limits."""
     return len(drawing.arrows) <= MAX_EDGES and len(text) <= MAX_TEXT
 
 
 def written(drawing: Drawing) -> str:
-    """The flowchart."""
+    """Return the flowchart."""
     fills = {fill: f"f{i}" for i, fill in enumerate(dict.fromkeys(b.fill for b in drawing.boxes))}
     lines = [
         *(f"%% {plain(line)}" for line in (drawing.title, *drawing.notes)),

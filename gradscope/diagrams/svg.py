@@ -1,4 +1,5 @@
-"""A picture as SVG: self-contained, with a tooltip on every box, readable by assistive software."""
+"""Renders a graph as SVG: self-contained, with a tooltip on every box, readable by assistive
+software."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _NAMESPACE = "http://www.w3.org/2000/svg"
 
 
 def render(graph: AutogradGraph, view: GraphView) -> str:
-    """Graphviz's drawing, named and described, each box and frame with its tooltip."""
+    """Return Graphviz's drawing with a name and a description, and a tooltip on each box and
+    frame."""
     picture, drawing = laid_out(graph, view, "svg")
     ET.register_namespace("", _NAMESPACE)
     root = ET.fromstring(picture)

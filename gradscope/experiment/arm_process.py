@@ -1,4 +1,4 @@
-"""An arm inside the script's process: the setup before it, the change in it, the notes after it."""
+"""Runs an arm inside the script's process: setup before the script, the change, notes after it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class ArmProcess:
     """One arm, as the hidden option ``--arm`` of ``gradscope run`` names it.
 
     Attributes:
-        arm: the arm that it runs.
-        notes: the arm's facts, for the process that compares them.
-        file: where the notes are written when the script has ended.
+        arm: the arm.
+        notes: facts on the arm, for the process that compares the arms.
+        file: the file for the notes, written when the script has ended.
         scratch, source: the copy of the working folder, and that folder.
     """
 
@@ -47,7 +47,7 @@ class ArmProcess:
 
     @staticmethod
     def option(arm: Arm, file: Path, scratch: Path, source: Path) -> str:
-        """An arm as one word of a command line."""
+        """Return the arm as one word of a command line."""
         paths = {"file": file, "scratch": scratch, "source": source}
         return json.dumps({"arm": arm.name, **{key: str(path) for key, path in paths.items()}})
 

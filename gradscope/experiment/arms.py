@@ -17,11 +17,11 @@ class Arm:
     """One short training.
 
     Attributes:
-        name: as on the command line.
+        name: its name on the command line.
         what: the change in words.
-        file: the file in ``interventions/`` that does it; "" where nothing is changed.
-        factor: of the learning rate.
-        needs: the field of ``Facts`` that must hold: the script has the feature that is removed.
+        file: the file in ``interventions/`` that makes it; "" if nothing changes.
+        factor: the factor of the learning rate.
+        needs: the field of ``Facts`` that must be true, because the arm removes that feature.
         lacking: the missing feature in words.
     """
 
@@ -77,10 +77,10 @@ NAMES = (*BY_NAME, RATE)
 
 
 def chosen(names: Sequence[str]) -> tuple[Arm, ...]:
-    """Return these arms and the two that all are compared with; without a name all arms.
+    """Return these arms and the two that all are compared with; without names, all arms.
 
     Raises:
-        OptionError: a name of none.
+    OptionError: a name is unknown.
     """
     for name in names:
         if name not in NAMES:

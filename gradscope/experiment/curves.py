@@ -1,4 +1,4 @@
-"""A loss over steps in a few numbers: where it starts, where it ends, how fast it falls."""
+"""Measures a loss over steps: its start, its end, and its slope."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ _HALF = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The losses of one arm; None is NaN or Inf.
-
-    Two curves of one script are compared step by step: they have the same batches and random
-    numbers until a change of an arm bears on these.
+    """The losses of one arm; None is NaN or Inf. Two curves of one script can be compared step by
+    step: both have the same batches and random numbers, until an arm's change affects these.
     """
 
     losses: tuple[float | None, ...]
@@ -46,13 +44,13 @@ class Curve:
 
     @property
     def end(self) -> float:
-        """The median of the last fifth of the steps; infinite where it diverged."""
+        """The median of the last fifth of the steps; infinite if it diverged."""
         known = [loss for loss in self._last(_END) if loss is not None]
         return math.inf if self.diverged else statistics.median(known)
 
     @property
     def spread(self) -> float:
-        """The standard error of ``end``: of the steps' scatter around their line."""
+        """The standard error of ``end``, from the scatter of the steps around a fitted line."""
         known = [loss for loss in self._last(_END) if loss is not None]
         if len(known) < 3:
             return 0.0
@@ -60,7 +58,7 @@ class Curve:
         return 1.25 * rest / math.sqrt(len(known))  # a median's is larger than a mean's
 
     def slope(self) -> tuple[float, float, float] | None:
-        """The slope of the loss in the last third, per step, and the ends of its 95 % interval."""
+        """The slope of the loss per step in the last third, and its 95 % interval."""
         known = [loss for loss in self._last(_SLOPE) if loss is not None]
         n = len(known)
         if n < 4 or self.diverged:
@@ -70,7 +68,8 @@ class Curve:
         return slope, slope - half, slope + half
 
     def speeds_up(self) -> bool:
-        """Return True if the loss falls surely, and faster in the last third than in the second."""
+        """Return True if the loss falls significantly, and faster in the last third than in the
+        second."""
         slope = self.slope()
         third = math.ceil(len(self.losses) * _SLOPE)
         before = Curve(self.losses[:-third][-third:])
@@ -78,11 +77,8 @@ class Curve:
         return slope is not None and slope[2] < 0 and slope[0] < second
 
     def above(self, other: Curve, steps: int | None = None) -> tuple[float, float]:
-        """Return how far this loss is above another's in the second half, with its standard
-        error.
-
-        The error is that of the means of ``_BLOCKS`` parts: the differences of steps nearby are
-        alike.
+        """Return the mean of this loss minus another in the second half, with its standard error.
+        The error comes from the means of ``_BLOCKS`` parts, because nearby steps are correlated.
 
         Args:
             other: the loss to compare with.
@@ -100,7 +96,7 @@ class Curve:
         return statistics.fmean(differences), error
 
     def largest_difference(self, other: Curve) -> float:
-        """The largest difference at a step, as a share of the loss there."""
+        """Return the largest difference at a step, relative to the loss there."""
         pairs = zip(self.losses, other.losses, strict=False)
         known = [(a, b) for a, b in pairs if a is not None and b is not None]
         shares = (abs(a - b) / max(abs(a), abs(b)) for a, b in known if a != b)

@@ -19,12 +19,13 @@ class Facts:
     """Features of a script.
 
     Attributes:
-        clipping: whether clipping changed a gradient.
-        schedule: whether a learning rate changed.
-        autocast: whether a model ran under autocast.
-        weight_decay, dropout: whether an optimizer or a module has it.
-        draws: whether it draws from a distribution of ``torch.distributions``, as agents do.
-        losses: the optimizers that step on a loss, each with one of its own.
+        clipping: True if clipping changed a gradient.
+        schedule: True if a learning rate changed.
+        autocast: True if a model ran under autocast.
+        weight_decay, dropout: True if an optimizer or a module has it.
+        draws: True if it draws from a distribution of ``torch.distributions``, as in
+            reinforcement learning.
+        losses: the optimizers that each have a separate loss.
     """
 
     clipping: bool = False
@@ -53,7 +54,7 @@ class Facts:
 
 
 def losses_of(steps: Sequence[TrainingStep]) -> tuple[str, ...]:
-    """The optimizers before whose steps a backward began, in the order of their first."""
+    """Return the optimizers with a backward before their steps, in the order of the first one."""
     return tuple(dict.fromkeys(step.optimizer for step in steps if step.losses))
 
 
@@ -63,7 +64,7 @@ def _is_clipped(step: TrainingStep) -> bool:
 
 
 def note_facts(patches: ExitStack, notes: dict[str, Any]) -> None:
-    """Note facts that the run's file lacks, while the script runs as it is."""
+    """Note facts that are not in the run's file, while the script runs as it is."""
     from gradscope.capture.hooks import hook_optimizers
     from gradscope.capture.replaced import replace
     from gradscope.experiment.interventions.no_dropout import dropout_of

@@ -1,8 +1,7 @@
-"""A copy of the working folder in which an arm runs, so that its files are gone afterwards.
-
-Refusing to write would end most scripts at their first checkpoint, and letting them write would
-put the checkpoint of a learning rate × 100 in the place of the user's best one. Small files are
-copied and large ones are linked, so that data sets cost nothing.
+"""Makes a copy of the working folder for an arm, which is deleted afterwards. If writing were
+refused, most scripts would fail at their first checkpoint. If it were allowed, the arm with
+learning rate × 100 could overwrite the user's best checkpoint. Small files are copied and large
+ones are linked, so data sets need no space.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ _LINKED = {"__pycache__", "node_modules", "venv", "env", "site-packages", "grads
 
 @dataclass(slots=True)
 class Scratch:
-    """Contents of a folder's scratch copy.
+    """The content of a folder's scratch copy.
 
     Attributes:
         source: the folder.
-        copied, linked: the paths in it, relative; a linked one may be a folder.
-        folders: those that the copy has itself.
+        copied, linked: relative paths; a linked one may be a folder.
+        folders: the folders that are created in the copy.
         size: the bytes of the copied files.
     """
 
@@ -40,7 +39,8 @@ class Scratch:
 
     @classmethod
     def of(cls, source: Path) -> Scratch:
-        """Decide for each file whether it is copied or linked: the nearest ones come first."""
+        """Decide for each file whether to copy or to link it; files of upper levels are copied
+        first."""
         found = cls(source)
         waiting = deque([Path()])
         entries = 0
@@ -74,10 +74,11 @@ class Scratch:
         return True
 
     def make(self, root: Path) -> Path:
-        """Make the copy below ``root``; a path such as ``../data`` leads from it where it did.
+        """Make the copy below ``root``; a path such as ``../data`` leads to the same place as
+        before.
 
         Returns:
-            The copy, in which the script is run.
+            The folder in which the script runs.
         """
         place = root
         for parent, name in _steps(self.source):

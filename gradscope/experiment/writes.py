@@ -1,6 +1,5 @@
-"""Keeps an arm's writes in its scratch copy: files outside are not written.
-
-A guard against accidents and no sandbox: it sees Python's opens, and ``torch.save``.
+"""Refuses an arm's writes outside of its scratch copy. It guards against accidents and is not a
+sandbox: it sees ``open`` of Python, and ``torch.save``.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ class Writes:
 
     Args:
         scratch: the root of the copy.
-        source: the folder that it is a copy of: nothing is written there, wherever it lies.
-        refused: is called with each path that was refused.
+        source: the original folder, where nothing may be written.
+        refused: called with each refused path.
     """
 
     def __init__(self, scratch: Path, source: Path, refused: Callable[[str], None]) -> None:
@@ -49,11 +48,11 @@ class Writes:
         self._refused, self._process = refused, os.getpid()
 
     def install(self) -> None:
-        """Refuse from now on, until the process ends: Python takes no audit hook away."""
+        """Refuse from now on, until the process ends; Python cannot remove an audit hook."""
         sys.addaudithook(self._audit)
 
     def check(self, path: Any) -> None:
-        """Refuse a path outside; inside, a link to a file becomes the file's own copy.
+        """Refuse a path outside of the copy; replace a link to a file by a copy of the file.
 
         Raises:
             PermissionError: the path is outside.

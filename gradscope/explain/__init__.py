@@ -1,4 +1,4 @@
-"""Explanations of problems in the user's terms: a room for each question.
+"""Explains problems in the user's terms: one room per question.
 
 - ``missing``: the cause of a missing gradient (a second forward that follows the parameter's data);
 - ``zero``: the cause of an exactly zero gradient (a second backward, traced edge by edge);
@@ -9,6 +9,6 @@
 - ``shared``: frames and the user's code, operations by all their names, module calls, the tracers.
 
 The first four answer by ``explain.py``, ``units`` by ``activity.py``, ``precision`` by
-``forecast.py``. A question imports ``shared`` and nothing of another; ``errors`` may ask
-``missing``. Enter an operation that is new in PyTorch in ``shared/operations.py``.
+``forecast.py``. A question imports ``shared``, and no other question; only ``errors`` may import
+``missing``. A new operation of PyTorch is an entry in ``shared/operations.py``.
 """

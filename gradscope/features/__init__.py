@@ -1,5 +1,4 @@
-"""Preferences of layers and their view of pictures: filters, channels, features, their space.
-
-A file for each question; every one that runs a model begins with ``outputs`` and runs it on
-``pictures``. A format of saved features is a file in ``formats/``.
+"""Filters, channels, features and feature space of layers: one file per question. ``outputs`` runs
+the model and reads layers, ``pictures`` streams pictures, and ``formats`` has the formats of saved
+features.
 """

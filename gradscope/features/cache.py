@@ -1,4 +1,4 @@
-"""Features that were computed before, in a file: for the same weights, transform and pictures."""
+"""Caches features in a file, for the same weights, transform and pictures."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ _EVERY = 30.0
 
 
 class FeatureCache:
-    """The features in a file under one key; added ones are in it after ``open``.
-
-    The key is of everything that features depend on beside the picture: weights, the modules' code,
-    mode, dtype, layer, pooling, and what the transform makes of two test pictures. A picture is
-    known by its content, wherever it lies. Other keys' features stay in the file.
+    """The features in a file under one key; ``open`` writes added ones at its end. The key is a
+    hash of everything that features depend on, except the picture: weights, the modules' code,
+    mode, dtype, layer, pooling, and the transform of two test pictures. A picture is identified by
+    its content. Features under other keys stay in the file.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -56,7 +55,7 @@ class FeatureCache:
     def open(
         cls, path: Path, viewer: Viewer, pattern: str | None, pooling: str
     ) -> Iterator[FeatureCache]:
-        """The cache, written when the block ends, also where it is interrupted.
+        """Open the cache; write it when the block ends, also after an interruption.
 
         Raises:
             ConfigError: the file is not a feature cache.
@@ -72,7 +71,8 @@ class FeatureCache:
     def known(
         self, pictures: Sequence[Source]
     ) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
-        """Features [N, D] of the pictures, and which rows are filled; None where none is known."""
+        """Return features [N, D] of the pictures, and which rows are filled; None if none is
+        known."""
         progress.begin("looking up pictures in the cache")
         self._digests = []
         for i, picture in enumerate(pictures, 1):
@@ -89,7 +89,7 @@ class FeatureCache:
         return rows, used
 
     def add(self, numbers: Sequence[int], rows: NDArray[np.float32], layer: str) -> None:
-        """Take in the features of the pictures with those numbers among the ones asked for."""
+        """Add the features of the requested pictures with these numbers."""
         self.layer = layer
         for number, row in zip(numbers, rows, strict=True):
             if self._digests[number]:
@@ -98,7 +98,7 @@ class FeatureCache:
             self.save()
 
     def save(self) -> None:
-        """Write the file atomically, if there is anything new.
+        """Write the file atomically, if there are new features.
 
         Raises:
             OptionError: it cannot be written.

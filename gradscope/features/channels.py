@@ -1,4 +1,4 @@
-"""The response of a layer's channels: its strength, the pictures, the places, and the parts."""
+"""Measures the responses of a layer's channels: strength, pictures, places, receptive fields."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from gradscope.records.features import ChannelStats, Excitation
 def as_channels(
     values: Tensor, layer: Layer, model: nn.Module, inputs: Tensor
 ) -> tuple[Tensor, bool]:
-    """A layer's output as [N, channels, h, w], and whether h × w are places in the picture.
-
-    Tokens of patches are folded to their grid. Without a map, a sequence [N, T, K] has T × 1 places
-    and a vector [N, K] has one.
+    """Return a layer's output as [N, channels, h, w], and True if h × w are places in the picture.
+    Patch tokens are folded to their grid. Without a map, a sequence [N, T, K] has T × 1 places, and
+    a vector [N, K] has one.
 
     Raises:
-        OptionError: not one output for each picture, or of five dimensions and more.
+        OptionError: the output has not one row per picture, or more than four dimensions.
     """
     rows, size = len(inputs), (inputs.shape[2], inputs.shape[3])
     values, patches = batch_first(values, layer, rows), patch_grid(model, inputs)
@@ -49,9 +48,9 @@ def as_channels(
 class ChannelSweep:
     """Collects a layer's channel statistics over all pictures, in constant memory.
 
-    ``best`` are the ``keep`` largest values of each channel [K, keep], each of another picture,
-    with the picture's number and the place in the map. ``grids`` are the maps' heights and widths
-    by the picture's number.
+    ``best`` has the ``keep`` largest values of each channel [K, keep], at most one per picture,
+    with the picture's number and the place in the map. ``grids`` has the map's height and width by
+    the picture's number.
     """
 
     layer: Layer
@@ -67,10 +66,10 @@ class ChannelSweep:
     places: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))
 
     def add(self, maps: Tensor, is_map: bool, pictures: list[int]) -> None:
-        """Take in maps [N, K, h, w] of the pictures with those numbers.
+        """Add maps [N, K, h, w] of the pictures with these numbers.
 
         Raises:
-            OptionError: other channels than before.
+            OptionError: the number of channels changed.
         """
         maps = maps.cpu().float()
         channels, self.is_map = maps.shape[1], self.is_map and is_map
@@ -102,7 +101,7 @@ class ChannelSweep:
         self.places = torch.cat([self.places, most.indices.T], dim=1).gather(1, order)
 
     def stats(self) -> list[ChannelStats]:
-        """A record for each channel, the strongest first."""
+        """Return a record for each channel, the strongest first."""
         found = [
             ChannelStats(
                 layer=self.layer.title,
@@ -118,7 +117,7 @@ class ChannelSweep:
         return sorted(found, key=lambda one: (-one.strength, one.channel))
 
     def excitations(self, channel: int, names: list[str]) -> list[Excitation]:
-        """The pictures that excite a channel most, the first the most."""
+        """Return the pictures that excite a channel most, in descending order."""
         return [
             Excitation(
                 layer=self.layer.title,
@@ -152,9 +151,9 @@ def receptive_boxes(
 ) -> list[Box | None]:
     """Return left, top, right and bottom, as shares of the input, of the area behind each value.
 
-    The value is that of the channel at the picture's place (row · width + column) in the map. The
-    box holds nine tenths of the absolute gradient with respect to the input along each side; None
-    where there is no gradient. Effective receptive field: Luo et al. 2016, arXiv 1701.04128.
+    The value is the channel's, at a place (row · width + column) of the map. Along each side, the
+    box contains nine tenths of the absolute gradient with respect to the input; None without a
+    gradient. Effective receptive field: Luo et al. 2016, arXiv 1701.04128.
     """
     found: list[Tensor] = []
 

@@ -1,4 +1,4 @@
-"""The filters of a convolution: how strong each is, and which are dead or nearly the same."""
+"""Measures the filters of a convolution: norms, dead filters, near duplicates."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class FilterBank:
 
     @property
     def strongest(self) -> tuple[FilterStats, ...]:
-        """The filters, the largest norm first."""
+        """Return the filters, the largest norm first."""
         return tuple(sorted(self.filters, key=lambda one: (-one.norm, one.filter)))
 
 
 def filter_bank(model: nn.Module, pattern: str | None) -> FilterBank:
-    """The filters of the named convolution; without a name of the model's first.
+    """Return the filters of the named convolution; without a name, of the model's first.
 
     Raises:
-        LayerError: no layer of that name; names the closest.
-        OptionError: not a convolution, or the model has none.
+        LayerError: no layer has that name; the message names the closest.
+        OptionError: it is not a convolution, or the model has none.
     """
     name, module = _convolution(model, pattern)
     weights = _weights(module)

@@ -1,4 +1,4 @@
-"""Files of features: an entry for each format, whose ``render(features, path)`` writes one."""
+"""Formats of saved features: an entry for each, whose ``render(features, path)`` writes a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layer's output for a batch of pictures, read inside a hook."""
+"""Reads a layer's output for a batch of pictures, inside a hook."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradscope.nesting import find
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A module that is observed: its output, or with ``reads`` its input."""
+    """An observed module: its output is read, or with ``reads`` its input."""
 
     name: str
     module: nn.Module
@@ -27,7 +27,7 @@ class Layer:
 
     @property
     def title(self) -> str:
-        """The layer's name for a reader."""
+        """The layer's name for messages."""
         name = self.name or "the model"
         return f"input of {name}" if self.reads else name
 
@@ -37,9 +37,8 @@ Read = Callable[[Layer, Tensor], None]
 
 @contextmanager
 def hooked_layers(layers: Sequence[Layer], read: Read) -> Iterator[None]:
-    """Call ``read`` with the first floating tensor of each call; it must not keep it.
-
-    The tensor has its value at that time: a later operation in place may write into it.
+    """Call ``read`` with the first floating tensor of each call. ``read`` must not keep the tensor,
+    because a later in-place operation may change it.
     """
     by_module: dict[nn.Module, list[Layer]] = {}
     for layer in layers:
@@ -72,26 +71,26 @@ def run(model: nn.Module, inputs: Tensor, layers: Sequence[Layer], read: Read) -
 
 
 def one_layer(model: nn.Module, pattern: str) -> Layer:
-    """The layer that a pattern names.
+    """Return the layer that a pattern names.
 
     Raises:
-        LayerError: no layer of that name; names the closest.
+        LayerError: no layer has that name; the message names the closest.
         OptionError: several layers match.
     """
     return Layer(*select_layer(model, pattern))
 
 
 def layers_matching(model: nn.Module, patterns: Sequence[str]) -> list[Layer]:
-    """The layers that patterns select.
+    """Return the layers that patterns select.
 
     Raises:
-        LayerError: a pattern that matches nothing; names the closest.
+        LayerError: a pattern matches nothing; the message names the closest.
     """
     return [Layer(named.name, module) for module, named in select_layers(model, patterns).items()]
 
 
 def last_map(model: nn.Module, inputs: Tensor) -> Layer:
-    """The last layer that gives a spatial map for inputs [N, C, H, W], pooled ones left out.
+    """Return the last layer with a spatial map for inputs [N, C, H, W], without pooled ones.
 
     Raises:
         OptionError: there is none.
@@ -117,7 +116,7 @@ def last_map(model: nn.Module, inputs: Tensor) -> Layer:
 
 
 def last_features(model: nn.Module, inputs: Tensor) -> Layer:
-    """Returns the layer whose output the last linear layer reads: the features.
+    """Return the layer whose output the last linear layer reads: the features.
 
     Raises:
         OptionError: no linear layer runs.
@@ -143,10 +142,10 @@ def _all(model: nn.Module) -> list[Layer]:
 
 
 def batch_first(values: Tensor, layer: Layer, rows: int) -> Tensor:
-    """The values with the pictures along the first dimension.
+    """Return the values with the pictures along the first dimension.
 
     Raises:
-        OptionError: they are not one for each picture.
+        OptionError: they have not one row per picture.
     """
     if values.dim() == 3 and getattr(layer.module, "batch_first", True) is False:
         values = values.transpose(0, 1)
@@ -161,10 +160,10 @@ def batch_first(values: Tensor, layer: Layer, rows: int) -> Tensor:
 
 
 def require_called(called: bool, layer: Layer) -> None:
-    """Refuse a layer that has no features.
+    """Refuse a layer without features.
 
     Raises:
-        OptionError: it gave no floating tensor when the model ran.
+        OptionError: it returned no floating tensor.
     """
     if not called:
         raise OptionError(

@@ -1,4 +1,4 @@
-"""Many pictures on their way through a model: read when their turn comes, and let go again."""
+"""Streams many pictures through a model: each is read when needed, and then released."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ _SHAPES = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Source of a picture: a file, or a picture in memory.
-
-    ``values`` come from an array or tensor that is the model's input already, [C, H, W].
+    """The source of a picture: a file, or a picture in memory. ``values`` is set for an array or
+    tensor that already is the model's input, [C, H, W].
     """
 
     name: str
@@ -45,10 +44,10 @@ class Source:
     values: Tensor | None = None
 
     def input(self, viewer: Viewer) -> Tensor:
-        """Returns the picture as model input, [C, H, W], after the transform.
+        """Return the picture as model input, [C, H, W], after the transform.
 
         Raises:
-            ConfigError: the file is broken, or no picture.
+            ConfigError: the file is broken, or not a picture.
         """
         if self.values is not None:
             return self.values
@@ -61,7 +60,7 @@ class Source:
         """Return the picture for display.
 
         Raises:
-            ConfigError: the file is broken, or no picture.
+            ConfigError: the file is broken, or not a picture.
         """
         if self.values is not None:
             return input_picture(self.values.detach().cpu().float().numpy())
@@ -73,7 +72,7 @@ class Source:
         return read_image(self.path)
 
     def photo(self, viewer: Viewer) -> Photo:
-        """The picture, and which part of it the model sees."""
+        """Return the picture, with the part of it that the model sees."""
         picture = self.picture()
         geometry = None
         if self.values is None and not self.is_array:
@@ -92,12 +91,11 @@ class Source:
 
 
 def sources(words: Sequence[str | Path]) -> list[Source]:
-    """The pictures of files, patterns and folders, each once.
-
-    Folders are searched to their depths; the first folder below one is the label.
+    """Return the pictures of files, patterns and folders, each once. Folders are searched with all
+    subfolders; the first folder below a given one is the label.
 
     Raises:
-        ConfigError: no such file, or a pattern or a folder without a picture.
+        ConfigError: a file does not exist, or a pattern or a folder has no picture.
     """
     here = Path.cwd()
     found: dict[Path, Source] = {}
@@ -115,10 +113,10 @@ def sources(words: Sequence[str | Path]) -> list[Source]:
 
 
 def tensor_sources(tensor: Tensor) -> list[Source]:
-    """The pictures of a tensor [N, C, H, W] that the model takes as it is.
+    """Return the pictures of a tensor [N, C, H, W] that the model takes unchanged.
 
     Raises:
-        OptionError: a tensor of another shape.
+    OptionError: the tensor has another shape.
     """
     if tensor.dim() != 4 or not len(tensor):
         raise OptionError(f"a tensor {list(tensor.shape)}", help="pictures are [N, C, H, W]")
@@ -126,7 +124,7 @@ def tensor_sources(tensor: Tensor) -> list[Source]:
 
 
 def digits() -> list[Source]:
-    """Every handwritten digit of scikit-learn's, whose class is its label."""
+    """Return every handwritten digit of scikit-learn, with its class as label."""
     pictures, labels = all_digits()
     return [
         Source(f"digit {i}", str(label), stored=picture)
@@ -136,7 +134,7 @@ def digits() -> list[Source]:
 
 @contextmanager
 def naming(pictures: Sequence[Source], numbers: Sequence[int]) -> Iterator[None]:
-    """Run the model on these pictures in the block: an exception gets a note that names them."""
+    """Add a note that names these pictures to an exception in the block."""
     try:
         yield
     except Exception as error:
@@ -152,10 +150,9 @@ def batches(
     *,
     numbers: Sequence[int] | None = None,
 ) -> Iterator[tuple[list[int], Tensor]]:
-    """Inputs [N, C, H, W] of one shape, on the model's device, with the numbers of their pictures.
-
-    Broken pictures are left out and noted in ``skipped``. ``numbers`` are those wanted; without
-    them all are.
+    """Yield inputs [N, C, H, W] of one shape, on the model's device, with the numbers of their
+    pictures. Broken pictures are left out and noted in ``skipped``. ``numbers`` are the requested
+    ones; None: all.
     """
     wanted = range(len(pictures)) if numbers is None else numbers
     waiting: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}

@@ -1,4 +1,4 @@
-"""Pictures of filters, of channels' responses and optima, and of feature space."""
+"""Draws filters, responses of channels, maximising pictures, and feature space."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ FILTERS_ACROSS, FILTER_SIDE = 8, 110
 
 
 def filter_sheet(bank: FilterBank, about: str, top: int) -> list[Image]:
-    """The strongest filters, each with its norm; dead and duplicate ones framed.
-
-    Three channels are drawn as colours; one and others as maps, all on one scale.
+    """Draw the strongest filters, each with its norm; dead and duplicate ones have a frame. Filters
+    of three channels are in colour; all others are maps on one scale.
     """
     weights = bank.weights.numpy()
     colors = weights.shape[1] == 3
@@ -98,9 +97,8 @@ def map_rows(
     about: str,
     top: int,
 ) -> list[Row]:
-    """A row of a sheet for each layer: its strongest channels over the photograph.
-
-    ``maps`` are [K, h, w] of each layer, enlarged to ``size`` of the input cell by cell.
+    """Return a row of tiles for each layer: its strongest channels over the photograph. ``maps``
+    are [K, h, w] of each layer, enlarged cell by cell to ``size`` of the input.
     """
     rows: list[Row] = []
     for sweep, values in maps:
@@ -131,7 +129,7 @@ def excitation_sheet(
     total: int,
 ) -> list[Image]:
     """Return a row of pictures for each of the strongest channels, with a frame around the
-    cause.
+    receptive field.
     """
     stats = [one for one in sweep.stats() if not one.dead]
     tiles = []
@@ -181,7 +179,8 @@ ACROSS = 9
 def neighbor_sheet(
     found: Sequence[tuple[Source, Sequence[tuple[Source, Neighbor]]]], title: Sequence[str]
 ) -> list[Image]:
-    """A row for each picture: itself, then its neighbours; those of another class framed."""
+    """Return a row for each picture: the picture, then its neighbours. Neighbours of another class
+    have a frame."""
     rows: list[Sequence[Tile]] = []
     framed = False
     for query, neighbors in found:
@@ -206,7 +205,7 @@ def plane(
     title: Sequence[str],
     foot: str,
 ) -> Image:
-    """The plane with the pictures that do not hide each other."""
+    """Draw the plane, with the pictures that do not hide each other."""
     shown = {i: pictures[i].picture() for i in spread_out(places)}
     return scattered(places, [one.label for one in pictures], shown, title, foot)
 
@@ -218,7 +217,7 @@ def maximized_sheet(
     title: Sequence[str],
     foot: Sequence[str],
 ) -> list[Image]:
-    """The picture that each channel wants, with the activation before and after."""
+    """Draw the maximising picture of each channel, with the activation before and after."""
     tiles = []
     for i, (channel, name) in enumerate(zip(channels, names, strict=True)):
         picture = from_shares(found.pictures[i].numpy())

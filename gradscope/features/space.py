@@ -1,4 +1,4 @@
-"""Feature space by scikit-learn: which features lie nearest to which, and features in the plane."""
+"""Computes nearest neighbours in feature space, and features in the plane, with scikit-learn."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def nearest(
     """Return for each query [Q, D] the ``k`` nearest rows of the pool [N, D] with their
     distances.
 
-    ``own`` is each query's row in the pool, which is no neighbour of it; None where it has none.
-    Computed in float64; the distance of equal rows is exactly 0.
+    ``own`` is each query's own row in the pool, which does not count as a neighbour; None without
+    one. Distances are computed in float64; for equal rows they are exactly 0.
     """
     rows, wanted = pool.astype(np.float64), queries.astype(np.float64)
     search = NearestNeighbors(metric=METRICS[metric], algorithm="brute").fit(rows)
@@ -83,10 +83,10 @@ def check_method(method: str) -> None:
 
 
 def laid_out(values: NDArray[np.float32], method: str, seed: int) -> NDArray[np.float64]:
-    """Places [N, 2] of features [N, D], the same for the same seed.
+    """Return positions [N, 2] of features [N, D], equal for equal seeds.
 
     Raises:
-        OptionError: too few pictures, or all have the same features.
+        OptionError: there are too few pictures, or all have the same features.
     """
     count = len(values)
     if count < FEWEST:
@@ -118,9 +118,8 @@ def laid_out(values: NDArray[np.float32], method: str, seed: int) -> NDArray[np.
 
 
 def knn_accuracy(values: NDArray[np.float32], labels: Sequence[str]) -> float:
-    """The share of pictures whose class most of their nearest neighbours have, by L2.
-
-    No picture is its own neighbour (leave one out). Of equally many the class of the nearest wins.
+    """Return the accuracy of k-NN by L2, leave-one-out: the share of pictures whose class is the
+    most common among their nearest neighbours. In a tie, the class of the nearest wins.
     """
     k = min(NEIGHBORS, len(labels) - 1)
     search = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(values.astype(np.float64))
@@ -133,9 +132,9 @@ def knn_accuracy(values: NDArray[np.float32], labels: Sequence[str]) -> float:
 
 
 def trust(values: NDArray[np.float32], places: NDArray[np.float64], seed: int) -> tuple[float, int]:
-    """Trustworthiness of the places (1: no neighbour is new), and of how many pictures it is.
-
-    Venna & Kaski 2001; of more than ``SAMPLE`` pictures that of a random sample.
+    """Return the trustworthiness of the positions (1: no neighbour is new), and its number of
+    pictures. Venna & Kaski 2001; for more than ``SAMPLE`` pictures it is computed on a random
+    sample.
     """
     count = len(values)
     if count > SAMPLE:

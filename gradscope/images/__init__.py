@@ -1,4 +1,3 @@
-"""Pictures: files read into tensors, and heat maps drawn over the photographs they speak of.
-
-Nothing here writes a file. ``files`` alone is imported where no picture is read or drawn.
+"""Reads picture files into tensors, and draws heat maps over photographs. Nothing here writes a
+file. ``files`` needs no picture library.
 """

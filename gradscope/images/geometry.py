@@ -1,4 +1,4 @@
-"""Maps places in a photograph to places in the model's input, and fits their matrix."""
+"""Maps positions in a photograph to positions in the model's input, and fits the matrix."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ Matrix = tuple[float, float, float, float, float, float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Mapping of a photograph to the model's input. Sizes are (width, height).
-
-    ``matrix`` takes homogeneous (x, y, 1) of the photograph to the input; coordinates count
-    pixels from the upper left corner, so the centre of the first pixel is (0.5, 0.5).
+    """The mapping of a photograph to the model's input. Sizes are (width, height). ``matrix`` maps
+    homogeneous (x, y, 1) of the photograph to the input; coordinates count pixels from the upper
+    left corner, so the centre of the first pixel is (0.5, 0.5).
     """
 
     photo: tuple[int, int]
@@ -27,24 +26,22 @@ class Geometry:
 
     @classmethod
     def full(cls, photo: tuple[int, int], input: tuple[int, int]) -> Geometry:
-        """The full photograph stretched to the input's size."""
+        """Return the geometry of a full photograph, stretched to the input's size."""
         x, y = input[0] / photo[0], input[1] / photo[1]
         return cls(photo, input, (x, 0.0, 0.0, 0.0, y, 0.0, 0.0, 0.0, 1.0))
 
     def to_input(self, x: float, y: float) -> tuple[float, float]:
-        """The place in the input of a place in the photograph."""
+        """Map a position in the photograph to the input."""
         return _moved(self.matrix, x, y)
 
     def to_photo(self, x: float, y: float) -> tuple[float, float]:
-        """The place in the photograph of a place in the input."""
+        """Map a position in the input to the photograph."""
         back = np.linalg.inv(np.array(self.matrix).reshape(3, 3))
         return _moved(as_matrix(back), x, y)
 
     def seen(self) -> tuple[tuple[float, float], ...]:
-        """Return the corners of the model's view in the photograph, in the order round the
-        input.
-
-        They may lie outside the photograph, where the transform padded it.
+        """Return the corners of the model's view in the photograph, in order around the input. They
+        may be outside of the photograph, if the transform padded it.
         """
         width, height = self.input
         return tuple(
@@ -52,13 +49,13 @@ class Geometry:
         )
 
     def resized(self, photo: tuple[int, int]) -> Geometry:
-        """The geometry of the same photograph at another size."""
+        """Return the geometry of the same photograph at another size."""
         x, y = self.photo[0] / photo[0], self.photo[1] / photo[1]
         a, b, c, d, e, f, g, h, i = self.matrix
         return Geometry(photo, self.input, (a * x, b * y, c, d * x, e * y, f, g * x, h * y, i))
 
     def cropped(self, box: tuple[int, int, int, int]) -> Geometry:
-        """The geometry of a part of the photograph: left, top, right, bottom."""
+        """Return the geometry of a part of the photograph: left, top, right, bottom."""
         left, top, right, bottom = box
         a, b, c, d, e, f, g, h, i = self.matrix
         moved = (a * left + b * top + c, d * left + e * top + f, g * left + h * top + i)
@@ -83,7 +80,7 @@ def _moved(matrix: Matrix, x: float, y: float) -> tuple[float, float]:
 
 
 def as_matrix(values: NDArray[np.float64]) -> Matrix:
-    """A 3 × 3 array with a 1 in its last corner, as the numbers of a ``Geometry``."""
+    """Return the numbers of a ``Geometry``, from a 3 × 3 array whose last entry is 1."""
     a, b, c, d, e, f, g, h, i = (float(v) for v in (values / values[2, 2]).ravel())
     return a, b, c, d, e, f, g, h, i
 
@@ -98,10 +95,9 @@ def fit(
     input: tuple[int, int],
     photo: tuple[int, int],
 ) -> Matrix | None:
-    """The matrix from photograph to input: affine if that explains the places, else projective.
-
-    ``pixels`` are x and y in the input, ``places`` x and y in the photograph; None where neither
-    matrix explains them. Sizes are (width, height).
+    """Fit the matrix from photograph to input: affine if that explains the positions, else
+    projective. ``pixels`` are x and y in the input, ``places`` x and y in the photograph; None if
+    neither fits. Sizes are (width, height).
     """
     width, height = input
     # From -1 to 1 on all sides, so that the equations are well scaled.

@@ -1,4 +1,5 @@
-"""Pages of small pictures in rows, each with words above and below it, and filters as pictures."""
+"""Draws pages of small pictures in rows, with text above and below each, and filters as
+pictures."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ _RIM = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tile:
-    """A picture, the words above it and the lines below it; a ``marked`` one has a frame."""
+    """A picture with the text above and the lines below it; a ``marked`` one has a frame."""
 
     picture: Image.Image
     title: str = ""
@@ -42,7 +43,7 @@ class Tile:
 
 
 def in_rows(tiles: Sequence[Tile], columns: int) -> list[Sequence[Tile]]:
-    """Tiles in rows of so many."""
+    """Arrange tiles in rows of so many."""
     return [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
 
 
@@ -54,13 +55,13 @@ def grid(
     scale: Scale | None = None,
     foot: Sequence[str] = (),
 ) -> list[Image.Image]:
-    """The pages, in order; each has the title, and at its foot the colour bar and the remarks.
+    """Draw the pages, in order; each has the title, and at its foot the colour bar and the remarks.
 
     Args:
         title: sentences above the first row: the subject and the model.
-        rows: of tiles.
-        side: of the square that each picture is fitted to.
-        scale: of the colours that all pictures share.
+        rows: rows of tiles.
+        side: the side of the square for each picture.
+        scale: the colour scale of all pictures.
         foot: sentences below the last row.
     """
     columns = max(map(len, rows), default=1)
@@ -133,13 +134,13 @@ def _fitted(tile: Tile, side: int) -> Image.Image:
 
 
 def colored_kernel(weights: NDArray[np.float32], top: float) -> Image.Image:
-    """A filter [3, h, w] as a colour picture: grey is 0, black −``top`` and white ``top``."""
+    """Draw a filter [3, h, w] as a colour picture: grey is 0, black −``top`` and white ``top``."""
     shares = np.nan_to_num(0.5 + weights / (2 * top or 1.0), nan=0.5).clip(0, 1)
     return Image.fromarray(np.rint(shares * 255).astype(np.uint8).transpose(1, 2, 0).copy())
 
 
 def mapped_kernel(weights: NDArray[np.float32], scale: Scale) -> Image.Image:
-    """A filter [channels, h, w] as maps in the scale's colours, row by row in a square."""
+    """Draw a filter [channels, h, w] as maps in the scale's colours, row by row in a square."""
     channels, height, width = weights.shape
     across = math.ceil(math.sqrt(channels * height / width))
     down = math.ceil(channels / across)

@@ -1,4 +1,4 @@
-"""Text and colour bars in pictures, in the font that Pillow carries in itself."""
+"""Draws text and colour bars in pictures, in the font that Pillow contains."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FOLDED = str.maketrans(
 
 @lru_cache(maxsize=16)
 def font(size: int) -> FreeTypeFont | BitmapFont:
-    """The font at that height in pixels; without FreeType the one bitmap that there is."""
+    """Return the font at a height in pixels; without FreeType, Pillow's only bitmap font."""
     try:
         return ImageFont.load_default(size)
     except ImportError:
@@ -51,7 +51,8 @@ def font(size: int) -> FreeTypeFont | BitmapFont:
 
 
 def drawable(text: str) -> str:
-    """Text as the font can draw it: accents dropped, other signs as their escapes."""
+    """Return text that the font can draw: without accents, and with escapes for other
+    characters."""
     folded = unicodedata.normalize("NFKD", text.translate(_FOLDED).replace("…", "\0"))
     kept = (c for c in folded.replace("\0", "…") if not unicodedata.combining(c))
     return "".join(_sign(c) for c in kept)
@@ -64,7 +65,7 @@ def _sign(character: str) -> str:
 
 
 def text_width(text: str, size: int) -> int:
-    """The width in pixels of one line."""
+    """Return the width in pixels of one line."""
     return math.ceil(font(size * _FINER).getlength(drawable(text)) / _FINER)
 
 
@@ -97,7 +98,7 @@ def write(
     size: int,
     color: tuple[int, int, int],
 ) -> int:
-    """Draw lines one below the other; the y below the last one."""
+    """Draw lines one below the other; return the y below the last one."""
     x, y = at
     for line in lines:
         # Drawn at four times its size: the spaces between letters are full pixels.
@@ -115,9 +116,7 @@ def bar_height(size: int) -> int:
 
 
 def draw_bar(canvas: Image.Image, at: tuple[int, int], width: int, scale: Scale, size: int) -> None:
-    """Draw a colour bar with the numbers of both ends below it, and 0 in the middle of a signed
-    one.
-    """
+    """Draw a colour bar with the numbers of its ends below it; signed bars have 0 in the middle."""
     x, y = at
     colors = table(scale.signed, scale.colormap)[
         np.linspace(0, STEPS - 1, width).round().astype(int)

@@ -1,4 +1,4 @@
-"""A photograph, a method's heat map, and the map laid over the photograph at its own size."""
+"""Draws a method's heat map over a photograph, at the photograph's resolution."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _VISIBLE = 320
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Photo:
-    """A photograph as ``read_image`` gives it, and the model's result.
-
-    ``geometry`` is from ``trace``; without one the model's input is taken as the full picture.
-    ``pixel`` is the row and column of one in the model's input that is to be marked.
+    """A photograph from ``read_image``, and the model's result for it. ``geometry`` is from
+    ``trace``; without one, the model's input counts as the full picture. ``pixel`` is the row and
+    column of a marked pixel in the model's input.
     """
 
     picture: Image.Image
@@ -37,9 +36,8 @@ class Photo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeatMap:
-    """Map of a method: ``values`` ``[H, W]`` at the size of the model's input, unscaled.
-
-    ``alpha`` and ``colormap`` are as in its ``Scale``.
+    """The map of a method: ``values`` ``[H, W]`` at the size of the model's input, unscaled.
+    ``alpha`` and ``colormap`` are as in ``Scale``.
     """
 
     method: str
@@ -51,20 +49,20 @@ class HeatMap:
 
     @property
     def scale(self) -> Scale:
-        """Colour scale of the map."""
+        """The colour scale of the map."""
         found = scale_of(self.values, signed=self.signed)
         return replace(found, alpha=self.alpha, colormap=self.colormap)
 
 
 def magnification(size: tuple[int, int]) -> int:
-    """Return the factor by which a small photograph is enlarged for visibility; else 1."""
+    """Return the factor by which a small photograph is enlarged; 1 for a large one."""
     longer, shorter = max(size), min(size)
     # A strip of a few lines is made thicker, within what a screen holds.
     return max(1, _VISIBLE // longer, min(-(-32 // shorter), 6 * _VISIBLE // longer))
 
 
 def magnified(picture: Image.Image, times: int) -> Image.Image:
-    """The photograph in RGB, each pixel as a square of ``times`` pixels a side."""
+    """Return the photograph in RGB, with each pixel as a square of ``times`` × ``times`` pixels."""
     size = (picture.width * times, picture.height * times)
     return picture.convert("RGB").resize(size, Image.Resampling.NEAREST)
 
@@ -91,7 +89,7 @@ def cropped(photo: Photo) -> Photo:
 
 
 def reduced(photo: Photo, longest: int) -> Photo:
-    """The photograph with its geometry, its longer side at most ``longest``."""
+    """Return the photograph with its geometry, with a longer side of at most ``longest``."""
     size, factor = photo.picture.size, longest / max(photo.picture.size)
     if factor >= 1:
         return photo
@@ -115,15 +113,13 @@ _AT_ONCE = 4_000_000
 def painted(
     photo: Photo, heat: HeatMap, scale: Scale | None = None, *, times: int | None = None
 ) -> Image.Image:
-    """The photograph in grey with the map's colours on the part that the model saw.
-
-    The stronger a value, the more its colour covers. The rest of the photograph is dimmed, and a
-    line runs around the model's view. NaN and Inf are hatched; a blank map colours nothing. A
-    photograph drawn ``times`` as large (else by ``magnification``) keeps its pixels as squares, and
-    those of the map.
+    """Return the photograph in grey, with the map's colours over the part that the model saw. A
+    stronger value is more opaque. The rest of the photograph is dimmed, and a line marks the
+    model's view. NaN and Inf are hatched; a blank map has no colour. An enlarged photograph (by
+    ``times``, else by ``magnification``) shows its pixels, and those of the map, as squares.
 
     Raises:
-        ValueError: the map is not ``[H, W]``, or not of the size that the geometry was traced for.
+        ValueError: the map is not ``[H, W]``, or its size differs from the geometry's.
     """
     scale = scale or heat.scale
     shares, size = _shares(heat, scale), photo.picture.size
@@ -153,8 +149,7 @@ def painted(
 
 
 def framed(photo: Photo, box: tuple[float, float, float, float], times: int) -> Image.Image:
-    """Return the photograph ``times`` as large, with a line around a part of the model's view.
-
+    """Return the photograph, ``times`` as large, with a line around a part of the model's view.
     ``box`` is left, top, right and bottom of that part, as shares of the model's input.
     """
     result = magnified(photo.picture, times)

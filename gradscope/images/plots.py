@@ -1,4 +1,4 @@
-"""Pictures as points in a plane, by matplotlib: a colour and a name for each class."""
+"""Draws pictures as points in a plane, by matplotlib: a colour and a name for each class."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scattered(
     title: Sequence[str],
     foot: str,
 ) -> Image.Image:
-    """Points [N, 2] in their classes' colours, some of them as small pictures."""
+    """Draw points [N, 2] in their classes' colours, some of them as small pictures."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -83,7 +83,8 @@ def scattered(
 
 
 def spread_out(places: NDArray[np.float64]) -> list[int]:
-    """Points [N, 2] that do not hide each other: in each cell the one nearest to its middle."""
+    """Choose points [N, 2] that do not hide each other: in each cell the one nearest to its
+    middle."""
     low, span = places.min(axis=0), np.maximum(np.ptp(places, axis=0), 1e-12)
     scaled = (places - low) / span * (CELLS - 1e-6)
     cells = np.floor(scaled)

@@ -1,4 +1,5 @@
-"""A picture in the terminal: each character is two pixels, an upper half block on a background."""
+"""Draws a picture in the terminal: each character is two pixels, an upper half block on a
+background."""
 
 from __future__ import annotations
 
@@ -13,10 +14,9 @@ _UPPER_HALF = "▀"
 
 
 def preview(picture: Image.Image, width: int, color: bool, *, lines: int | None = None) -> str:
-    """The picture in 24-bit colour, at most ``width`` characters wide and ``lines`` lines high.
-
-    ``lines`` is half of ``width`` if not given, which is a square. Without colour there is
-    nothing to show, and the answer is empty.
+    """Return the picture in 24-bit colour, at most ``width`` characters wide and ``lines`` lines
+    high. The default of ``lines`` is half of ``width``, which is a square. Without colour, return
+    an empty text.
     """
     if not color or width < 1:
         return ""

@@ -1,4 +1,4 @@
-"""Picture file → PIL image → tensor, and every way in which a picture file can be wrong."""
+"""Reads picture files to PIL images and tensors, and explains broken files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 
 def read_image(path: Path, *, place: Place | None = None) -> Image.Image:
-    """A picture as 8-bit ``RGB`` or ``L``, upright.
-
-    EXIF rotation is applied, transparency is laid on white, 16-bit and float greys are scaled to
-    8 bits, palettes and CMYK become RGB, and of an animation the first frame is taken.
+    """Read a picture as 8-bit ``RGB`` or ``L``, upright. EXIF rotation is applied, transparency is
+    laid on white, 16-bit and float greys are scaled to 8 bits, palettes and CMYK become RGB, and an
+    animation gives its first frame.
 
     Raises:
         ConfigError: not a picture, truncated, or larger than Pillow's limit against bombs.
@@ -60,10 +59,10 @@ def read_image(path: Path, *, place: Place | None = None) -> Image.Image:
 
 
 def read_array(path: Path) -> NDArray[np.float32]:
-    """C×H×W or H×W numbers from a ``.npy``, as float32 [C, H, W].
+    """Read C×H×W or H×W numbers from a ``.npy``, as float32 [C, H, W].
 
     Raises:
-        ConfigError: no array, no numbers, or of another shape.
+        ConfigError: it is not an array of numbers, or has another shape.
     """
     help = "save it with `numpy.save`, as float C×H×W or H×W, the way the model takes it"
     try:
@@ -82,7 +81,7 @@ def read_array(path: Path) -> NDArray[np.float32]:
 def reading_remarks(path: Path) -> tuple[str, ...]:
     """Describe the changes that ``read_image`` makes to the file, for a picture's foot.
 
-    The file must be one that ``read_image`` reads. Only its header is read.
+    ``read_image`` must accept the file. Only its header is read.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # read_image reports the file's faults
@@ -130,7 +129,8 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 
 
 def to_tensor(image: Image.Image) -> Tensor:
-    """A picture as float32 ``[C, H, W]``, pixel / 255; ``C`` is 1 for ``L`` and 3 for ``RGB``."""
+    """Convert a picture to float32 ``[C, H, W]``, pixel / 255; ``C`` is 1 for ``L`` and 3 for
+    ``RGB``."""
     import torch
 
     pixels = torch.from_numpy(np.array(image, dtype=np.uint8))
@@ -154,9 +154,8 @@ def input_picture(values: NDArray[np.float32]) -> Image.Image:
 
 
 def from_shares(shares: NDArray[np.floating[Any]]) -> Image.Image:
-    """A picture of brightness ``[C, H, W]`` from 0 to 1: three channels in colour, else their mean.
-
-    NaN is grey.
+    """Make a picture of brightness ``[C, H, W]`` from 0 to 1: three channels in colour, else their
+    mean. NaN is grey.
     """
     array = shares if len(shares) in (1, 3) else shares.mean(axis=0, keepdims=True)
     pixels = np.rint(np.nan_to_num(array, nan=0.5, posinf=1.0, neginf=0.0).clip(0, 1) * 255)

@@ -1,4 +1,4 @@
-"""Pictures of the samples in a file of tensors, where these look like images. Without torch."""
+"""Draws the samples in a file of tensors, if these look like images. Without torch."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ _SIDE, _LEAST = 96, 4
 
 
 def sample_pictures(path: Path, call: int, indices: Sequence[int], count: int) -> list[bytes]:
-    """A PNG of the input of each sample; [] where no input of the call looks like images.
-
-    Images are ``[N, 1 or 3, H, W]``. Each is drawn from its smallest to its largest value, black
-    to white; NaN and Inf are black.
+    """Return a PNG of the input of each sample; [] if no input of the call looks like images.
+    Images are ``[N, 1 or 3, H, W]``. Each is drawn from black (its smallest value) to white (its
+    largest); NaN and Inf are black.
 
     Args:
         path: a capsule.
         call: the number of the model's call.
-        indices: of the samples, in the batch.
+        indices: the samples' positions in the batch.
         count: N.
     """
     from safetensors import SafetensorError, safe_open

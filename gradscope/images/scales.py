@@ -1,9 +1,8 @@
-"""Maps values to colours, and describes the scale.
-
-Two colour maps with equal visual steps: one for unsigned values, one for signed with 0 amid. The
-anchors are published maps; between them colours run straight in OKLab, and they are spaced anew so
-that equal steps in value are equal distances in OKLab. Lightness alone gives the order, so both
-maps hold for every kind of colour blindness and in grey print.
+"""Maps values to colours, and describes the scale. There are two colour maps with perceptually
+equal steps: one for unsigned values, one for signed values with 0 in the middle. The anchors are
+published maps. Colours between them are interpolated linearly in OKLab, with equal distances for
+equal steps in value. Lightness alone gives the order, so both maps work for every kind of colour
+blindness and in grey print.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ _TO_LAB = (
 
 @lru_cache(maxsize=8)
 def table(signed: bool, colormap: str = USUAL) -> NDArray[np.uint8]:
-    """The colours ``[255, 3]`` of a map, from its low end to its high end.
-
-    ``colormap`` is that of unsigned values; signed ones have one of their own.
+    """Return the colours ``[255, 3]`` of a map, from its low end to its high end. ``colormap`` is
+    for unsigned values; signed values have a separate map.
     """
     if not signed:
         return _spaced(COLORMAPS[colormap].split(), STEPS)
@@ -52,9 +50,8 @@ def table(signed: bool, colormap: str = USUAL) -> NDArray[np.uint8]:
 
 
 def colored(shares: NDArray[np.float32], signed: bool) -> NDArray[np.uint8]:
-    """RGB ``[..., 3]`` for places on the scale: 0 is its low end, 1 its high end.
-
-    What lies beyond an end has the end's colour; NaN has that of the low end.
+    """Return RGB ``[..., 3]`` for positions on the scale: 0 is its low end, 1 its high end. Values
+    beyond an end have the colour of that end; NaN has the colour of the low end.
     """
     places = np.nan_to_num(shares, nan=0.0, posinf=1.0, neginf=0.0)
     index = np.rint(places.clip(0, 1) * (STEPS - 1)).astype(np.intp)
@@ -63,7 +60,7 @@ def colored(shares: NDArray[np.float32], signed: bool) -> NDArray[np.uint8]:
 
 
 def oklab(rgb: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """sRGB ``[..., 3]`` in OKLab, where distance is how different two colours look."""
+    """Convert sRGB ``[..., 3]`` to OKLab, in which distances are perceived differences."""
     share = np.asarray(rgb, dtype=np.float64) / 255
     linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
     lab: NDArray[np.float64] = np.cbrt(linear @ np.array(_TO_CONES).T) @ np.array(_TO_LAB).T
@@ -98,9 +95,9 @@ _FLAT = 1e-6
 class Scale:
     """A linear colour scale. ``signed``: diverging colours, ``low`` is −``high``, 0 the middle.
 
-    ``blank`` says why there is nothing to see, and is empty where there is something. ``alpha`` is
-    how much the strongest colour hides of the photograph, None the usual; ``colormap`` the colours
-    of unsigned values.
+    ``blank`` is the reason why there is nothing to see, or empty. ``alpha`` is the opacity of the
+    strongest colour over the photograph (None: the default); ``colormap`` has the colours of
+    unsigned values.
     """
 
     low: float
@@ -114,7 +111,7 @@ class Scale:
     colormap: str = USUAL
 
     def shares(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Places on the scale: 0 its low end, 1 its high end; NaN stays NaN."""
+        """Return positions on the scale: 0 its low end, 1 its high end; NaN stays NaN."""
         # Halved: from -3e38 to 3e38 is more than float32 can hold.
         low, high = np.float64(self.low) / 2, np.float64(self.high) / 2
         places: NDArray[np.float32] = ((values / np.float64(2) - low) / (high - low)).astype(
@@ -124,17 +121,16 @@ class Scale:
 
     @property
     def labels(self) -> tuple[str, str]:
-        """The numbers at the two ends, with a sign where values lie beyond."""
+        """Return the numbers at the two ends, with < or > if values are beyond."""
         low, high = number(self.low), number(self.high)
         return ("<" if self.below else "") + low, (">" if self.above else "") + high
 
 
 def scale_of(heat: NDArray[np.float32], *, signed: bool) -> Scale:
-    """The colour scale of a map ``[H, W]``, from its finite values.
-
-    Unsigned: 0 to the 99.5th percentile. Signed: the same both ways from 0, by absolute value.
-    Where all values are on one side and far from 0 against their spread (RISE: every mask leaves
-    most of the score), the scale takes in the values alone, with unsigned colours, and says so.
+    """Make the colour scale of a map ``[H, W]``, from its finite values. Unsigned: 0 to the 99.5th
+    percentile. Signed: symmetric around 0, by absolute value. If all values are on one side of 0,
+    and far from it compared with their spread (as in RISE, where every mask leaves most of the
+    score), the scale covers only the values, with unsigned colours and a remark.
     """
     values = np.asarray(heat, dtype=np.float64).ravel()
     finite = values[np.isfinite(values)]

@@ -1,4 +1,5 @@
-"""The pictures of a saliency report: an overlay of a single map, contact sheets of several."""
+"""Draws the pictures of a saliency report: an overlay for a single map, contact sheets for
+several."""
 
 from __future__ import annotations
 
@@ -41,11 +42,10 @@ _WIDE = 1.6
 
 
 def overlay(photo: Photo, heat: HeatMap) -> Image.Image:
-    """The picture for display, at the photograph's own resolution (small ones magnified).
-
-    Above are the method, the target class and its score, below the overlay its colour bar, and
-    at the foot what must be known to read the picture: how colours were scaled, that a map is
-    blank, what part of the photograph the model saw, and the remarks of photo and map.
+    """Draw the overlay at the photograph's resolution (small ones are magnified). Method, target
+    class and score are above it, and the colour bar below. The foot has the remarks: how colours
+    were scaled, whether the map is blank, which part of the photograph the model saw, and the
+    remarks of photo and map.
     """
     times, scale = magnification(photo.picture.size), heat.scale
     original = magnified(photo.picture, times)
@@ -77,13 +77,13 @@ def overlay(photo: Photo, heat: HeatMap) -> Image.Image:
 
 
 def headline(photo: Photo, heat: HeatMap) -> str:
-    """Method, target class and score in one line."""
+    """Return method, target class and score in one line."""
     score = "" if photo.score is None else f" · score {number(photo.score)}"
     return f"{heat.method} · {photo.target}{score}"
 
 
 def remarks(photo: Photo, heat: HeatMap) -> list[str]:
-    """Sentences that say how the picture is to be read."""
+    """Return sentences that explain the picture."""
     scale, geometry = heat.scale, photo.geometry
     sentences = [scale.blank] if scale.blank else []
     sentences += [*scale.remarks, *heat.remarks]
@@ -117,10 +117,9 @@ Row = tuple[Photo, Sequence[HeatMap]]
 
 
 def sheets(rows: Sequence[Row]) -> list[Image.Image]:
-    """The pages of a contact sheet, in order; none without rows.
-
-    Each picture has its method above and its own colour bar below, for methods have their own
-    scales. A photograph with many methods is not split between pages if it fits on one.
+    """Draw the pages of a contact sheet, in order; none without rows. Each picture has its method
+    above and a colour bar below, because each method has its own scale. A photograph with many
+    methods stays on one page if it fits.
     """
     most = max((len(maps) for _, maps in rows), default=0)
     columns = _even(most)
@@ -143,7 +142,8 @@ def sheets(rows: Sequence[Row]) -> list[Image.Image]:
 
 
 def page_count(photographs: int, methods: int) -> int:
-    """Return the number of pages that ``sheets`` makes of photographs with as many methods each."""
+    """Return the number of pages that ``sheets`` makes for photographs with that many methods
+    each."""
     lines = max(1, -(-methods // _even(methods)))
     if lines > LINES:
         return photographs * -(-lines // LINES)
@@ -239,7 +239,7 @@ def rows(
     colormap: str,
     crop: bool,
 ) -> list[Row]:
-    """Each photograph of a report with its heat maps; ``maps`` are tensors [H, W]."""
+    """Return each photograph of a report with its heat maps; ``maps`` are tensors [H, W]."""
     found: list[Row] = []
     for photo, image, values in zip(photos, report.images, maps, strict=True):
         pairs = zip(image.maps, values, strict=True)
@@ -249,14 +249,14 @@ def rows(
 
 
 def pages(rows: Sequence[Row]) -> list[Image.Image]:
-    """One picture where there is one map, else the pages of a contact sheet."""
+    """Return one picture for a single map, else the pages of a contact sheet."""
     if len(rows) == 1 and len(rows[0][1]) == 1:
         return [overlay(rows[0][0], rows[0][1][0])]
     return sheets(rows)
 
 
 def encoded(picture: Image.Image, path: Path) -> bytes:
-    """The picture in the format of a file's suffix."""
+    """Encode the picture in the format of a file's suffix."""
     data = io.BytesIO()
     picture.save(data, PICTURES[path.suffix.lower()])
     return data.getvalue()

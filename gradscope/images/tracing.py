@@ -1,7 +1,6 @@
-"""Origin in the photograph of each pixel of the model's input, for any transform.
-
-The transform runs on pictures whose brightness is the x or the y coordinate. Its output is then
-read as places in the photograph.
+"""Finds for each pixel of the model's input its position in the photograph, for any transform. The
+transform runs on pictures whose brightness is the x or the y coordinate; its output gives the
+positions.
 """
 
 from __future__ import annotations
@@ -40,11 +39,10 @@ def trace(
     """Trace how ``transform`` maps a photograph of that size (width, height) and mode.
 
     The transform takes a PIL picture (``L`` or ``RGB``) and returns ``[C, H, W]``, ``[1, C, H, W]``
-    or ``[H, W]``. It may resize, crop, pad, flip, rotate or shift perspective, and scale values; it
-    is run five times, seven if it takes a small part.
-
-    None if the places cannot be read back: a transform that draws at random or bends lines, one
-    that standardises each picture separately, a photograph of under five pixels a side.
+    or ``[H, W]``. It may resize, crop, pad, flip, rotate or shift perspective, and scale values. It
+    runs five times; seven times if it crops a small part. Return None if the positions cannot be
+    found: for a random or nonlinear transform, for one that standardises each picture separately,
+    or for a photograph of under five pixels a side.
     """
     if min(size) < _SMALLEST:
         return None

@@ -1,6 +1,5 @@
-"""The second instrument: where the gradient of an output with respect to an input is not zero.
-
-Also as a map of which input each output depends on: of a causal model a triangle.
+"""The second test: finds nonzero gradients of outputs with respect to inputs. It also makes a map
+of the inputs that each output depends on: a triangle for a causal model.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Holds the dependencies that one forward and up to two backward passes found.
+    """The dependencies from one forward and up to two backward passes.
 
     Attributes:
-        outputs: of the pass.
-        time: [rows, positions], the size of the gradient from the row's own position (its cut) to
-            each input position; None: not taken.
-        samples: [rows], of the gradient from the control row to every row; None: not taken.
-        reason: why none was taken.
+        outputs: the outputs of the pass.
+        time: [rows, positions], the size of the gradient from the row's cut to each input
+            position; None if not computed.
+        samples: [rows], the size of the gradient from the control row to every row; None if not
+            computed.
+        reason: the reason why none was computed.
     """
 
     outputs: dict[str, torch.Tensor]
@@ -37,7 +37,7 @@ class Gradients:
 
 
 def gradients(subject: Subject) -> Gradients:
-    """Run the base once, with a graph that begins at the sources."""
+    """Run the base once, with a graph that starts at the sources."""
     if not subject.wishes.backward:
         outputs = subject.forwards.again(subject.rows.base)
         return Gradients(outputs, reason="no gradient: only forward passes were asked for")
@@ -146,7 +146,7 @@ def _sent(
 
 
 def maps(subject: Subject) -> tuple[DependencyMap, ...]:
-    """The maps that gradients gave, over time and over the samples of the batch."""
+    """Return the dependency maps over time and over the samples of the batch."""
     found = []
     time, samples = subject.gradients.time, subject.gradients.samples
     if time is not None:

@@ -1,8 +1,7 @@
-"""The first operation that lets a leak through: two forward passes compared result by result.
-
-What differs where nothing may is a candidate. It is the one if the leak changes when the unchanged
-result is put in its place: most results that differ have no part in it. What an axis came to names
-the call and the line.
+"""Finds the first operation that leaks, by comparing two forward passes result by result. A result
+that must not differ, but does, is a candidate. It is the origin if the leak changes when the
+unchanged result replaces it; most differing results have no part in the leak. The result of an axis
+then names the call and the line.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ MATTERS = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """The first call that lets a leak through, and its line.
+    """The first call that leaks, and its line.
 
     Attributes:
-        layer, call: the innermost module call.
-        operation: its name.
-        file, line, text: the nearest line of the user's code, as messages show it.
+    layer, call: the innermost module call.
+    operation: its name.
+    file, line, text: the nearest line of the user's code, as messages show it.
     """
 
     layer: str
@@ -192,7 +191,7 @@ class _Log:
 
 
 def first_call(forwards: Forwards, trial: Trial) -> Crossing | None:
-    """The first operation whose result carries the leak; None where no single one does."""
+    """Return the first operation whose result carries the leak; None if no single one does."""
     base, clean = _watched(forwards, trial, trial.base)
     log, leaking = _watched(forwards, trial, trial.changed, known=base.kept)
     found = trial.gap(clean, leaking)
@@ -274,17 +273,17 @@ _ROUNDING_BACK = 1e-5
 
 
 def not_judged(axis: str, why: str, advice: str | None = None) -> AxisResult:
-    """An axis that cannot be judged, and why."""
+    """Return the result of an axis that cannot be judged, with the reason."""
     return AxisResult(axis, "not-judged", why, advice=advice)
 
 
 def clean(axis: str, message: str, gradient: bool | None = None) -> AxisResult:
-    """An axis along which nothing is seen that must not be."""
+    """Return the result of an axis without a leak."""
     return AxisResult(axis, "clean", message, finite=False, gradient=gradient)
 
 
 def doubtful(axis: str, change: Change) -> AxisResult:
-    """A change that may be none."""
+    """Return the result of a change that may be rounding."""
     return AxisResult(
         axis, "not-judged", change.doubt or "", effect=finite_or_none(change.effect), finite=True
     )
@@ -301,9 +300,8 @@ def leak(
     gradient: bool | None = None,
     advice: str | None = None,
 ) -> AxisResult:
-    """A leak, with the first call that lets it through.
-
-    ``words`` end a sentence that begins with the operation.
+    """Return the result of a leak, with its first call. ``words`` complete a sentence that begins
+    with the operation.
     """
     crossing = None if trial is None else first_call(subject.forwards, trial)
     message, source = told(crossing, words), None

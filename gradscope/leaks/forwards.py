@@ -42,10 +42,10 @@ class Forwards:
     """Runs of one model.
 
     Attributes:
-        workload: with the model, in the mode of the run.
-        meaning: of its batch.
-        forwards, backwards: how many were run.
-        training: modules that run in training mode, whatever the mode of the model.
+        workload: the workload, with the model in the mode of the run.
+        meaning: the roles of its batch.
+        forwards, backwards: the number of passes so far.
+        training: modules that always run in training mode.
     """
 
     workload: Workload
@@ -58,7 +58,7 @@ class Forwards:
     )
 
     def outputs(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The model's outputs on a batch, by their paths; the same mapping runs once."""
+        """Return the model's outputs on a batch, by their paths; the result is cached."""
         if id(tensors) not in self._known:
             self._known[id(tensors)] = tensors, self.run(tensors, lambda out, step: detached(out))
         return self._known[id(tensors)][1]
@@ -66,7 +66,7 @@ class Forwards:
     def remember(
         self, tensors: Mapping[str, torch.Tensor], outputs: dict[str, torch.Tensor]
     ) -> None:
-        """Keeps the outputs of a pass on this batch that ran elsewhere."""
+        """Store the outputs of a pass on this batch that ran elsewhere."""
         self._known.setdefault(id(tensors), (tensors, outputs))
 
     def again(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -83,10 +83,10 @@ class Forwards:
         """Run one forward pass; ``then`` gets its output before tensors are freed.
 
         Args:
-            tensors: tensors in place of the batch's own, by path.
+            tensors: tensors that replace those of the batch, by path.
             then: makes the result.
             around: a context around the pass.
-            batch: in the place of the meaning's own.
+            batch: replaces the meaning's batch.
 
         Raises:
             StepFailed: the model raised.
@@ -117,9 +117,8 @@ class Forwards:
         tensors: Mapping[str, torch.Tensor],
         then: Callable[[Any, dict[str, list[torch.Tensor]]], _Result],
     ) -> _Result:
-        """A forward pass whose graph begins at the sources: tokens at their embeddings.
-
-        ``then`` gets the output, and of each source the tensors that gradients can be taken to.
+        """Run a forward pass whose graph starts at the sources; for tokens, at their embeddings.
+        ``then`` gets the output, and for each source the tensors that can have gradients.
         """
         leaves: dict[str, list[torch.Tensor]] = {}
         own = {one.path: _leaf(tensors.get(one.path, one.tensor)) for one in self.meaning.sources}
@@ -149,7 +148,7 @@ class Forwards:
         return self.run({**tensors, **own}, done, around)
 
     def wide(self) -> Forwards | None:
-        """Return the same in float64, on a copy of the model; None if it cannot be copied."""
+        """Return ``Forwards`` in float64, on a copy of the model; None if it cannot be copied."""
         try:
             model = copy.deepcopy(self.workload.model).double()
         except Exception:
@@ -178,17 +177,17 @@ def _embeds(module: nn.Module, taken: torch.Tensor, ids: torch.Tensor, output: A
 
 
 def widened(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Floating tensors in float64."""
+    """Convert floating tensors to float64."""
     return {path: t.double() if t.is_floating_point() else t for path, t in tensors.items()}
 
 
 def detached(output: Any) -> dict[str, torch.Tensor]:
-    """The tensors in an output, by path, on memory of their own."""
+    """Return copies of the tensors in an output, by path."""
     return {path: tensor.detach().clone() for path, tensor in predictions(output)}
 
 
 def predictions(output: Any) -> list[tuple[str, torch.Tensor]]:
-    """The tensors in an output that predict something: no loss, no cache, no attention map."""
+    """Return the predictions in an output, without losses, caches and attention maps."""
     return [
         (path, tensor)
         for path, tensor in find(output, torch.Tensor)

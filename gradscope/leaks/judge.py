@@ -1,4 +1,4 @@
-"""Every axis of a model: the rows are made, each axis is judged, the worst is reported first."""
+"""Judges every axis of a model, and sorts the results, worst first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FLAGS = ("is_causal", "causal", "is_decoder")
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Holds the results for each axis."""
+    """The results for each axis."""
 
     axes: tuple[AxisResult, ...]
     maps: tuple[DependencyMap, ...]
@@ -41,7 +41,7 @@ def judge(workload: Workload, wishes: Wishes) -> Judged:
     """Judge all axes of a workload's model, on its first batch.
 
     Raises:
-        OptionError: an axis that no input has.
+        OptionError: no input has a requested axis.
         StepFailed: the model raised on its own batch.
     """
     batch = next(iter(workload.batches()))
@@ -174,7 +174,7 @@ def _hidden_by_zeros(model: nn.Module) -> list[str]:
 
 
 def causal_by(model: nn.Module) -> str | None:
-    """Names the evidence that a model is causal; None without any."""
+    """Return the evidence that a model is causal; None without any."""
     name = type(model).__name__
     config = getattr(model, "config", None)
     if getattr(config, "is_encoder_decoder", False):

@@ -1,4 +1,4 @@
-"""Batches that differ in one place: one sample in many rows, with a change in each row."""
+"""Makes batches that differ in one place: one sample in many rows, with a change in each row."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Rows:
     """Many rows of one sample.
 
     Attributes:
-        meaning: of the batch.
-        count: of rows.
+        meaning: the roles of the batch.
+        count: the number of rows.
         base: the tensors of the rows.
-        tiled: whether every row is the same sample; else they are the batch's own.
-        vocabulary: of each source of tokens, how many there are.
+        tiled: True if every row is the same sample; otherwise they are the batch's samples.
+        vocabulary: the number of tokens of each source.
         padding: the padding token.
     """
 
@@ -39,11 +39,11 @@ class Rows:
 
     @property
     def control(self) -> int:
-        """The row that is left alone where all others change."""
+        """The unchanged row, if all others change."""
         return self.count // 2
 
     def other(self, one: Given, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor that differs from this one everywhere."""
+        """Return a tensor that differs from this one in every element."""
         if tensor.is_floating_point() or tensor.is_complex():
             spread = float(tensor.float().std()) if tensor.numel() > 1 else 1.0
             spread = spread if spread > 0 else 1.0
@@ -68,7 +68,8 @@ class Rows:
         return changed.reshape(tensor.shape).to(tensor)
 
     def other_label(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Labels that differ everywhere: classes stay classes that are there, where they can."""
+        """Return labels that differ in every element; classes are replaced by other existing
+        classes, if possible."""
         if tensor.is_floating_point() or tensor.dtype == torch.bool:
             return self.other(Given("", "", tensor, "labels"), tensor)
         least, most = int(tensor.min()), int(tensor.max())
@@ -79,19 +80,19 @@ class Rows:
         return (tensor - least + step) % span + least
 
     def changed(self, one: Given, where: torch.Tensor, base: Tensors | None = None) -> torch.Tensor:
-        """A source with other content at some (row, position), or at some rows.
+        """Return a source with other values at some (row, position), or at some rows.
 
         Args:
             one: the source.
             where: bool [rows, positions], or [rows].
-            base: the tensors to change; None: the rows' own.
+            base: the tensors to change; None: those of the rows.
         """
         tensor = (self.base if base is None else base)[one.path]
         return torch.where(spread_over(one, where, tensor), self.other(one, tensor), tensor)
 
 
 def spread_over(one: Given, where: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A choice of (row, position), or of rows, as a mask over the full tensor."""
+    """Expand a choice of (row, position), or of rows, to a mask over the full tensor."""
     shape = [1] * tensor.dim()
     where = where.to(tensor.device)
     if where.dim() == 1:
@@ -145,7 +146,8 @@ def vocabularies(model: nn.Module, meaning: Meaning) -> dict[str, int]:
 
 
 def cuts(positions: int) -> list[int]:
-    """Positions after which the future begins: all of them, or the ends and some between."""
+    """Return the cuts, positions after which the future begins: all, or the ends and some
+    between."""
     last = positions - 1
     if positions <= FULL:
         return list(range(last))
@@ -156,7 +158,8 @@ def cuts(positions: int) -> list[int]:
 
 
 def future(count: int, positions: int, at: Sequence[int | None]) -> torch.Tensor:
-    """Return for each row the positions after its own, as bool [rows, positions]; None: none."""
+    """Return for each row the positions after its cut, as bool [rows, positions]; None without
+    cuts."""
     where = torch.zeros(count, positions, dtype=torch.bool)
     for row, position in enumerate(at[:count]):
         if position is not None:

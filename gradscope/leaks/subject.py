@@ -1,4 +1,4 @@
-"""Subject of every axis's judgement: the model, rows of one sample, earlier results."""
+"""The subject that every axis judges: the model, rows of one sample, earlier results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gradscope.records.leaks import AXES
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """A row with masked places: ``kind`` is right, left or inside."""
+    """A row with masked positions: ``kind`` is right, left or inside."""
 
     row: int
     kind: str
@@ -32,15 +32,15 @@ class Masked:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """Holds the user's options for a leak check.
+    """The user's options for a leak check.
 
     Attributes:
-        causal: whether the model is meant to be; None: it is found out.
-        axes: which dimension an axis is.
+        causal: True if the model must be causal; None: inferred.
+        axes: the dimension of each axis.
         padding: the padding token.
-        only: the axes that are judged; none: all.
+        only: the axes to judge; empty: all.
         maps: make dependency maps.
-        backward: take gradients too, not forward passes alone.
+        backward: also take gradients.
     """
 
     causal: bool | None = None
@@ -52,14 +52,14 @@ class Wishes:
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The axes that the user named."""
+        """Return the axes that the user named."""
         return (*self.axes, *self.only)
 
     def check(self) -> None:
-        """Refuse axes that there are not.
+        """Refuse unknown axes.
 
         Raises:
-            OptionError: names the closest.
+            OptionError: the message names the closest.
         """
         for name in self.asked:
             if name not in AXES:
@@ -70,14 +70,14 @@ class Wishes:
 
 @dataclass
 class Subject:
-    """Holds the model, its batch and the roles of its tensors, as the axes judge them.
+    """The model, its batch and the roles of its tensors.
 
     Attributes:
         forwards: runs the model.
-        rows: of one sample.
+        rows: rows of one sample.
         wishes: the user's options.
-        causal: whether the model should be; None: unknown.
-        mixes: whether rows were found to depend on one another.
+        causal: True if the model must be causal; None if unknown.
+        mixes: True if rows depend on one another.
     """
 
     forwards: Forwards
@@ -102,30 +102,30 @@ class Subject:
 
     @cached_property
     def layout(self) -> Layout:
-        """Layout of the outputs."""
+        """The layout of the outputs."""
         return Layout.of(self.meaning, self.rows.count)
 
     @property
     def positions(self) -> int:
-        """Along the time axis; 0 where there is none."""
+        """The number of positions along the time axis; 0 without one."""
         return self.meaning.positions or 0
 
     @cached_property
     def few(self) -> int:
-        """A few rows: a number that is no factor of other sizes, as far as that can be had."""
+        """A small number of rows that is, if possible, not a factor of other sizes."""
         sizes = [n for one in self.meaning.given for n in one.tensor.shape[1:]]
         sizes += [n for p in self.model.parameters() for n in p.shape]
         return min((5, 7, 3, 11), key=lambda count: sum(n % count == 0 for n in sizes))
 
     @cached_property
     def prefix(self) -> int:
-        """Number of first positions that attend to one another, from an input."""
+        """The number of first positions that may attend to one another, from an input."""
         given = self.meaning.of(PREFIX)
         return max((int(one.tensor.max()) for one in given if one.tensor.numel()), default=0)
 
     @cached_property
     def cuts(self) -> list[int | None]:
-        """Position in each row after which the future begins; None: the row is left alone."""
+        """The cut of each row, after which the future begins; None: the row stays unchanged."""
         found: list[int | None] = [None] * self.rows.count
         masked = {one.row for one in self.masked}
         free = [row for row in range(self.rows.count) if row not in masked]
@@ -141,12 +141,12 @@ class Subject:
 
     @cached_property
     def gradients(self) -> Gradients:
-        """Gradients of the base's outputs."""
+        """The gradients of the base's outputs."""
         return gradients(self)
 
     @cached_property
     def hidden(self) -> torch.Tensor:
-        """Return the masked places of the base, bool [rows, positions]."""
+        """Return the masked positions of the base, bool [rows, positions]."""
         length = 0
         if self.mask is not None:
             length = self.positions
@@ -172,7 +172,7 @@ class Subject:
         return side or own
 
     def padded_tokens(self) -> Tensors:
-        """Tokens of the base, with padding where a row is padded."""
+        """Return the tokens of the base, with padding tokens at padded positions."""
         ends = torch.zeros_like(self.hidden)
         for one in self.masked:
             ends[one.row] = one.where & (one.kind != "inside")
@@ -187,9 +187,8 @@ class Subject:
 
     @cached_property
     def changed(self) -> Tensors:
-        """The base with other content in the future of some rows, and in the masked of others.
-
-        Where rows depend on one another an axis makes its own.
+        """The base with other values after the cut of some rows, and at masked positions of others.
+        If rows depend on one another, each axis makes its own batches.
         """
         where: dict[str, torch.Tensor] = {}
         if self.causal and self.positions > 1:
@@ -205,17 +204,17 @@ class Subject:
         return unmasked(self.meaning, tile(self.meaning, count))
 
     def small(self) -> tuple[int, Tensors]:
-        """A few rows, or the batch's own, and how many they are."""
+        """Return a few rows, or those of the batch, and their number."""
         if self.rows.tiled:
             return self.few, self.tiled(self.few)
         return self.rows.count, self.rows.base
 
     def sequences_differing(self, where: torch.Tensor, base: Tensors | None = None) -> Tensors:
-        """A batch with other content at these places of its sequences."""
+        """Return a batch with other values at these positions of its sequences."""
         return self.differing({one.path: where for one in self.meaning.sequences}, base)
 
     def differing(self, where: Mapping[str, torch.Tensor], base: Tensors | None = None) -> Tensors:
-        """A batch with other content at these places of its sources, by their paths."""
+        """Return a batch with other values at these positions of its sources, by their paths."""
         base = self.rows.base if base is None else base
         new = {
             one.path: self.rows.changed(one, where[one.path], base)
@@ -226,7 +225,7 @@ class Subject:
 
     @cached_property
     def normalisers(self) -> list[tuple[str, nn.Module]]:
-        """Returns the modules that normalise over the batch in train mode, by name."""
+        """Return the modules that normalise over the batch in train mode, by name."""
         names = module_names(self.model)
         return [(name, module) for module, name in names.items() if isinstance(module, _BatchNorm)]
 
@@ -241,7 +240,7 @@ def half(positions: int) -> int:
 
 
 def masked_rows(positions: int, kinds: Sequence[str], *, first: int) -> tuple[Masked, ...]:
-    """Two rows of each kind, from ``first`` on: padded on a side, or with holes."""
+    """Return two rows of each kind, from ``first`` on: padded on a side, or with holes."""
     found = []
     for n, kind in enumerate(kind for kind in kinds for _ in range(2)):
         where = torch.zeros(positions, dtype=torch.bool)
@@ -258,9 +257,8 @@ def masked_rows(positions: int, kinds: Sequence[str], *, first: int) -> tuple[Ma
 
 
 def kinds_of(mask: Given, *, general: bool) -> tuple[str, ...]:
-    """Return the positions that the mask may hide: those in the batch; if none, a row's end.
-
-    ``general``: the model takes any mask, so all kinds apply.
+    """Return the kinds of positions that the mask may hide: those in the batch; without any, a
+    row's end. ``general``: the model accepts any mask, so all kinds apply.
     """
     if mask.role == HIDDEN:
         return ("inside",)
@@ -286,7 +284,7 @@ def _shown(row: torch.Tensor) -> Iterator[str]:
 
 
 def with_masks(base: Tensors, mask: Given, masked: tuple[Masked, ...], hole: Any) -> Tensors:
-    """Return the base with those places masked, by the values in the mask."""
+    """Return the base with those positions masked."""
     tensor = base[mask.path].clone()
     for one in masked:
         if mask.role == LENGTHS:
@@ -302,7 +300,7 @@ def with_masks(base: Tensors, mask: Given, masked: tuple[Masked, ...], hole: Any
 
 
 def hole_of(mask: Given) -> Any:
-    """Returns the value by which the mask marks a masked position."""
+    """Return the mask's value for a masked position."""
     keep, tensor = mask.keep, mask.tensor
     others = [value for value in values_of(tensor) if value != keep]
     if others:

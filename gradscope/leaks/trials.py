@@ -1,8 +1,8 @@
-"""Two small runs between which a leak shows, and how results of the two are compared.
-
-The time dimension of a tensor is unknown. So an element is excused where any dimension whose
-size fits puts it among what was changed: of scores [query, key] both may. What differs and has no
-such excuse carries a leak: softmax over all keys changes the past queries' weights on past keys.
+"""Two small runs that show a leak, and the comparison of their results. The time dimension of an
+inner tensor is unknown. So an element may differ if any dimension of a matching size places it
+among the changed positions; for scores [query, key] both dimensions count. An element that differs
+without such an excuse carries a leak. Example: a softmax over all keys changes the weights of past
+queries on past keys.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def excused(shape: Sequence[int], dirty: torch.Tensor, slack: int = 0) -> list[torch.Tensor]:
-    """Returns bool masks of the places that may differ, one per reading of the dimensions.
+    """Return bool masks of the elements that may differ, one per possible time dimension.
 
     Args:
-        shape: of the tensor.
-        dirty: bool over the axis: which entries were changed.
-        slack: by how many entries a dimension may be shorter than the axis, as slices are; with
-            any it may be longer too, as what was padded is.
+        shape: the tensor's shape.
+        dirty: bool over the axis, the changed entries.
+        slack: a dimension may be shorter than the axis by this number of entries, as after
+            slicing; above 0 it may also be longer, as after padding.
     """
     fixed = torch.zeros(tuple(shape), dtype=torch.bool)
     readings: list[list[torch.Tensor]] = []
@@ -98,12 +98,13 @@ ROUNDING = 1e-5
 
 
 def as_they_are(before: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both runs have the same shapes."""
+    """Pair results as they are: both runs have the same shapes."""
     return before, now
 
 
 def cropped(long: int, short: int, side: str) -> Pairing:
-    """The base has ``short`` entries along an axis, the other ``long``, padded on a side."""
+    """Pair results if the base has ``short`` entries along an axis, and the other ``long``, padded
+    on a side."""
     start = long - short if side == "left" else 0
 
     def pair(before: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,7 +118,8 @@ def cropped(long: int, short: int, side: str) -> Pairing:
 
 
 def last_of(length: int) -> Pairing:
-    """The base has ``length`` entries or more along an axis, the other the last of them."""
+    """Pair results if the base has ``length`` entries or more along an axis, and the other the last
+    of them."""
 
     def pair(before: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if now.dim() == before.dim():
@@ -131,7 +133,7 @@ def last_of(length: int) -> Pairing:
 
 
 def moved(places: torch.Tensor) -> Pairing:
-    """The other has the base's entries along an axis in this order; or it knows no order."""
+    """Pair results if the other has the base's entries along an axis in this order, or no order."""
 
     def pair(before: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if now.shape != before.shape:
@@ -156,22 +158,22 @@ def _gap(one: torch.Tensor, other: torch.Tensor) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Two small runs between which the leak shows.
+    """Two small runs that show the leak.
 
     Attributes:
         base, changed: the batches, or functions that run them.
-        layout: of their outputs.
-        kept: the places that must not change.
-        dirty: bool over the axis that was changed: which entries; empty: nothing may differ.
+        layout: the layout of their outputs.
+        kept: the positions that must not change.
+        dirty: bool over the changed axis, the changed entries; empty: nothing may differ.
         slack: as for ``excused``.
         pairing: makes two results comparable.
-        exact: whether equal means equal bits; else rounding is passed over.
-        restores: whether the right result, put in its place, must undo the leak; else it has to
-            change it.
-        beside: a batch with other content of everything that may be seen: what does not differ in
-            it has nothing to do with what is predicted.
-        proves: whether the leak shows in the outputs, so that a candidate can be proved.
-        passes: functions that are no candidates.
+        exact: True if equal means equal bits; otherwise rounding is ignored.
+        restores: True if the unchanged result, put in its place, must undo the leak; otherwise
+            it must change it.
+        beside: a batch in which everything visible is changed: a result that does not differ in
+            it has no part in the prediction.
+        proves: True if the outputs show the leak, so that a candidate can be tested.
+        passes: functions that are not candidates.
     """
 
     base: Tensors | Run
@@ -204,7 +206,7 @@ class Trial:
         return cls(base, changed, layout, kept, dirty, slack, passes=passes)
 
     def gap(self, one: Outputs, other: Outputs) -> Change | None:
-        """The forbidden change between two runs' outputs."""
+        """Return the forbidden change between two runs' outputs."""
         if not self.exact:
             paired = {
                 path: self.pairing(t, other[path]) for path, t in one.items() if path in other

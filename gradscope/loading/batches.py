@@ -35,11 +35,11 @@ class Batch:
 
 
 def raw_batches(made: Any, context: Context, key: str) -> Iterator[Any]:
-    """Yield the batches of the data function's result, as they are.
+    """Yield the batches of the data function's result, unchanged.
 
     Raises:
-        ConfigError: something that holds no batches, or an iterable that yields none.
-        ModelError: the user's own code raised while it made the next one.
+        ConfigError: the result holds no batches, or an iterable yields none.
+        ModelError: the user's code raised while it made the next batch.
     """
     if made is None or isinstance(made, (str, bytes, bool, int, float)):
         raise context.error(key, f"the data function gave {made!r}, which is not a batch", _FORMS)
@@ -89,7 +89,7 @@ class _blame:
 
 
 def to_batch(raw: Any, context: Context, key: str) -> Batch:
-    """One raw batch with its tensors as fresh leaves on the run's device and in its dtype."""
+    """Convert a raw batch: its tensors become new leaves on the run's device and in its dtype."""
     inputs, target = _split(raw, context, key)
     move = mover(context, key)
     detection = context.kind.category == "detection"
@@ -108,7 +108,7 @@ def to_batch(raw: Any, context: Context, key: str) -> Batch:
 
 
 def as_it_is(raw: Any, context: Context, key: str, *, unpacked: bool) -> Batch:
-    """One raw batch as one argument, or where it is ``unpacked`` each of its parts as one."""
+    """Return a raw batch as one argument, or with ``unpacked`` each of its parts as one."""
     moved = mover(context, key)(raw)
     return Batch(tuple(moved)) if unpacked else Batch((moved,))
 
@@ -137,7 +137,7 @@ def _numbers(target: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """The samples from ``start`` up to before ``stop`` of a batch of ``total``."""
+    """The samples from ``start`` up to, but without, ``stop`` of a batch of ``total``."""
 
     start: int
     stop: int
@@ -145,13 +145,12 @@ class MicroBatch:
 
 
 def cut(batch: Batch, count: int) -> Iterator[tuple[MicroBatch, Batch]]:
-    """``count`` micro-batches, as equal as can be, the larger ones first.
-
-    Tensors whose first dimension is that of the first input are cut there, and the lists of images
-    that detection models take; all else goes into each micro-batch as it is.
+    """Split a batch into ``count`` micro-batches of nearly equal size, the larger ones first.
+    Tensors with the same first dimension as the first input are split, and so are lists of images
+    of detection models. All else goes into each micro-batch unchanged.
 
     Raises:
-        ConfigError: fewer samples than micro-batches.
+        ConfigError: there are fewer samples than micro-batches.
     """
     size = batch_size(batch)
     if size < count:
@@ -178,7 +177,8 @@ def batch_size(batch: Batch) -> int:
 
 
 def rows_of(item: Any, part: MicroBatch) -> Any:
-    """The samples of a micro-batch, in every tensor of ``item`` with a row for each sample."""
+    """Select the samples of a micro-batch in every tensor of ``item`` with a row for each
+    sample."""
 
     def cut_tensor(tensor: Tensor) -> Tensor:
         full = not tensor.dim() or tensor.shape[0] != part.total

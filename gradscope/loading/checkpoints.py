@@ -1,4 +1,5 @@
-"""A file of weights into a model: unwrapped where that fits, loaded in full or not."""
+"""Loads a file of weights into a model, in full or not at all; wrappers and prefixes are removed if
+necessary."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
 def load(model: nn.Module, path: Path, place: Place | None = None) -> list[str]:
-    """Load a file into a model, all of it or nothing; return adjustments, in sentences.
+    """Load a file into a model, in full or not; return notices on adjustments.
 
     Raises:
         ConfigError: the file cannot be read, holds no weights, or does not fit the model.

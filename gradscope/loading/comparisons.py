@@ -1,4 +1,4 @@
-"""A target adapted to the output: class ids, values, or random ones."""
+"""Adapts a target to the output: class ids, values, or random ones."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ class Mismatch(ModelError):
 
 
 class Draws:
-    """Random targets from their own generator: the global state is not touched, and equal
-    outputs get equal targets in every step.
-
-    ``part`` says which samples of a batch the output is of: they get the same as in the full batch.
+    """Random targets from a separate generator: the global state stays unchanged, and equal outputs
+    get equal targets in every step. ``part`` has the samples of a batch that the output belongs to;
+    they get the same targets as in the full batch.
     """
 
     def __init__(self, seed: int, part: MicroBatch | None = None) -> None:
@@ -45,7 +44,7 @@ class Draws:
         return (part.total, *shape[1:]), slice(part.start, part.stop)
 
     def classes(self, shape: tuple[int, ...], count: int, device: torch.device) -> Tensor:
-        """Random class ids below ``count``."""
+        """Draw random class ids below ``count``."""
         shape, own = self._whole(shape)
         ids = torch.randint(count, shape, generator=self._generator())
         few = ids.flatten()[:8].tolist()
@@ -54,7 +53,7 @@ class Draws:
         return ids[own].to(device)
 
     def values(self, like: Tensor) -> Tensor:
-        """Random normal values of a tensor's shape."""
+        """Draw random normal values of a tensor's shape."""
         shape, own = self._whole(tuple(like.shape))
         drawn = torch.randn(shape, generator=self._generator())
         self.notices.append(f"target: random values {list(shape)}")
@@ -62,10 +61,10 @@ class Draws:
 
 
 def as_tensor(target: Any, name: str, device: torch.device) -> Tensor:
-    """The target on the output's device.
+    """Return the target on the output's device.
 
     Raises:
-        ModelError: a target with a structure, which only a loss of the user's own can read.
+        ModelError: the target is nested, so only the user's own loss can read it.
     """
     try:
         tensor = target if isinstance(target, Tensor) else torch.as_tensor(target)
@@ -78,10 +77,10 @@ def as_tensor(target: Any, name: str, device: torch.device) -> Tensor:
 
 
 def class_shape(scores: Tensor, name: str) -> tuple[int, ...]:
-    """The shape of the class ids that belong to scores ``[N, C, …]`` or ``[C]``.
+    """Return the shape of class ids for scores ``[N, C, …]`` or ``[C]``.
 
     Raises:
-        ModelError: scores without a dimension of classes.
+        ModelError: the scores have no class dimension.
     """
     if scores.ndim == 0:
         raise ModelError(
@@ -97,12 +96,11 @@ def class_count(scores: Tensor) -> int:
 
 
 def classes(scores: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
-    """Class ids (or, for cross entropy, probabilities) that fit the scores.
-
-    One id counts for every row. The loss checks the ids' range.
+    """Return class ids (or, for cross entropy, probabilities) for the scores. A single id counts
+    for every row. The loss checks the range of ids.
 
     Raises:
-        ModelError: a target of the wrong length, shape or type.
+        ModelError: the target has a wrong length, shape or type.
     """
     shape, count = class_shape(scores, name), class_count(scores)
     if target is None or target is RANDOM or isinstance(target, str):
@@ -128,9 +126,8 @@ def classes(scores: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
 
 
 def given_classes(scores: Tensor, target: Any, name: str) -> Tensor:
-    """Class ids as the user gave them, for a loss of the user's own, which judges them itself.
-
-    One id counts for every row, as in ``classes``.
+    """Return the user's class ids unchecked, for the user's own loss. A single id counts for every
+    row, as in ``classes``.
     """
     return _for_each(as_tensor(target, name, scores.device), class_shape(scores, name))
 
@@ -165,10 +162,10 @@ def _mismatch(ids: Tensor, shape: tuple[int, ...], scores: Tensor) -> Mismatch:
 
 
 def values(output: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
-    """Values in the output's shape and dtype; one number counts for all of them.
+    """Return values in the output's shape and dtype; a single number counts for all of them.
 
     Raises:
-        ModelError: no target, or one of another shape (which would broadcast in silence).
+        ModelError: there is no target, or it has another shape, which would broadcast silently.
     """
     shape = list(output.shape)
     if isinstance(target, str):

@@ -1,4 +1,4 @@
-"""Words of the config to torch's objects: ``device``, ``dtype``, ``autocast``, ``seed``."""
+"""Resolves the config's ``device``, ``dtype``, ``autocast`` and ``seed`` to torch's objects."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ WORDS = ("auto", "cpu", "cuda", "mps", "meta")
 
 
 def resolve_device(text: str, place: Place | None = None) -> torch.device:
-    """``auto`` is CUDA where there is one, else the CPU.
+    """Resolve a device; ``auto`` is CUDA if there is one, else the CPU.
 
     Raises:
-        OptionError: no such device; the help lists the devices.
+        OptionError: the device does not exist; the help lists the devices.
     """
     word, colon, number = text.strip().lower().partition(":")
     if word not in WORDS or (colon and not re.fullmatch(r"\d+", number)):
@@ -71,7 +71,7 @@ def _require_cuda(text: str, number: int, place: Place | None) -> None:
 
 
 def available() -> str:
-    """The devices of this machine, for a sentence."""
+    """Return the devices of this machine, for a sentence."""
     found = ["cpu"]
     if torch.cuda.is_available():
         found += [
@@ -83,10 +83,10 @@ def available() -> str:
 
 
 def resolve_dtype(text: str, place: Place | None = None) -> torch.dtype:
-    """A floating dtype by its name.
+    """Resolve a floating dtype by its name.
 
     Raises:
-        ConfigError: another word, or a dtype that parameters cannot have here.
+        ConfigError: the name is unknown, or parameters cannot have that dtype here.
     """
     word = text.strip().lower().removeprefix("torch.")
     word = _SHORT.get(word, word)
@@ -100,10 +100,10 @@ def resolve_dtype(text: str, place: Place | None = None) -> torch.dtype:
 
 
 def resolve_autocast(text: str | None, place: Place | None = None) -> torch.dtype | None:
-    """The dtype of autocast, or None for none.
+    """Resolve the dtype of autocast; None without autocast.
 
     Raises:
-        ConfigError: neither bfloat16 nor float16.
+        ConfigError: it is neither bfloat16 nor float16.
     """
     if text is None:
         return None
@@ -118,7 +118,7 @@ def resolve_autocast(text: str | None, place: Place | None = None) -> torch.dtyp
 
 
 def check_pair(device: torch.device, dtype: torch.dtype, place: Place | None = None) -> None:
-    """Refuse a dtype that a device has not.
+    """Refuse a dtype that the device does not support.
 
     Raises:
         ConfigError: float64 on mps.

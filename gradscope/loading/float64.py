@@ -1,4 +1,4 @@
-"""A workload in float64, on a copy of its model: a difference there is no rounding."""
+"""Copies a workload to float64, where differences are not rounding."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from gradscope.nesting import replaced
 
 
 def in_float64(workload: Workload) -> Workload:
-    """Return the same run on copies of the model and of a loss that is a module.
-
-    What raises here (a model that cannot be copied) is the caller's to deal with.
+    """Return the same workload with copies of the model, and of a loss that is a module. Exceptions
+    (a model that cannot be copied) are left to the caller.
     """
     criterion = copy.copy(workload.criterion)
     if isinstance(criterion.spec, nn.Module):

@@ -1,8 +1,7 @@
-"""The user's own files: which ones count as their own, how they are imported, how they fail.
-
-Only what lies below the config's folder or the working directory is the user's own, and no
-environment, standard library or dot-folder on the way there. A file that the command line names is
-the user's own too, with the files beside it: for that file to import, not for a config to name.
+"""Imports the user's own files, and explains their failures. A file is the user's own if it is
+below the config's folder or the working directory, but not in an environment, the standard library
+or a hidden folder. A file on the command line is the user's own too. So are the files beside it,
+but only that file may import them, not a config.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ class OwnCode:
         return any(_inside(path, root) for root in self.roots)
 
     def grant(self, path: Path, *, named: bool) -> None:
-        """Take a file outside for the user's own; one that was ``named``, with its folder."""
+        """Treat an outside file as the user's own; if it was ``named``, with its folder."""
         self._granted.add(path)
         if named:
             self._beside.add(_home_of(path)[0])
 
     def home(self, dotted: str) -> Path | None:
-        """The root that holds the file or folder of a dotted name's first part, or None."""
+        """Return the root that holds the file or folder of a dotted name's first part, or None."""
         first = dotted.partition(".")[0]
         for root in self.roots:
             for candidate in (root / f"{first}.py", root / first / "__init__.py", root / first):
@@ -69,12 +68,12 @@ class OwnCode:
         return None
 
     def names(self) -> list[str]:
-        """The modules at the top of the roots, to offer where a name is unknown."""
+        """Return the modules at the top of the roots, for suggestions."""
         files = [path for root in self.roots for path in root.glob("*.py")]
         return sorted({path.stem for path in files})
 
     def import_module(self, name: str, root: Path) -> ModuleType:
-        """The user's module ``name``, whose first part lies in ``root``.
+        """Import the user's module ``name``, whose first part is in ``root``.
 
         Raises:
             TargetError: an installed module of that name comes first.
@@ -90,7 +89,8 @@ class OwnCode:
             return importlib.import_module(name)
 
     def import_file(self, path: Path) -> ModuleType:
-        """The module of one file, by its usual name where that leads to it, else by another."""
+        """Import the module of one file, by its usual name if that leads to the file, else by
+        another."""
         path = path.resolve()
         folder, name = _home_of(path)
         own = [root for root in self.roots if path.is_relative_to(root)]
@@ -102,7 +102,7 @@ class OwnCode:
             return _execute(path)
 
     def forget(self, module: ModuleType) -> None:
-        """Make the files of a module's folder run again for the next config."""
+        """Forget the modules of a module's folder, so that they run again for the next config."""
         file = Path(getattr(module, "__file__", None) or "")
         if module.__name__ in _imported:
             _imported[module.__name__] = (file, 0, 0)
@@ -124,7 +124,7 @@ class OwnCode:
         """Return the error to raise for the user's exception ``error`` during the action
         ``what``.
 
-        ``place`` is the config's line that asked for it; the file's own line comes first.
+        ``place`` is the config's line that names it; the file's own line comes first.
         """
         notes = tuple([f"asked for at {place}"] if place else [])
         if isinstance(error, SyntaxError) and error.filename:
@@ -154,7 +154,7 @@ class OwnCode:
         return ModelError(Problem(message, at, remedy(error), notes))
 
     def frames(self, error: BaseException) -> list[Place]:
-        """The user's own frames of a traceback, outermost first."""
+        """Return the user's frames of a traceback, outermost first."""
         places = []
         for frame in traceback.extract_tb(error.__traceback__):
             file = Path(frame.filename)

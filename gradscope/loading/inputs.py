@@ -1,4 +1,4 @@
-"""The batches of a run: from the config's sources, from a data function, or inferred."""
+"""Makes the batches of a run: from the config's sources, from a data function, or inferred."""
 
 from __future__ import annotations
 
@@ -35,15 +35,14 @@ def make_batches(
     """Return a factory of fresh batch iterators, the inferred settings, and every batch's
     target.
 
-    Each iterator reseeds as it starts and yields the same values as the one before it. The target
-    is a tensor, ``"random"``, or None; a batch of a data function may bring its own. The model
-    must already be in the mode of the run: detection models take targets in train mode only. With
-    ``as_one`` a data function's batch stays as it is, in one argument; one of so many ``parts`` is
-    that many arguments. ``own`` are the caller's, in
-    the place of the config's.
+    Each iterator seeds at its start, so all yield equal values. The target is a tensor,
+    ``"random"``, or None; a batch of a data function may have its own target. The model must
+    already be in the mode of the run, because detection models take targets in train mode only.
+    With ``as_one``, a data function's batch is one argument; a batch with ``parts`` parts is that
+    many arguments. ``own`` inputs of the caller replace the config's.
 
     Raises:
-        ConfigError: a source that does not hold together, or an input that cannot be inferred.
+        ConfigError: a source is wrong, or the input cannot be inferred.
         ModelError: the user's data function raised.
     """
     if own is not None:
@@ -83,7 +82,7 @@ def make_batches(
 
 
 def given(inputs: Any, *, as_one: bool = False) -> Callable[[], Iterator[Batch]]:
-    """The caller's own tensors as the one batch, in one argument if a method takes it so."""
+    """Return the caller's tensors as the only batch; as one argument if the method takes it so."""
     if as_one:
         batch = Batch((inputs,))
     elif isinstance(inputs, Mapping):

@@ -1,4 +1,4 @@
-"""The kind of a built model: its library, its name, and its parts."""
+"""Describes a built model: its library, its name, and its parts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST = 1_000_000
 
 @dataclass(frozen=True)
 class ModelKind:
-    """Library and name of a model, and its library's data about inputs and weights.
+    """The library and name of a model, with the library's data about inputs and weights.
 
     ``library`` is ``torchvision``, ``timm``, ``hf``, ``demo`` or ``python``; ``name`` is the name
     within it (``resnet18``, ``lecture``, ``./net.py:Net``).
@@ -81,7 +81,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Built:
-    """A model as its library gave it, with the name of the weights that it holds."""
+    """A model from its library, with the name of its weights."""
 
     model: nn.Module
     kind: ModelKind
@@ -90,10 +90,10 @@ class Built:
 
 
 def require_constructed(model: nn.Module, place: Place | None = None) -> None:
-    """Refuse a module, itself or one in it, whose class never called torch's constructor.
+    """Refuse a model if the class of one of its modules never called torch's constructor.
 
     Raises:
-        ModelError: it cannot even list its parameters; names the class.
+    ModelError: the message names the class.
     """
     waiting = [("", model)]
     seen: set[int] = set()
@@ -146,7 +146,7 @@ def _check_lists(model: nn.Module, place: Place | None) -> None:
 
 
 def require_module(model: Any, request: Request) -> nn.Module:
-    """``model``, if it is one.
+    """Return ``model`` if it is a module.
 
     Raises:
         TargetError: it is something else.

@@ -1,4 +1,4 @@
-"""Libraries and files that cannot be imported: the cause and the fix."""
+"""Explains failed imports of libraries and files: the cause and the fix."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _EXTRAS = {"timm": "timm", "transformers": "hf"}
 
 
 def require(name: str, *, wanted_by: str, place: Place | None = None) -> ModuleType:
-    """A library's module.
+    """Import a library's module.
 
     Raises:
-        ConfigError: it is not installed, or does not fit the installed torch.
+        ConfigError: it is not installed, or does not match the installed torch.
     """
     try:
         return importlib.import_module(name)
@@ -41,7 +41,7 @@ def require(name: str, *, wanted_by: str, place: Place | None = None) -> ModuleT
 
 
 def install(module: str) -> str:
-    """Advises how to install a missing module."""
+    """Return the advice to install a missing module."""
     package = module.partition(".")[0]
     if package in _EXTRAS:
         return f"pip install 'gradscope[{_EXTRAS[package]}]'"
@@ -71,9 +71,8 @@ def mismatch(error: BaseException) -> Problem | None:
 
 @contextmanager
 def hub(seconds: float = 5.0) -> Iterator[None]:
-    """Query Hugging Face's hub in the block only if it answers; else use its cache alone.
-
-    Left to itself its client tries for half a minute per file where there is no network.
+    """Query the Hugging Face hub in the block only if it answers; otherwise use its cache. Without
+    a network, its client would try for half a minute per file.
     """
     constants: Any = importlib.import_module("huggingface_hub.constants")
     before = constants.HF_HUB_OFFLINE
@@ -121,7 +120,7 @@ _REMEDIES = (
 
 
 def missing_key(error: BaseException) -> tuple[str, list[str]] | None:
-    """The key that no mapping had, and the keys of the one at hand; None for any other error."""
+    """Return the missing key of a KeyError, and the mapping's keys; None for any other error."""
     if not isinstance(error, KeyError) or not error.args or not isinstance(error.args[0], str):
         return None
     key, keys = error.args[0], list[str]()
@@ -133,7 +132,7 @@ def missing_key(error: BaseException) -> tuple[str, list[str]] | None:
 
 
 def remedy(error: BaseException) -> str | None:
-    """Return the advice for a common mistake; None for any other."""
+    """Return the advice for a common mistake; None for any other error."""
     for pattern, advice in _REMEDIES:
         if re.search(pattern, message_of(error), re.IGNORECASE):
             return advice

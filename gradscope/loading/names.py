@@ -27,10 +27,10 @@ class Names:
     """The names that one config may use.
 
     Args:
-        directory: its folder.
+        directory: the config's folder.
         allow: the patterns of ``--allow``.
-        place: where a key is.
-        typed: whether the value of a key is on the command line, and in no file.
+        place: returns the place of a key.
+        typed: returns True if a key's value is on the command line, not in a file.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Names:
         """Return the object of a dotted name, ``./net.py:Net`` or ``pkg.mod:Net``.
 
         Raises:
-            TargetError: refused, or there is no such name; the closest is offered.
+            TargetError: the name is refused, or does not exist; the message suggests the closest.
             ModelError: the user's file raised.
         """
         if name not in self._found:
@@ -76,16 +76,16 @@ class Names:
         return self._found[name]
 
     def instance(self, name: str) -> tuple[nn.Module, str]:
-        """The module that ``locate`` found made already, and the name of the file that made it.
-
-        The file runs again for the next config: its changes to the module stay its own.
+        """Return a module that ``locate`` found as an instance, and the name of its file. The file
+        runs again for the next config, so changes of the module do not carry over.
         """
         holder = self._holders[name]
         self.own.forget(holder)
         return self._found[name], Path(getattr(holder, "__file__", None) or holder.__name__).name
 
     def faults(self, config: Mapping[str, Any]) -> list[Problem]:
-        """Each name in a config that is refused or does not exist, without building anything."""
+        """Return the errors of all names in a config that are refused or do not exist, without
+        building anything."""
         problems: list[Problem] = []
         for key, value in config.items():
             for name, where in _names(value, key):

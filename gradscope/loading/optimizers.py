@@ -1,4 +1,4 @@
-"""The configured optimizer: torch's or the user's own, with parameter groups by pattern."""
+"""Makes the configured optimizer: torch's or the user's own, with parameter groups by pattern."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _EXAMPLE = 'write it as in [{params: "hidden.**", lr: 0.0001}]'
 def optimizer_maker(config: Mapping[str, Any], targets: Targets, model: nn.Module) -> Maker:
     """Return the maker of the configured optimizer; checks its arguments against ``model`` now.
 
-    It is called with the parameters, or their groups. A function of the user's whose first argument
-    is called ``model`` gets the model.
+    It is called with the parameters, or their groups. A user's function whose first argument is
+    called ``model`` gets the model.
 
     Raises:
-        ConfigError: arguments that it does not take, or no parameters to step.
+        ConfigError: it does not take these arguments, or there are no parameters.
         LayerError: a pattern of a group matches no parameter.
-        TargetError: refused, unknown, or no optimizer.
+        TargetError: the name is refused, unknown, or not an optimizer.
     """
     if not is_target(config):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The tensors and single numbers in a model's output, and the nodes upstream of a number."""
+"""Finds the tensors and single numbers in a model's output, and the nodes upstream of a number."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gradscope.nesting import find, is_a, walk
 
 
 def tensors(output: Any) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor in an output with its path, in order, through every nesting."""
+    """Yield each tensor in a nested output with its path, in order."""
     return find(output, Tensor)
 
 
 def first_floating(output: Any, *, with_graph: bool = False) -> tuple[str, Tensor] | None:
-    """The first tensor of real floating numbers, with its path; None where there is none."""
+    """Return the first real floating tensor, with its path; None without one."""
     floating = ((p, t) for p, t in tensors(output) if t.is_floating_point())
     return next((one for one in floating if one[1].requires_grad or not with_graph), None)
 
@@ -32,9 +32,9 @@ def describe(output: Any) -> str:
 
 
 def numbers_in(output: Any) -> Iterator[tuple[str, Any]]:
-    """Each floating number, and each mapping or list of nothing else, in order.
-
-    Of shape [1] it is one where a batch of more is beside it: else it may be a sample's own.
+    """Yield each single floating number, and each mapping or list of only such numbers, in order. A
+    tensor of shape [1] counts only if the batch has more samples; otherwise it may belong to the
+    sample.
     """
     beside = walk(output, lambda item: is_a(item, Tensor))
     batched = any(t.ndim > 1 and t.shape[0] > 1 for _, t in beside)
@@ -54,7 +54,8 @@ def numbers_in(output: Any) -> Iterator[tuple[str, Any]]:
 def losses_in(item: Any) -> dict[Any, Tensor]:
     """Return the losses of a mapping or list that holds only numbers, as detection models return.
 
-    In a list the key is the index. Places of a tuple differ in meaning, so a tuple gives none.
+    In a list the key is the index. The entries of a tuple have different meanings, so a tuple gives
+    none.
     """
     if is_a(item, Mapping):
         found = dict(item)
@@ -77,14 +78,14 @@ def part_name(key: Any) -> str:
 
 
 def tensors_of(found: Any) -> list[Tensor]:
-    """A tensor, or those in a mapping or a list of nothing else."""
+    """Return a tensor, or the tensors in a mapping or list that holds only tensors."""
     if is_a(found, Tensor):
         return [found]
     return list(found.values() if isinstance(found, Mapping) else found)
 
 
 def graph_behind(found: Any) -> tuple[set[Any], set[Any]]:
-    """The nodes of the graph upstream of numbers, and the parameters that it ends at."""
+    """Return the graph nodes upstream of numbers, and the parameters at its ends."""
     stack = [t.grad_fn for t in tensors_of(found) if t.grad_fn is not None]
     nodes, leaves = set(stack), set()
     while stack:
@@ -105,7 +106,7 @@ def has_graph(number: Tensor | Mapping[Any, Tensor]) -> bool:
 
 
 def is_cut(number: Tensor) -> bool:
-    """Return True if backward from the number reaches nothing, as from a leaf made of a number."""
+    """Return True if backward from the number reaches nothing, for example from a new leaf."""
     leaf = number.grad_fn is None and not isinstance(number, nn.Parameter)
     return not number.requires_grad or leaf
 
@@ -118,6 +119,6 @@ def _is_setting(number: Tensor) -> bool:
 
 
 def reached(path: str) -> str:
-    """A path as code would write it: ``output[1].loss``."""
+    """Write a path as code: ``output[1].loss``."""
     parts = path.split(".") if path else []
     return "output" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts)

@@ -1,8 +1,6 @@
-"""The loss that a model computes itself, found in its output.
-
-It is the tensor called ``loss``; else a number that has a graph, and all parameters upstream of it
-that are not part of the other outputs; else the sum of a mapping or a list of numbers. A number
-that backward cannot start from is named, for it may be a loss that was cut.
+"""Finds the loss that a model computes itself, in its output. It is the tensor called ``loss``;
+else a number with a graph to all parameters that the other outputs do not use; else the sum of a
+mapping or a list of numbers. A number without a graph is named, because it may be a detached loss.
 """
 
 from __future__ import annotations
@@ -44,11 +42,9 @@ _PART = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class OwnLoss:
-    """A model's own loss: how code reaches it (``output[1]``), and in words why it is this one.
-
-    ``cut`` are the numbers beside it that could be losses too if they had a graph, ``parts`` those
-    that it is computed of, by name, where there are several, and ``left`` the names of losses that
-    are not in it.
+    """A model's own loss: its path in code (``output[1]``), and the reason for the choice. ``cut``
+    has other numbers that could be losses if they had a graph, ``parts`` the losses whose sum it
+    is, by name, if there are several, and ``left`` the names of losses that are not in it.
     """
 
     name: str
@@ -60,10 +56,9 @@ class OwnLoss:
 
 
 def own_loss(output: Any) -> OwnLoss | None:
-    """The loss that the model computed itself; None where its output holds none.
-
-    A number named ``loss`` is one with or without a graph, as is the only number of an output
-    without other contents; any other number only with a graph.
+    """Return the model's own loss; None if its output has none. A number named ``loss`` counts with
+    or without a graph, and so does a number that is the full output. Any other number counts only
+    with a graph.
     """
     named = _called_loss(output)
     if named is not None:
@@ -151,7 +146,7 @@ def _called_loss_inside(output: Any) -> OwnLoss | None:
 def without_graph(output: Any) -> dict[str, Any]:
     """Return the losses of an output that lack a graph, by name.
 
-    Tensors with one number, and plain floats, as `.item()` returns them, if named a loss.
+    These are tensors with one number, and plain floats (as from ``.item()``) named as a loss.
     """
     cut: list[tuple[str, Any]] = []
     for name, found in numbers_in(output):
@@ -244,6 +239,6 @@ def _key(name: str) -> str:
 
 
 def few(names: Iterable[str]) -> str:
-    """Names for a sentence, the first four of them."""
+    """Join the first four names for a sentence."""
     found = list(names)
     return ", ".join(f"`{name}`" for name in found[:4]) + (", …" if len(found) > 4 else "")

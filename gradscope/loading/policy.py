@@ -1,8 +1,6 @@
-"""Imports that a config may make: a guard against accidents and shared YAML, not a sandbox. A guard
-against accidents and shared YAML, not a sandbox.
-
-Classes of a few libraries, a short list of their builders, and the user's own files; anything else
-needs ``--allow``, which a config cannot give itself.
+"""Decides which imports a config may make: a guard against accidents and shared YAML, not a
+sandbox. Allowed are classes of a few libraries, a short list of their builders, and the user's own
+files; anything else needs ``--allow``, which a config cannot give itself.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ class Policy:
     def allows_file(self, path: Path) -> bool:
         """Return True if an ``--allow`` pattern covers a file: a path pattern, or ``*``.
 
-        A permission for a package does not extend to a file of the same name.
+        A permission for a package does not cover a file of the same name.
         """
         files = [os.path.realpath(expanded(p)) for p in self.allow if _is_path(p)]
         return "*" in self.allow or any(fnmatch.fnmatchcase(str(path), file) for file in files)
@@ -99,7 +97,7 @@ class Policy:
     def check_resolved(
         self, found: Any, written: str, holder: ModuleType | None, place: Place | None = None
     ) -> None:
-        """Refuse an object by its resolved name; ``holder`` is the module that has it."""
+        """Refuse an object by its resolved name; ``holder`` is the module that contains it."""
         module, qualname = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
         if isinstance(found, ModuleType):
             raise TargetError(
@@ -134,7 +132,7 @@ class Policy:
             raise refusal(what, resolved, place, _hint(found, resolved))
 
     def permits(self, kind: type) -> bool:
-        """Return True if a class may be built that the config does not name."""
+        """Return True if a class may be built although the config does not name it."""
         home = sys.modules.get(kind.__module__)
         try:
             self.check_resolved(kind, f"{kind.__module__}.{kind.__qualname__}", home)
@@ -218,7 +216,7 @@ def _builder(found: Any, module: str) -> bool:
 
 
 def torchvision_name(found: Any) -> str | None:
-    """The name that a builder is registered by in torchvision.models, or None."""
+    """Return the name of a builder in torchvision.models, or None."""
     api = sys.modules.get("torchvision.models._api")
     registry: Mapping[str, Any] = getattr(api, "BUILTIN_MODELS", {})
     return next((name for name, builder in registry.items() if builder is found), None)

@@ -1,4 +1,4 @@
-"""This process within ``torchrun``'s group, and the shared store of all."""
+"""This process in ``torchrun``'s group, and the store that all processes share."""
 
 from __future__ import annotations
 
@@ -42,10 +42,8 @@ _ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"
 
 @dataclass(slots=True)
 class Processes:
-    """Processes of a run, and their shared store.
-
-    The store is the launcher's own: it needs no process of the run, so the others can read a report
-    even after its process ended. Every wait ends.
+    """The processes of a run, and their shared store. The store belongs to the launcher, so a
+    report can be read after its process has ended. Every wait has a time limit.
     """
 
     rank: int
@@ -56,10 +54,9 @@ class Processes:
     _reported: bool = False
 
     def is_from_others(self, failure: BaseException) -> bool:
-        """Return True if this process may have stopped because another one ended.
-
-        The launcher ends all processes when one has ended, which looks like Ctrl-C here. A process
-        that waits in a collective gets an error about a closed connection.
+        """Return True if this process may have stopped because another one ended. If one process
+        ends, the launcher ends all others, which looks like Ctrl-C. A process that waits in a
+        collective gets an error about a closed connection.
         """
         if isinstance(failure, KeyboardInterrupt | distributed.DistError):
             return True
@@ -79,17 +76,17 @@ class Processes:
         return None
 
     def leave_report(self, text: str) -> None:
-        """Leave this process's report; an empty text means that there is none."""
+        """Store this process's report; an empty text means that there is none."""
         self._reported = True
         with contextlib.suppress(RuntimeError):
             self._put(f"report-{self.rank}", text)
 
     def report_of(self, rank: int, patience: timedelta | None = None) -> str | None:
-        """Return the report that another process left; None without one."""
+        """Return the report of another process; None without one."""
         return self._get(f"report-{rank}", patience) or None
 
     def leave_reduced(self, text: str) -> None:
-        """Leave the combined report; an empty text means that there is none."""
+        """Store the combined report; an empty text means that there is none."""
         with contextlib.suppress(RuntimeError):
             self._put("reduced", text)
 
@@ -98,7 +95,7 @@ class Processes:
         return self._get("reduced", patience)
 
     def join(self) -> None:
-        """Make one group of torch's of them: gloo between processors, NCCL between GPUs.
+        """Make torch's process group: gloo for CPUs, NCCL for GPUs.
 
         Raises:
             OptionError: the group cannot be made.
@@ -129,7 +126,7 @@ class Processes:
             distributed.group.WORLD.abort()  # type: ignore[union-attr]
 
     def end(self) -> None:
-        """End this process early: leave an empty report, and the group."""
+        """End this process early: store an empty report, and leave the group."""
         if not self._reported:
             self.leave_report("")
         self.leave_group()
@@ -169,8 +166,8 @@ def processes_of(loaded: LoadedConfig) -> Iterator[Processes | None]:
     """Yield the processes of a config's model; None if its ``parallel`` is null.
 
     Raises:
-        ConfigError: there are no others, or not so many as its mesh has.
-        OptionError: a device that they cannot share.
+        ConfigError: this is the only process, or their number does not match the mesh. OptionError:
+        they cannot share the device.
     """
     if loaded.config.parallel is None:
         yield None
@@ -185,10 +182,10 @@ def processes_of(loaded: LoadedConfig) -> Iterator[Processes | None]:
 
 
 def axes_of(loaded: LoadedConfig, count: int) -> dict[str, int]:
-    """The names of a config's mesh for so many processes, and how many are along each.
+    """Return the mesh's dimensions for that many processes, with the number along each.
 
     Raises:
-        ConfigError: it is of another size.
+    ConfigError: the mesh has another size.
     """
     parallel = loaded.config.parallel
     assert parallel is not None

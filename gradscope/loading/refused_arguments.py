@@ -1,4 +1,4 @@
-"""Refuse arguments that no config may give: a side door, or a model that takes hours to build."""
+"""Refuses arguments that would run or fetch code, or make a model too large to build."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ SAFE = {"trust_remote_code": False, "weights_only": True}
 
 
 def check_arguments(name: str, found: Any, arguments: Mapping[str, Any], place: At) -> None:
-    """Refuse arguments that would open a side door; ``place(argument)`` says where it is."""
+    """Refuse arguments that would run or fetch code; ``place(argument)`` returns the argument's
+    place."""
     module = getattr(found, "__module__", None) or ""
     # Contents of a container may be meant for transformers.
     home = "transformers" if is_container(found) else module
@@ -69,7 +70,7 @@ def check_arguments(name: str, found: Any, arguments: Mapping[str, Any], place: 
 def check_settings(name: str, settings: Mapping[str, Any], place: Place | None) -> None:
     """Refuse a model's own config, from a folder or a hub, that names further files to load.
 
-    ``pretrained_cfg`` beside a model's type says how large its pictures are: nothing is loaded.
+    ``pretrained_cfg`` beside a model's type only gives the size of pictures: nothing is loaded.
     """
     full = "model_type" in settings or "architecture" in settings
     for key, value in settings.items():
@@ -140,7 +141,7 @@ def _exists(name: str) -> bool:
 
 
 def safe_arguments(found: Any) -> dict[str, Any]:
-    """The safe values of refused arguments, for a callee that takes them."""
+    """Return the safe values of refused arguments, for a callee that takes them."""
     if inspect.ismethod(found) and below(found.__module__, ["transformers.models.auto"]):
         model = found.__qualname__.startswith("_BaseAutoModel")
         names = ["trust_remote_code"]
@@ -161,10 +162,10 @@ _MOST = (
 
 
 def check_sizes(name: str, arguments: Mapping[str, Any], place: Place | None) -> None:
-    """Refuse arguments, or a config's fields, that ask for more than can be built.
+    """Refuse arguments, or a config's fields, that make a model too large.
 
     Raises:
-        ConfigError: says which.
+        ConfigError: the message names the argument.
     """
     for argument, count in _numbers(arguments):
         for pattern, most, what in _MOST:

@@ -1,4 +1,4 @@
-"""The arguments that a callee takes, those that a config gives, and those that are ignored."""
+"""Compares the arguments that a callee takes with those that a config gives."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _READERS = (
 
 
 def accepted(found: Any) -> list[str]:
-    """The argument names of a callee, and of the class that a builder says it returns."""
+    """Return the argument names of a callee, and of the class in its return annotation."""
     names: list[str] = []
     returned = getattr(found, "__annotations__", {}).get("return")
     if isinstance(returned, str):
@@ -51,9 +51,8 @@ def accepted(found: Any) -> list[str]:
 
 
 def takes_any(found: Any) -> bool:
-    """Return True if a wrapper takes more names than the callee's signature shows.
-
-    Only the call shows if they are used.
+    """Return True if a wrapper takes more names than the callee's signature shows. Only a call can
+    show whether it uses them.
     """
     inner: Any = getattr(found, "__init__", None) if isinstance(found, type) else found
     if not hasattr(inner, "__wrapped__"):
@@ -119,10 +118,8 @@ _UNREADABLE = (NameError, AttributeError, TypeError, SyntaxError, ImportError)
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a callee.
-
-    ``wants`` is its annotation as it would be written, ``kind`` the dataclass or the container of
-    plain values that this asks for; a mapping becomes one.
+    """One argument of a callee. ``wants`` is its annotation as text, ``kind`` the annotated
+    dataclass or container, which a mapping is converted to.
     """
 
     name: str
@@ -137,7 +134,7 @@ class Argument:
 
     @property
     def fields(self) -> tuple[Argument, ...]:
-        """The arguments of the dataclass that it asks for."""
+        """The arguments of the annotated dataclass."""
         return arguments(self.kind) if is_dataclass(self.kind) else ()
 
     def __str__(self) -> str:
@@ -206,10 +203,10 @@ def check(
     *,
     partial: bool = False,
 ) -> None:
-    """Refuse arguments that a callee does not take, and a call without those that it needs.
+    """Refuse unknown arguments, and a call without required ones.
 
     Raises:
-        ConfigError: all of them at once, with the arguments that it does take.
+        ConfigError: with all of them, and the arguments that the callee takes.
     """
     if below(getattr(found, "__module__", None) or "", ["transformers.models.auto"]):
         return  # copies of one method, whose signature loses its first argument
@@ -238,7 +235,7 @@ def check(
 
 
 def unknown_argument(word: str, found: Any, name: str, key: str, place: Where) -> Problem:
-    """The problem of an argument that a callee does not take."""
+    """Return the problem of an argument that a callee does not take."""
     choices = [choice for choice in accepted(found) if choice not in SAFE]
     listed = ", ".join(f"`{choice}`" for choice in choices[:12])
     more = ", …" if len(choices) > 12 else ""

@@ -1,4 +1,4 @@
-"""The arguments and the input of a custom model, for a starter config."""
+"""Finds the arguments and the input of a custom model, for a starter config."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from gradscope.loading.workload import build_model
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """``input`` is None where the config needs none, or where nothing is known of it yet.
-
-    ``comment`` says where the input comes from, or what is to be written.
+    """Facts for a starter config. ``input`` is None if the config needs none, or if it is unknown.
+    ``comment`` gives the origin of the input, or what to write.
     """
 
     arguments: tuple[Argument, ...]

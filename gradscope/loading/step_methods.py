@@ -24,11 +24,11 @@ class StepMethod:
     """A method of the model that a step calls instead of forward.
 
     Attributes:
-        name: as the class has it.
-        takes: how many arguments it needs, numbers of the batch not counted.
-        as_one: it takes the batch as one argument, as Lightning's steps do.
-        numbers: the argument for the number of the batch, and those that are 0.
-        own_target: a loss is named, which compares with the target: the method does not get it.
+        name: its name in the class.
+        takes: the number of its required arguments, without batch numbers.
+        as_one: True if it takes the batch as one argument, as Lightning's steps do.
+        numbers: the argument for the number of the batch, and other arguments that get 0.
+        own_target: True if the config names a loss; the method then does not get the target.
     """
 
     name: str
@@ -70,10 +70,10 @@ class StepMethod:
 def step_method(
     model: nn.Module, name: str | None, place: Place | None = None, *, own_target: bool = False
 ) -> StepMethod | None:
-    """The method of that name; None for the model itself.
+    """Return the method of that name; None for forward.
 
     Raises:
-        ConfigError: the model has no such method; the closest is offered.
+        ConfigError: the model has no such method; the message suggests the closest.
     """
     if name is None or name == "forward":
         return None
@@ -101,10 +101,10 @@ def step_method(
 
 
 def check_given(found: StepMethod | None, inputs: Any, target: Any, place: Place | None) -> None:
-    """Refuse to invent a full batch for a method: no layer shows its contents.
+    """Refuse to infer a batch for a method, because no layer shows its content.
 
     Raises:
-        ConfigError: no input was named, or a target that is drawn to fit an output.
+    ConfigError: the config has no input, or a target that must be drawn after the output is known.
     """
     if found is not None and not found.own_target and isinstance(target, str):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Changes to a built model: wrappers taken off, modules replaced, parameters frozen, dtype set."""
+"""Changes a built model: removes wrappers, replaces modules, freezes parameters, sets the dtype."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WRAPPERS = {
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
-    """The module inside of its wrappers, and a sentence for each wrapper."""
+    """Return the module inside its wrappers, and a sentence for each wrapper."""
     messages: list[str] = []
     while (wrapper := _wrapper(model)) is not None:
         attribute, sentence = _WRAPPERS[wrapper]
@@ -42,7 +42,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, list[str]]:
 
 
 def compiled_of(model: nn.Module) -> nn.Module | None:
-    """The model as ``torch.compile`` gave it, where nothing else is around it."""
+    """Return the model as ``torch.compile`` returned it, if nothing else wraps it."""
     return model if _wrapper(model) == "OptimizedModule" else None
 
 
@@ -63,7 +63,8 @@ def replace(
     """Replace named modules by new ones, on the old ones' device.
 
     Raises:
-        ConfigError: no module of that name (the closest is offered), or no module to put there.
+        ConfigError: no module has that name (the message suggests the closest), or the replacement
+        is not a module.
     """
     notices = []
     for name, wanted in replacements.items():
@@ -107,10 +108,10 @@ def _device(module: nn.Module) -> torch.device | None:
 
 
 def freeze(model: nn.Module, patterns: Sequence[str], place: Where = nowhere) -> list[str]:
-    """Turn gradients off for the parameters that patterns name, by any name of a shared one.
+    """Freeze the parameters that patterns match, by any name of a shared one.
 
     Raises:
-        LayerError: a pattern that matches no parameter.
+        LayerError: a pattern matches no parameter.
     """
     if not patterns:
         return []
@@ -127,12 +128,11 @@ def freeze(model: nn.Module, patterns: Sequence[str], place: Where = nowhere) ->
 def parameters_matching(
     model: nn.Module, patterns: Sequence[str], key: str, place: Where = nowhere
 ) -> list[nn.Parameter]:
-    """The parameters that patterns name, each once, by any name of a shared one.
-
-    ``key`` is the config's that holds the patterns, and ``place`` tells where.
+    """Return the parameters that patterns match, each once, by any name of a shared one. ``key`` is
+    the config key of the patterns, and ``place`` returns its place.
 
     Raises:
-        LayerError: a pattern that matches no parameter.
+        LayerError: a pattern matches no parameter.
     """
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -144,7 +144,7 @@ def parameters_matching(
 
 
 def cast(model: nn.Module, dtype: torch.dtype) -> None:
-    """Give floating parameters and buffers one dtype; complex ones and integers stay."""
+    """Convert floating parameters and buffers to one dtype; complex ones and integers stay."""
     with torch.no_grad():
         for tensor in [*model.parameters(), *model.buffers()]:
             if tensor.is_floating_point() and tensor.dtype != dtype:
@@ -160,11 +160,11 @@ def resolve(
     """Return the interventions with the modules or parameters that their patterns select in
     ``model``.
 
-    ``tensor`` makes a tensor of a value that is no number, for the key that it is given.
+    ``tensor`` converts a value that is not a number to a tensor; it also gets the value's key.
 
     Raises:
-        LayerError: a pattern that matches no module, or no parameter.
-        ConfigError: a value that is no tensor.
+        LayerError: a pattern matches no module, or no parameter.
+        ConfigError: a value is not a tensor.
     """
     found = []
     for number, one in enumerate(wanted):
@@ -188,7 +188,7 @@ def notices(found: Sequence[Intervention]) -> list[str]:
 
 
 def module_names(model: nn.Module) -> list[Named]:
-    """Each module by its names and its classes."""
+    """Return each module with its names and its classes."""
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if not wraps(module._modules):

@@ -1,4 +1,5 @@
-"""``_target_`` mappings to objects: nested ones first, arguments checked before the call."""
+"""Builds the objects of ``_target_`` mappings: nested ones first; arguments are checked before the
+call."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ _DOING = {
 class Targets:
     """Builds the objects that one config names.
 
-    ``directory`` is its folder, ``place`` says where a key is, ``typed`` whether its value
-    is on the command line, and in no file. ``notices`` says which arguments came to nothing.
+    ``directory`` is its folder. ``place`` returns the place of a key, ``typed`` True if its value
+    is on the command line, not in a file. ``notices`` lists ignored arguments.
     """
 
     def __init__(
@@ -63,11 +64,11 @@ class Targets:
     def instantiate(self, mapping: Mapping[str, Any], key: str) -> Any:
         """Build the object of a ``_target_`` mapping, its nested ones first.
 
-        A function as the loss is the loss itself: it is bound, and called once there is an output.
+        If the loss is a function, it is only bound, and called later with the output.
 
         Raises:
-            ConfigError: arguments that the callee does not take, or that are refused.
-            TargetError: a name that is refused or does not exist.
+            ConfigError: an argument is unknown or refused.
+            TargetError: a name is refused or does not exist.
             ModelError: the callee raised.
         """
         target = parse_target(mapping, key)
@@ -124,8 +125,8 @@ class Targets:
     ) -> Any:
         """Call (or bind) the object ``name``, and name the responsible code if that fails.
 
-        ``like`` is the callee that gets the arguments in the end, for the names that it takes;
-        ``downloads`` is whether weights were asked for.
+        ``like`` is the callee that finally gets the arguments, which decides their names;
+        ``downloads`` is True if weights were requested.
         """
         named = {**_by_name(found, args), **kwargs}
         check_arguments(name, found, named, lambda word: self.place(f"{key}.{word}"))

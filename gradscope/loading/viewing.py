@@ -1,4 +1,4 @@
-"""Viewers of models, and class ids: by number, or by name in the weights' categories."""
+"""Loads models for pictures, and resolves classes by number or name."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 def class_id(word: str, classes: tuple[str, ...] | None, count: int) -> int:
-    """The id of a class that was named by number or by name.
+    """Return the id of a class by its number or name.
 
     Args:
-        word: what the user wrote.
-        classes: the names by id, where they are known.
-        count: how many classes the model has.
+        word: the user's text.
+        classes: the names by id, if known.
+        count: the number of classes.
 
     Raises:
-        OptionError: no such class; the closest names are offered.
+        OptionError: the class does not exist; the message suggests the closest names.
     """
     if word.isdecimal() and len(word) < 18:
         if int(word) < count:
@@ -64,11 +64,9 @@ def class_id(word: str, classes: tuple[str, ...] | None, count: int) -> int:
 
 @dataclass(frozen=True)
 class Viewer:
-    """A model and its input transform: ``transform`` gives [C, H, W] as the model takes it.
-
-    ``classes`` are names by class id, where the weights come with them or the config has them, and
-    then ``named`` is where; ``random`` says that the weights were drawn, not learnt. ``inputs`` is
-    everything that a model of several inputs takes.
+    """A model and its input transform: ``transform`` returns [C, H, W]. ``classes`` has the names
+    by class id, if the weights or the config have them; ``named`` is their origin. ``random`` is
+    True for random weights. ``inputs`` has all inputs of a model with several.
     """
 
     model: nn.Module
@@ -86,7 +84,7 @@ class Viewer:
 
 @dataclass(frozen=True)
 class PictureInput:
-    """All inputs of a model; the tensor ``pictures`` among them, of that name, is explained."""
+    """All inputs of a model; ``pictures`` is the tensor to explain, with its name."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -102,7 +100,7 @@ def picture_input(
     Without a name it is the only floating tensor [N, C, H, W].
 
     Raises:
-        OptionError: no such input, or several that could be meant.
+        OptionError: the input does not exist, or several are possible.
     """
     found = dict(find({**{str(i): each for i, each in enumerate(args)}, **kwargs}, Tensor))
     pictures = [key for key, t in found.items() if t.dim() == 4 and t.is_floating_point()]
@@ -127,13 +125,12 @@ def picture_input(
 def load_viewer(
     loaded: LoadedConfig, allow: Sequence[str] = (), *, input: str | None = None
 ) -> Viewer:
-    """The model that a config names, in the config's mode, and the transform of its pictures.
-
-    ``input`` names the one that is explained. The config's own input is made only where it has
-    several parts, or one is named.
+    """Load the model of a config, in the config's mode, with the transform for pictures. ``input``
+    names the input to explain. The config's own input is built only if it has several parts, or if
+    one is named.
 
     Raises:
-        GradscopeError: as ``load``; an input that is not there or is no picture.
+        GradscopeError: as ``load``; or the input does not exist or is not a picture.
     """
     built = build_model(loaded, allow)
     context = built.context(loaded)
@@ -213,7 +210,7 @@ def _classes(kind: ModelKind) -> tuple[str, ...] | None:
 
 
 def live_viewer(model: nn.Module, inputs: PictureInput | None = None) -> Viewer:
-    """The caller's own module, for tensors that are its input already."""
+    """Make a viewer of the caller's module, for tensors that are model inputs."""
     first = next(model.parameters(), torch.empty(0))
     return Viewer(
         model=model,

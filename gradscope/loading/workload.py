@@ -1,4 +1,4 @@
-"""A config's workload: builds model, inputs, loss and optimizer in order."""
+"""Builds a config's workload: model, inputs, loss and optimizer, in order."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def load(
     Args:
         loaded: the config.
         allow: further imports that it may make.
-        inputs: the caller's own, in the place of the config's.
-        processes: those that its ``parallel`` spreads the model over.
+        inputs: the caller's inputs, which replace the config's.
+        processes: the processes over which ``parallel`` spreads the model.
 
     Raises:
-        ConfigError: files and arguments that do not fit.
-        TargetError: every name that is refused or does not exist, at once.
-        OptionError: a device that is not there.
-        LayerError: a pattern of layers, freeze or interventions without a match.
+        ConfigError: a file or an argument is wrong.
+        TargetError: with all names that are refused or do not exist.
+        OptionError: the device does not exist.
+        LayerError: a pattern of layers, freeze or interventions has no match.
         ModelError: the user's code raised.
     """
     config, place = loaded.config, loaded.place
@@ -164,7 +164,7 @@ def load(
 
 
 def load_model(loaded: LoadedConfig, allow: Sequence[str] = ()) -> nn.Module:
-    """Return the model alone, as ``load`` builds it; its inputs need not be known.
+    """Return only the model, as ``load`` builds it; its inputs need not be known.
 
     Raises:
         GradscopeError: as ``load``.
@@ -194,9 +194,8 @@ class BuiltModel:
 def build_model(
     loaded: LoadedConfig, allow: Sequence[str], device: torch.device | None = None
 ) -> BuiltModel:
-    """Names checked, model built, weights loaded, parts frozen, mode set.
-
-    ``device`` is the process's own, None for the config's.
+    """Check names, build the model, load weights, freeze parts, set the mode. ``device`` is this
+    process's device; None: the config's.
     """
     config, place = loaded.config, loaded.place
     device = device or devices.resolve_device(config.device, place("device"))
@@ -283,7 +282,7 @@ def _settle(
 
 
 def tensor_of(value: Any, context: Context, key: str) -> Any:
-    """Numbers, nested lists of them, a file or a source as a tensor; None stays."""
+    """Convert numbers, nested lists, a file or a source to a tensor; None stays None."""
     if value is None:
         return None
     if isinstance(value, (Mapping, str)):

@@ -1,11 +1,7 @@
-"""Pages: one HTML file that needs nothing else.
-
-A reporter makes a ``Page`` of the tables and lines that its other formats show, and ``render``
-writes it. ``assets`` holds the template, the style and the script. A page is complete without
-script; with it, tables sort, filter and fold.
-
-Strings are raw: everything passes the template's ``finalize``, which makes unprintable characters
-visible, and its escaping, so that no name is taken for markup.
+"""Renders pages: self-contained HTML files. A reporter makes a ``Page`` of the same tables and
+lines as its other formats, and ``render`` writes it. ``assets`` has the template, the style and the
+script. A page is complete without script; with it, tables sort, filter and fold. Strings are raw:
+the template escapes them, and its ``finalize`` makes unprintable characters visible.
 """
 
 from __future__ import annotations
@@ -35,14 +31,14 @@ _OPENING = ("td", "th scope=row")
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Lines of a source file from the line ``first``; ``marked`` is the one that is meant."""
+    """Lines of a source file from the line ``first``; ``marked`` is the highlighted line."""
 
     first: int
     lines: tuple[str, ...]
     marked: int
 
     def numbered(self) -> list[tuple[str, bool]]:
-        """Each line after its number, and whether it is the marked one."""
+        """Yield each line with its number, and True if it is the marked one."""
         numbers = range(self.first, self.first + len(self.lines))
         wide = len(str(numbers[-1]))
         pairs = zip(numbers, self.lines, strict=True)
@@ -51,10 +47,9 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that was found: its first line, and those that say more.
-
-    ``names`` are the rows that it is about, as their tables name them: the first is at the
-    head of ``text``, the others in the last of ``more``. ``excerpt`` is the code that it speaks of.
+    """A finding or answer: its first line, and further lines. ``names`` are the names of its table
+    rows: the first is at the start of ``text``, the others are in the last line of ``more``.
+    ``excerpt`` is its code.
     """
 
     lead: str
@@ -66,7 +61,7 @@ class Item:
 
 
 def items(lines: Iterable[Line]) -> tuple[Item, ...]:
-    """Lines of prose as items: one begins with each line that is not indented."""
+    """Convert lines of text to items: an item begins with each line that is not indented."""
     found: list[Item] = []
     for line in lines:
         if line.indent and found:
@@ -87,7 +82,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a page under its title: whatever of this it has, in this order."""
+    """A part of a page under a title: any of these contents, in this order."""
 
     title: str
     caption: str = ""
@@ -108,7 +103,7 @@ def table_part(table: Table) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """``title`` names the run, ``facts`` are reported below it, a list for each line."""
+    """A page's content. ``title`` names the run; ``facts`` are below it, a list for each line."""
 
     kind: str  # the command that makes it
     title: str
@@ -119,24 +114,24 @@ class Page:
 
 
 def render(page: Page, *, live: bool = False) -> str:
-    """The full file: it fetches nothing and says so to the browser.
+    """Render the full file; its security policy forbids all fetches.
 
     Args:
         page: its content.
-        live: it is served, and listens for ``events`` beside it that have it anew.
+        live: True if it is served, and reads updates from ``events`` beside it.
     """
     return _filled("page.html", page=page, places=Places(page.parts), live=live)
 
 
 def fragment(page: Page) -> str:
-    """The page without its frame and script, for a notebook."""
+    """Render the page without frame and script, for a notebook."""
     # Several may be on one page, each with its own names of places.
     prefix = f"g{zlib.crc32(repr(page).encode(errors='replace')):x}-"
     return _filled("fragment.html", page=page, places=Places(page.parts, prefix))
 
 
 class Places:
-    """Places on the page: the row of a name, and the items that mention it."""
+    """Finds places on the page: the row of a name, and the items that mention it."""
 
     def __init__(self, parts: Sequence[Part], prefix: str = "") -> None:
         self._prefix = prefix
@@ -161,16 +156,16 @@ class Places:
         return f"{self._prefix}{kind}{'-'.join(map(str, numbers))}"
 
     def row(self, name: str) -> str | None:
-        """The row of a name, or of the first that it owns."""
+        """Return the row of a name, or of the first name inside it."""
         return self._rows.get(name) or self._first.get(name)
 
     def block(self, name: str) -> str | None:
-        """The block of a module or of one of its calls, else that of a parameter's owner."""
+        """Return the block of a module or of one of its calls, else of a parameter's module."""
         module = name.partition(" #")[0]
         return self._blocks.get(module) or self._blocks.get(module.rpartition(".")[0])
 
     def item(self, row: str) -> str | None:
-        """The first item that is about a row."""
+        """Return the first item that is about a row."""
         return self._items.get(row)
 
 

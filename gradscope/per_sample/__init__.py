@@ -1,5 +1,4 @@
-"""The gradient of each sample of a batch: norms, shares, and the batch's noise scale.
-
-``contributions.py`` splits the gradients, ``layers.py`` has the formula for each class of module;
-to add a class, add a function there. ``noise_scale.py`` estimates the noise of the gradient.
+"""Splits the gradient of a batch by sample: norms, shares, and the noise scale.
+``contributions.py`` splits the gradients. ``layers.py`` has a function for each class of module.
+``noise_scale.py`` estimates the noise of the gradient.
 """

@@ -1,9 +1,8 @@
-"""Contribution of each sample to every parameter's gradient, from one forward pass.
-
-The gradient is a sum over samples: each sends its own part back from its row of the model's output.
-For most layers, their input and the gradient of their output give that part (``layers.py``). A
-parameter used in another way gets one backward per sample, from that sample's row of the output
-alone. Both are exact, and are compared on the sample with the largest gradient.
+"""Computes each sample's part of every parameter's gradient, from one forward pass. The gradient is
+a sum over samples: each sample's part comes from its row of the model's output. For most layers,
+the part follows from the layer's input and the gradient of its output (``layers.py``). All other
+parameters need one backward per sample, from that sample's row of the output. Both methods are
+exact; they are compared on the sample with the largest gradient.
 """
 
 from __future__ import annotations
@@ -42,15 +41,16 @@ class SampleGradients:
     """The gradient of a batch, split by sample.
 
     Attributes:
-        names: of the parameters that have a gradient.
-        squares: squared norm of each sample's part, float64 [samples, parameters].
-        products: scalar product of each part with the batch's gradient, [samples, parameters].
-        batch: squared norm of the batch's gradient, [parameters].
-        rest: squared norm of the part that no sample's row of the output sent, [parameters]: a
-            penalty on weights, or a loss that the model computes inside.
-        by_hooks: whether the parts came from the layer's input and output gradient, for each
-            parameter; else from one backward a sample.
-        mixing: modules that make each sample's output depend on the other samples.
+        names: the parameters with a gradient.
+        squares: the squared norm of each sample's part, float64 [samples, parameters].
+        products: the scalar product of each part with the batch's gradient, [samples,
+            parameters].
+        batch: the squared norm of the batch's gradient, [parameters].
+        rest: the squared norm of the part that comes from no sample's row, [parameters]: a
+            penalty on weights, or a loss inside the model.
+        by_hooks: for each parameter, True if the parts come from the layer's input and output
+            gradient; False if from one backward per sample.
+        mixing: modules that make each sample's output depend on the others.
     """
 
     names: tuple[str, ...]
@@ -63,26 +63,25 @@ class SampleGradients:
 
     @cached_property
     def norms(self) -> torch.Tensor:
-        """Norm of each sample's part over all parameters, [samples]."""
+        """Return the norm of each sample's part over all parameters, [samples]."""
         return self.squares.sum(1).sqrt()
 
     @cached_property
     def norm(self) -> float:
-        """Norm of the batch's gradient."""
+        """Return the norm of the batch's gradient."""
         return float(self.batch.sum().sqrt())
 
     @cached_property
     def shares(self) -> torch.Tensor:
-        """Return each sample's share of the batch's gradient, along its direction, [samples].
-
-        They add up to 1, less the part that no sample sent. A share is negative if its sample pulls
-        the other way.
+        """Return each sample's share of the batch's gradient, measured along it, [samples]. Shares
+        add up to 1, minus the part that comes from no sample. A negative share pulls against the
+        batch.
         """
         return self.products.sum(1) / self.batch.sum()
 
     @cached_property
     def cosines(self) -> torch.Tensor:
-        """Cosine of each sample's part and the sum of all others', [samples]."""
+        """Return the cosine of each sample's part and the sum of all other parts, [samples]."""
         own, along, whole = self.squares.sum(1), self.products.sum(1), self.batch.sum()
         others = (whole - 2 * along + own).clamp_min(0)
         return (along - own) / (own * others).sqrt()
@@ -94,9 +93,9 @@ def sample_gradients(
     """Split the gradient of a loss by sample. No ``.grad`` is read or written.
 
     Args:
-        model: its trainable parameters count.
-        forward: runs the model; returns its output, and the loss, with a graph.
-        count: how many samples; they are the first dimension of the model's output.
+        model: the model; its trainable parameters are split.
+        forward: runs the model; returns its output and the loss, with a graph.
+        count: the number of samples, the first dimension of the model's output.
 
     Raises:
         NotSeparable: no output has a row for each sample, or the loss has no graph.

@@ -1,9 +1,8 @@
-"""Contribution of one call of a module to its parameters' gradients, for each sample alone.
-
-A function takes a call and a range of samples, and gives their gradients as [samples, *shape of the
-parameter]. It needs the layer's input and the gradient of its output (Goodfellow,
-https://arxiv.org/abs/1510.01799). Classes without a function of their own run again, on one sample
-after another.
+"""Computes the gradients of a module's parameters for each sample of one call. A function takes a
+call and a range of samples, and returns their gradients as [samples, *shape of the parameter]. It
+uses the layer's input and the gradient of its output (Goodfellow,
+https://arxiv.org/abs/1510.01799). For classes without a function, the module runs again on one
+sample at a time.
 """
 
 from __future__ import annotations
@@ -21,10 +20,11 @@ class LayerCall:
     """One call of a module, with the gradient of its output.
 
     Attributes:
-        module: that was called.
-        input: its input, [samples, …], without a graph.
-        version: of the input as it was given; another one now means that it was overwritten.
-        gradient: of the loss with respect to its output, [samples, …].
+        module: the module.
+        input: its input, [samples, …], detached.
+        version: the input's version at the call; a different version now means that it was
+            overwritten.
+        gradient: the gradient of the loss with respect to its output, [samples, …].
     """
 
     module: nn.Module
@@ -44,10 +44,10 @@ _Function = Callable[[LayerCall, slice], Gradients]
 
 
 def gradients(call: LayerCall, samples: slice) -> Gradients:
-    """The gradients of a range of samples, by the parameter's name in the module.
+    """Return the gradients of a range of samples, by the parameter's name in the module.
 
     Raises:
-        Exception: the module's own, where it cannot run on one sample.
+    Exception: the module cannot run on one sample.
     """
     return _function(call.module)(call, samples)
 

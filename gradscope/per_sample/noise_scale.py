@@ -1,8 +1,8 @@
-"""The noise of a gradient against its size: how much a larger batch would still gain.
+"""Estimates the noise of a gradient relative to its size: how much a larger batch would help.
 
 B_simple = tr(Σ) / |G|² of McCandlish et al. (https://arxiv.org/abs/1812.06162), where Σ is the
-covariance of one sample's gradient and G the true gradient. Below a batch of that size, twice the
-samples halve the steps; far above it they gain little.
+covariance of one sample's gradient and G the true gradient. If the batch is far smaller than
+B_simple, twice the samples halve the steps; if it is far larger, they help little.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class NoiseScale:
 
     Attributes:
         value: the estimate; None if the gradient is no larger than its noise.
-        low, high: its 95 % interval; ``high`` is infinite where |G|² may be 0.
-        samples: it was made from so many.
+        low, high: its 95 % interval; ``high`` is infinite if |G|² may be 0.
+        samples: the number of samples behind it.
     """
 
     value: float | None
@@ -35,8 +35,8 @@ class NoiseScale:
 def noise_scale(squares: torch.Tensor, products: torch.Tensor, batch: float) -> NoiseScale | None:
     """Estimate the noise scale from the parts of one batch; None for fewer than three samples.
 
-    Both numbers are unbiased. Their errors are those of the jackknife, which leaves out one sample
-    after another, and the interval of their ratio is Fieller's.
+    The estimates of tr(Σ) and |G|² are unbiased. Their errors come from the jackknife, which leaves
+    out one sample at a time; the interval of the ratio is Fieller's.
 
     Args:
         squares: squared norm of each sample's part of the batch's mean gradient, [samples].

@@ -1,4 +1,4 @@
-"""The gradient of each sample in a step of a workload, as a record."""
+"""Records the gradient of each sample in a step of a workload."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class _OutputKept(Observer):
 
 
 def step_by_sample(workload: Workload, number: int = 0) -> PerSample:
-    """Split the gradient of a step by sample; restores all state.
+    """Split the gradient of a step by sample, and restore all state.
 
     Raises:
-        NotSeparable: the batch has one sample, or the model's output no row for each.
+        NotSeparable: the batch has one sample, or the model's output has no row for each.
     """
     observer = _OutputKept()
     with rerun(workload, number, observer=observer) as step:

@@ -1,5 +1,4 @@
-"""Records of a run: frozen, plain data that every view renders and every rule reads.
-
-Standard library only, a file a subject. Add a field if a view or a rule needs one more fact:
-``json`` writes and reads every field.
+"""Records of a run: frozen, plain data for all formats and rules; one file per subject, standard
+library only. If a format or a rule needs another fact, add a field: JSON writes and reads every
+field.
 """

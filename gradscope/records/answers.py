@@ -1,4 +1,4 @@
-"""Answers on gradients that are not useful: cause, place, and unjudged rules."""
+"""Answers of ``why``: causes and places of gradients that are not useful, and unjudged rules."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class NotJudged:
     """A rule that could not be judged.
 
     Attributes:
-        code: of the rule.
-        unit: the missing unit: "samples", "steps" with the metrics that it reads,
-            "first-step" (a sample of step 1), "calls" (of compiled modules there are none), or
-            "end" (gradscope ended the script before its end).
-        needs: how many of them it needs, of each optimizer and model.
-        seen: how many there were.
-        help: the option of ``gradscope run`` that gives enough, or what else does.
+        code: the rule's code.
+        unit: the missing unit: "samples", "steps" (with the metrics that it reads),
+            "first-step" (a sample of step 1), "calls" (compiled modules have none), or "end"
+            (gradscope ended the script early).
+        needs: the needed number, for each optimizer and model.
+        seen: the recorded number.
+        help: the option of ``gradscope run`` that gives enough, or another remedy.
     """
 
     code: str
@@ -34,9 +34,8 @@ class NotJudged:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The codes of the rules that could be judged, and the others.
-
-    A rule without a subject is in neither: GS609 without a gradient scaler.
+    """The codes of the rules that could be judged, and the others. A rule that does not apply is in
+    neither, such as GS609 without a gradient scaler.
     """
 
     judged: tuple[str, ...] = ()
@@ -45,7 +44,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The finding that another one of the same run follows from: its code and its name."""
+    """The cause of another finding in the same run: its code and its name."""
 
     code: str
     name: str

@@ -58,16 +58,15 @@ class LayerScaling:
     """One call of one layer: the first floating tensor that it returns, over widths and steps.
 
     Attributes:
-        name: of the layer, "" for the model itself.
+        name: the layer's name, "" for the model.
         verdict: one of ``VERDICTS``.
-        quantity: what the verdict is about, ``INITIAL`` or ``CHANGE``; "" for a stable layer.
-        output: whether the tensor is the model's output.
-        initial: of the activation before the first step.
-        activation: of the activation after the last step.
-        change: of the difference of the two. A slope is None where a value is zero, not finite or
+        quantity: the subject of the verdict, ``INITIAL`` or ``CHANGE``; "" for a stable layer.
+        output: True for the model's output.
+        initial: the slope of the activation before the first step.
+        activation: the slope of the activation after the last step.
+        change: the slope of their difference. A slope is None if a value is zero, not finite or
             within the rounding error of the dtype.
-        activations, changes: the values, a list per step from 0, in it a list per width, in it one
-            per seed.
+        activations, changes: the values by step (from 0), width and seed, as nested lists.
     """
 
     name: str
@@ -89,13 +88,13 @@ class CoordCheckReport(Plotted):
     """Measurements of one ``gradscope coord-check``.
 
     Attributes:
-        status: "findings" where a layer grows, vanishes or is not finite, "failed" where the model
+        status: "findings" if a layer grows, vanishes or is not finite, "failed" if the model
             raised, else "ok".
         scale: the keys that change with the width; the first one's values are the widths.
-        seeds: of the initialisations.
-        steps: of the optimizer.
-        parameters: how many values the model has at each width.
-        threshold: a layer is stable where the 95 % interval of its slope is within ± this.
+        seeds: the seeds of the initialisations.
+        steps: the number of optimizer steps.
+        parameters: the number of parameter elements at each width.
+        threshold: a layer is stable if the 95 % interval of its slope is within ± this.
     """
 
     run: RunInfo

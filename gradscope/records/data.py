@@ -1,4 +1,4 @@
-"""Metadata of record fields."""
+"""Converts records to plain data and JSON, and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPARSE = {"sparse": True}
 
 
 def renamed(old: str, *, sparse: bool = False) -> dict[str, object]:
-    """Metadata of a field that had another name: readers take both."""
+    """Return the metadata of a renamed field: readers accept both names."""
     return {"old_name": old, **(SPARSE if sparse else {})}
 
 
@@ -30,7 +30,8 @@ MAX_DEPTH = 100
 
 
 def to_data(record: Any) -> Any:
-    """A record as dicts, lists, strings, numbers and None; a non-finite number becomes None."""
+    """Convert a record to dicts, lists, strings, numbers and None; a non-finite number becomes
+    None."""
     if is_dataclass(record) and not isinstance(record, type):
         return {key: to_data(value) for key, value in _named(record).items()}
     if isinstance(record, dict):
@@ -43,7 +44,7 @@ def to_data(record: Any) -> Any:
 
 
 def to_line(record: Any) -> str:
-    """The JSON text of ``to_data(record)``, on one line and without spaces; fast."""
+    """Return the JSON text of ``to_data(record)``, on one line and without spaces; fast."""
     try:
         return _ENCODER.encode(record)
     except (TypeError, ValueError):  # a non-finite number, or a key that is no text
@@ -87,10 +88,11 @@ def _default(one: Field[Any]) -> Any:
 
 
 def from_data(kind: type[_Record], data: Any, *, file: str = "report") -> _Record:
-    """The record of that kind whose ``to_data`` is ``data``; ``file`` is its source.
+    """Make the record whose ``to_data`` is ``data``; ``file`` is its source.
 
     Raises:
-        ConfigError: a field is missing, of the wrong type or too deep; says which.
+        ConfigError: a field is missing, has a wrong type, or is nested too deeply; the message
+            names it.
     """
     try:
         record: _Record = _reader_of(typing.cast(Any, kind))(data)
@@ -260,7 +262,7 @@ _PLAIN = {int: "an integer", str: "a string", bool: "true or false", type(None):
 
 
 def excerpt(data: Any) -> str:
-    """Plain data as an error quotes it."""
+    """Return plain data as a short quote for an error."""
     try:
         found = json.dumps(data, default=repr)
     except RecursionError:

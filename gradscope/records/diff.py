@@ -17,13 +17,13 @@ TABLES_OF_DIFF = ("calls", "parameters", "findings")
 
 @dataclass(frozen=True, slots=True)
 class TensorDiff:
-    """Differences between a tensor of B and A's.
+    """The differences between a tensor of A and its counterpart in B.
 
     ``error`` is ‖b − a‖ / ‖a‖ (L2), ``largest`` the largest absolute difference of two elements.
-    ``teacher_forced`` is the error of a call that is fed with A's tensors. ``noise`` and
-    ``teacher_forced_noise`` are the same two errors in A itself, after the last bit of each number
-    is changed. None: unknown. An error without a number has a ``note`` that says why.
-    ``diverges``: the teacher-forced error exceeds its noise; without one, the error does.
+    ``teacher_forced`` is the error of a call that gets A's tensors. ``noise`` and
+    ``teacher_forced_noise`` are these two errors for A itself, after a change of each number's last
+    bit. None: unknown. If an error is missing, ``note`` gives the reason. ``diverges``: the
+    teacher-forced error exceeds its noise; without such an error, ``error`` exceeds its noise.
     ``reference_a`` and ``reference_b`` are the errors of A and B from a reference run.
     """
 
@@ -60,7 +60,7 @@ class CallDiff:
 class ParameterDiff:
     """A parameter of A: its value and its gradient.
 
-    ``update_ratios`` are those of A's optimizer and of B's, where both made a step.
+    ``update_ratios`` has the ratios of A's and of B's optimizer, if both made a step.
     """
 
     name: str
@@ -75,14 +75,12 @@ class ParameterDiff:
 class DiffReport(Shown):
     """Result of one ``gradscope diff``.
 
-    ``step`` is the relative change of each number for the noise; an error counts as a divergence
-    from ``factor`` times the noise on. ``only_a`` and ``only_b`` are calls and parameters that the
-    other run lacks.
-
-    ``measured`` says how errors are known: "runs": both were run; "outputs": one is compiled, and
-    only outputs and parameter gradients are compared; "sketches" of saved reports, which give
-    estimates; "statistics" of saved reports, which give lower bounds. ``reference`` is the dtype of
-    a third run, of A, with which both are compared.
+    ``step`` is the relative change of each number in the measurement of noise. An error counts as a
+    divergence from ``factor`` times the noise on. ``only_a`` and ``only_b`` are calls and
+    parameters that the other run lacks. ``measured`` is the method: "runs": both were run;
+    "outputs": one is compiled, so only outputs and parameter gradients are compared; "sketches" of
+    saved reports, which give estimates; "statistics" of saved reports, which give lower bounds.
+    ``reference`` is the dtype of a third run (of A) with which both are compared.
     """
 
     status: str  # ok | findings | failed

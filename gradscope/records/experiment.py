@@ -23,20 +23,19 @@ RAN, LEFT_OUT, FAILED = "ran", "left-out", "failed"
 
 @dataclass(frozen=True, slots=True)
 class ArmResult:
-    """One arm, as one optimizer's loss shows it.
+    """The result of one arm, for the loss of one optimizer.
 
     Attributes:
-        name: the arm's, as on the command line.
+        name: the arm's name on the command line.
         intervention: the change in words.
         state: "ran", "left-out" or "failed".
-        steps: how many the arm made.
-        losses: the loss of each; None where it was NaN or Inf.
+        steps: the number of its steps.
+        losses: the loss of each step; None for NaN or Inf.
         verdict: the arm's result, or why it was left out or failed, in one line.
-        optimizer: whose loss it is, where several have one of their own.
+        optimizer: the optimizer of this loss, if several have separate losses.
         start, end: the loss at the start, and the median of the last fifth of the steps.
-        slope: how much the loss changes per step in the last third, with the ends of its 95 %
-            interval.
-        seconds: what the arm took.
+        slope: the change of the loss per step in the last third, with its 95 % interval.
+        seconds: the duration.
     """
 
     name: str
@@ -60,13 +59,12 @@ class ExperimentReport(Plotted):
 
     Attributes:
         script: as on the command line, with its arguments.
-        status: "findings" where a cause was found, "failed" where *as it is* did not run, else
-            "ok".
-        cause: one of ``CAUSES``; None: none of them within the steps.
-        message: the cause, or that there is none, in words.
-        evidence: the numbers that it follows from, a sentence each.
+        status: "findings" if a cause was found, "failed" if *as it is* did not run, else "ok".
+        cause: one of ``CAUSES``; None if the arms show none.
+        message: the verdict in words.
+        evidence: the numbers behind it, a sentence each.
         advice: the next step.
-        findings: of the rules of ``gradscope run``, in the arm that they explain.
+        findings: findings of the rules of ``gradscope run``, in the arm that they explain.
         notices: notices on the run.
     """
 
@@ -89,5 +87,5 @@ class ExperimentReport(Plotted):
 
     @property
     def ran(self) -> Sequence[ArmResult]:
-        """The arms that have a loss."""
+        """The arms with a loss."""
         return [one for one in self.arms if one.state == RAN]

@@ -1,4 +1,4 @@
-"""Filters, channels, features and their space, in numbers."""
+"""Records of filters, channels, features and feature space."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from gradscope.records.run import ErrorRecord, RunInfo
 
 @dataclass(frozen=True, slots=True)
 class FilterStats:
-    """One filter of a convolution: its L2 norm, and the filter that is most like it.
-
-    ``cosine`` is between the two; None where either is zero or there is no other.
+    """One filter of a convolution: its L2 norm, and the most similar filter. ``cosine`` is the
+    cosine between the two; None if one is zero, or if there is no other.
     """
 
     filter: int
@@ -26,9 +25,8 @@ class FilterStats:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStats:
-    """One channel of a layer over all pictures and places. ``active`` is the share that is not 0.
-
-    ``strength`` is the mean absolute value; ``dead`` says that every value was 0.
+    """One channel of a layer over all pictures and places. ``active`` is the share of nonzero
+    values, ``strength`` the mean absolute value; ``dead`` is True if every value was 0.
     """
 
     layer: str
@@ -42,7 +40,7 @@ class ChannelStats:
 
 @dataclass(frozen=True, slots=True)
 class Excitation:
-    """A picture that excites a channel, and where: a cell of the layer's map, None without one."""
+    """A picture that excites a channel, and the cell of the layer's map; None without a map."""
 
     layer: str
     channel: int
@@ -55,7 +53,7 @@ class Excitation:
 
 @dataclass(frozen=True, slots=True)
 class Neighbor:
-    """A picture that lies near another in the space of a layer's features."""
+    """A neighbour of a picture in a layer's feature space."""
 
     query: str
     rank: int

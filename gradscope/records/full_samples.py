@@ -1,4 +1,4 @@
-"""Additions of a full sample to a report, by the question that it answers."""
+"""The records that full samples add to a report."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from gradscope.records.tensors import TensorStats
 
 @dataclass(frozen=True, slots=True)
 class GradientCheck:
-    """One input, or one parameter, of one call of a layer.
-
-    ``input`` is a path in the arguments, or the parameter's name in the layer. ``verdict`` is
-    right, wrong, kink (right beside these inputs only), non-deterministic, or unchecked.
-    ``backward`` and ``differences`` are the derivative in one random direction, as the layer's
-    backward gives it and as finite differences do; None where they could not be had.
+    """The gradient check of one input, or one parameter, in one call of a layer. ``input`` is a
+    path in the arguments, or the parameter's name in the layer. ``verdict`` is right, wrong, kink
+    (right near these inputs, but not at them), non-deterministic, or unchecked. ``backward`` and
+    ``differences`` are the derivative in a random direction, by the layer's backward and by finite
+    differences; None if unknown.
     """
 
     name: str
@@ -32,11 +31,9 @@ class Histogram:
     """Counts of elements by sign and power of two.
 
     Bin ``i`` holds the elements with ``2**(first + i) <= |x| < 2**(first + i + 1)``; ``negative``
-    and ``positive`` have one count a bin, from the lowest bin with an element to the highest.
-    Zeros, NaN and Inf lie in no bin.
-
-    ``kind`` is "activation" or "gradient", of a call's output at ``path``; or "value" or "gradient"
-    of the parameter ``path``, where ``call`` is None.
+    and ``positive`` have one count per bin, from the lowest bin with an element to the highest.
+    Zeros, NaN and Inf are in no bin. ``kind`` is "activation" or "gradient" of a call's output at
+    ``path``; or "value" or "gradient" of the parameter ``path``, and then ``call`` is None.
     """
 
     name: str
@@ -58,8 +55,8 @@ class Change:
 
     ``name`` is a module with its ``call``, or a parameter, which has none. ``at`` is activation,
     grad_output, grad_input or parameter_grad; ``do`` is the action and ``value`` its number.
-    ``before`` and ``after`` are None where nothing came by, and ``note`` says why. Gradients of
-    several backwards are added up, as ``.grad`` is.
+    ``before`` and ``after`` are None if nothing arrived; ``note`` gives the reason. Gradients of
+    several backwards are added up, as in ``.grad``.
     """
 
     name: str
@@ -77,11 +74,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class SharedLayer:
-    """The parameters of one module that several losses reach, all of them taken as one vector.
-
-    ``name`` None is all shared parameters of the model. ``parameters`` counts their elements.
-    ``norms`` are those of the gradient by loss, ``cosines`` those between two, by pair; None where
-    a loss does not reach the layer, or its gradient has no direction (zero, or not finite).
+    """The parameters of one module that several losses reach, as one vector. ``name`` None stands
+    for all shared parameters of the model. ``parameters`` counts their elements. ``norms`` has the
+    gradient norm of each loss, ``cosines`` the cosine for each pair of losses; None if a loss does
+    not reach the layer, or if its gradient is zero or not finite.
     """
 
     name: str | None
@@ -92,9 +88,9 @@ class SharedLayer:
 
 @dataclass(frozen=True, slots=True)
 class TaskGradients:
-    """``pairs`` are the places of two losses in ``tasks``, in the order of a layer's cosines.
-
-    ``alone`` are the modules that one loss only reaches, each with its name.
+    """The gradients of several losses. ``pairs`` has the indices of two losses in ``tasks``, in the
+    order of a layer's cosines. ``alone`` has the modules that only one loss reaches, with that
+    loss.
     """
 
     tasks: tuple[str, ...]
@@ -109,12 +105,12 @@ class SampleGradient:
     """One sample's part of the batch's gradient.
 
     Attributes:
-        index: its place in the batch, from 0.
-        loss: its own; None if it cannot be separated from the batch's.
-        norm: of its part of the gradient.
-        share: of the batch's gradient that it makes, along that gradient's direction. All shares
-            add up to 1, and one is negative where its sample pulls the other way.
-        cosine: between its part and the sum of all other samples' parts.
+        index: its position in the batch, from 0.
+        loss: its loss; None if it cannot be separated from the batch's.
+        norm: the norm of its part of the gradient.
+        share: its share of the batch's gradient, measured along that gradient. All shares add
+            up to 1; a negative share pulls against the batch.
+        cosine: the cosine of its part and the sum of all other parts.
         layers: the modules with the largest parts of its gradient, each with its share of the
             squared norm.
     """
@@ -131,8 +127,8 @@ class SampleGradient:
 class GradientNoise:
     """The noise scale tr(Σ) / |G|² of the gradient, in samples (McCandlish et al. 2018).
 
-    ``name`` is the module, None for all parameters. ``low`` and ``high`` end its 95 % interval.
-    ``value`` is None if the gradient is no larger than its noise, and ``high`` where the interval
+    ``name`` is the module, None for all parameters. ``low`` and ``high`` are its 95 % interval.
+    ``value`` is None if the gradient is not larger than its noise; ``high`` is None if the interval
     has no upper end.
     """
 
@@ -149,7 +145,7 @@ class PerSample:
     Attributes:
         samples: Gradient of each sample, in the order of the batch.
         norm: Norm of the batch's gradient.
-        rest: Norm of the part that no sample sent: a penalty on the weights, say.
+        rest: Norm of the part that comes from no sample, such as a penalty on the weights.
         noise: Gradient noise of all parameters, then of each module.
         mixing: Modules that make the output of each sample depend on the others, as BatchNorm does.
     """
@@ -172,16 +168,15 @@ SKETCH_BITS = 8
 class Sketch:
     """A random projection: the distance of two sketches is about that of the tensors.
 
-    Each element is added, or subtracted, to one of ``SKETCH_WIDTH`` numbers; which one, and with
-    which sign, a hash of its place in the tensor says, so that it is the same everywhere. NaN and
-    Inf count as 0. The square of the distance has the right mean and a standard deviation of at
-    most √(2 / SKETCH_WIDTH) of itself (Charikar, Chen and Farach-Colton 2002).
+    Each element is added to one of ``SKETCH_WIDTH`` numbers, or subtracted from it. A hash of its
+    position chooses the number and the sign, so sketches are equal on all machines. NaN and Inf
+    count as 0. The squared distance is unbiased, with a relative standard deviation of at most √(2
+    / SKETCH_WIDTH) (Charikar, Chen and Farach-Colton 2002).
 
     ``kind`` is "input", "output", "grad_input" or "grad_output" of a call, at ``path``; or "value"
     or "gradient" of the parameter ``path``, where ``call`` is None. ``numbers`` are little-endian
-    float32 or float64 in base64. ``norm`` is the tensor's, and ``noise`` the share of it by which
-    the tensor moves where each number of the run is moved by ``SKETCH_BITS`` last bits; None:
-    unknown.
+    float32 or float64 in base64. ``norm`` is the tensor's norm. ``noise`` is the tensor's relative
+    change if the ``SKETCH_BITS`` last bits of each number in the run change; None: unknown.
     """
 
     name: str
@@ -199,7 +194,7 @@ class AccumulatedLayer:
     """The parameters of one module, taken as one vector.
 
     ``error`` is the norm of the difference divided by the norm of the full batch's gradient.
-    ``causes`` are the kinds of those without which it would not differ.
+    ``causes`` has the kinds of causes without which it would not differ.
     """
 
     name: str
@@ -212,8 +207,8 @@ class AccumulatedLayer:
 class AccumulationCause:
     """One reason why micro-batches do not equal the batch.
 
-    ``kind`` is batch-statistics, random-numbers, loss or unknown, ``names`` are modules.
-    ``weights`` are, for a loss, what each micro-batch counts in the full batch.
+    ``kind`` is batch-statistics, random-numbers, loss or unknown; ``names`` has modules. For a
+    loss, ``weights`` has the weight of each micro-batch in the full batch.
     """
 
     kind: str
@@ -225,11 +220,10 @@ class AccumulationCause:
 
 @dataclass(frozen=True, slots=True)
 class Accumulation:
-    """The verdict, and every layer with its error, in the order of the model.
-
-    ``sizes`` are the samples of the micro-batches. ``dtype`` is in which it was computed: float64
-    on a copy of the model where that runs, else the run's own. An error above ``tolerance`` is no
-    rounding.
+    """The verdict on accumulation, and the error of every layer, in the order of the model.
+    ``sizes`` has the number of samples of each micro-batch. ``dtype`` is the dtype of the
+    computation: float64 on a copy of the model if that runs, else the run's dtype. An error above
+    ``tolerance`` is more than rounding.
     """
 
     equal: bool

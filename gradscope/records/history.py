@@ -1,4 +1,4 @@
-"""A training run for display: its header, its steps, and measurements over them."""
+"""Records of a training run for display: header, steps, and measurements over steps."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from gradscope.typeset.numbers import plural
 class LayerSeries:
     """The measurements of one parameter or module call at the sampled steps.
 
-    ``values`` has a column for each measure, as long as ``steps``; None where there was nothing to
-    measure. ``call`` is None for a parameter. ``shape`` is the parameter's, and ``types`` are the
-    classes of the module, nearest first. ``lowest`` and ``highest`` are over the ranks, of a call
-    in a run of several processes. ``fault`` is why a parameter of such a run has no global norm:
-    "partial", "missing" or "differs". ``norms`` are those of a parameter at every step whose
-    gradients were read; ``course`` has these and the sampled ones.
+    ``values`` has a column for each measure, with one entry per step; None if there was nothing to
+    measure. ``call`` is None for a parameter. ``shape`` is the parameter's shape, and ``types`` has
+    the classes of the module, nearest first. In a run of several processes, ``lowest`` and
+    ``highest`` are the extremes of a call over ranks, and ``fault`` is the reason why a parameter
+    has no global norm: "partial", "missing" or "differs". ``norms`` has a parameter's norms at
+    every step whose gradients were read; ``course`` combines these with the samples.
     """
 
     name: str
@@ -47,7 +47,7 @@ class LayerSeries:
     norms: NormSeries | None = None
 
     def course(self, measure: str) -> Course:
-        """A measure at every step that has it."""
+        """Return a measure at every step that has it."""
         values = self.values.get(measure, (None,) * len(self.steps))
         counts = self.values.get(counter(measure), ())
         lost = {step for step, n in zip(self.steps, counts, strict=False) if n}
@@ -61,7 +61,7 @@ class LayerSeries:
 
 
 def steps_with(measure: str, series: Iterable[LayerSeries]) -> list[int]:
-    """The steps that have a measure in any of the series."""
+    """Return the steps at which any of the series has the measure."""
     every: dict[int, Sequence[int]] = {}  # parameters that were read together share them
     for one in series:
         every[id(one.steps)] = one.steps
@@ -72,7 +72,7 @@ def steps_with(measure: str, series: Iterable[LayerSeries]) -> list[int]:
 
 
 class Course(NamedTuple):
-    """A measure over the steps that have it; those at which it was NaN or Inf are ``lost``."""
+    """A measure over its steps; ``lost`` has the steps at which it was NaN or Inf."""
 
     steps: Sequence[int]
     values: Sequence[float | None]
@@ -80,7 +80,7 @@ class Course(NamedTuple):
 
 
 def counter(measure: str) -> str:
-    """The column that counts NaN and Inf in the tensor that a measure is of; "" for none."""
+    """Return the column that counts NaN and Inf in the measured tensor; "" if there is none."""
     for side in ("grad_out_", "grad_in_", "out_"):
         if measure.startswith(side):
             return f"{side}nonfinite"
@@ -89,12 +89,10 @@ def counter(measure: str) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunHistory(Plotted):
-    """Contents of a page about a run.
-
-    ``sampled`` are the sampled steps and are still held. ``ranks`` are the runs of all
-    processes where there were several. ``age`` is how many seconds ago something was last written
-    of a run without an end; None if unknown. ``judgement`` says which rules have seen
-    enough. ``path`` is where it was read.
+    """The content of a page about a run. ``sampled`` has the sampled steps that are still stored.
+    ``ranks`` has the runs of all processes, if there were several. For a run without an end,
+    ``age`` is the number of seconds since the last write; None if unknown. ``judgement`` lists the
+    rules that could be judged. ``path`` is the run's path.
     """
 
     run: TrainingRun
@@ -118,11 +116,11 @@ class RunHistory(Plotted):
         return f"<gradscope.RunHistory of {self.run.script or 'a script'}: {made}>"
 
     def report(self, step: int | None = None, model: str | None = None) -> Report:
-        """Returns the record of a sampled step, in the form that ``gradscope.inspect`` returns.
+        """Return the record of a sampled step, as ``gradscope.inspect`` returns it.
 
         Args:
-            step: its number, one of ``sampled``; None is the last of these.
-            model: its name, where several are trained; None is the first.
+            step: its number, one of ``sampled``; None: the last one.
+            model: the name of one of several models; None: the first.
 
         Raises:
             OptionError: the step was not sampled, or has no such model.
@@ -133,10 +131,10 @@ class RunHistory(Plotted):
 
     @property
     def thinned(self) -> bool:
-        """True if some steps are no longer held, as in a very long run."""
+        """True if some steps are no longer stored, as in a very long run."""
         return 0 < len(self.steps) < self.last_step
 
     @property
     def last_step(self) -> int:
-        """The number of the last step that was finished; 0 before the first."""
+        """The number of the last finished step; 0 before the first."""
         return self.steps[-1].step if self.steps else self.run.steps

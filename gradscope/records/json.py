@@ -1,4 +1,4 @@
-"""Records ⇄ strict JSON. Reading checks every field: a damaged file is named, not believed."""
+"""Writes records as strict JSON, and reads them; reading checks every field."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def dumps(
     | SpikeReport
     | CoordCheckReport,
 ) -> str:
-    """The record as one JSON document, keys in the order of the records."""
+    """Return the record as one JSON document, with keys in the order of the fields."""
     data = to_data(record)
     for part in (data, *data.get("models", ())):
         if "config" in part:
@@ -68,11 +68,11 @@ def dumps(
 
 
 def loads(text: str, kind: type[_Record], *, file: str = "report") -> _Record:
-    """The record that ``dumps`` wrote.
+    """Read a record that ``dumps`` wrote.
 
     Raises:
-        ConfigError: not JSON, not a record of that kind, a field of the wrong type, or a graph that
-            no backward could have left; says which.
+        ConfigError: it is not JSON, not a record of that kind, a field has a wrong type, or a
+            graph is impossible.
     """
     word, help, _ = _WORDS[kind]
     if not text.strip():
@@ -103,7 +103,7 @@ def loads(text: str, kind: type[_Record], *, file: str = "report") -> _Record:
 
 
 def loads_shown(text: str, *, file: str = "report") -> Shown:
-    """The record that ``dumps`` wrote, of the kind that its schema says, which ``show`` takes.
+    """Read a record for ``show``, of the kind that its schema names.
 
     Raises:
         ConfigError: as ``loads``.
@@ -160,7 +160,7 @@ def load(path: Path, kind: type[_Record]) -> _Record:
     """Read a saved record.
 
     Raises:
-        ConfigError: the file is missing, unreadable or no such record.
+        ConfigError: the file is missing, unreadable or another kind of file.
     """
     with collector_paused():
         return loads(_text(path, _WORDS[kind][1]), kind, file=str(path))
@@ -170,7 +170,7 @@ def load_any(path: Path) -> Shown | AutogradGraph:
     """Read a saved record of any kind.
 
     Raises:
-        ConfigError: the file is missing, unreadable or none.
+        ConfigError: the file is missing, unreadable or not a record.
     """
     with collector_paused():
         text = _text(path, _WORDS[Report][1])
@@ -182,7 +182,7 @@ def load_shown(path: Path) -> Shown:
     """Read a file that ``gradscope show`` can show.
 
     Raises:
-        ConfigError: the file is missing, unreadable or another.
+        ConfigError: the file is missing, unreadable or another kind of file.
     """
     with collector_paused():
         return loads_shown(_text(path, _WORDS[Report][1]), file=str(path))
@@ -190,7 +190,8 @@ def load_shown(path: Path) -> Shown:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: records being read are no garbage, and a search is slow."""
+    """Pause the garbage collector in the block: new records are not garbage, and a search is
+    slow."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Dependencies of a model's outputs: allowed ones, and those found."""
+"""Records of ``leaks``: the dependencies of a model's outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RULES = {
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of code; ``text`` is None where the file cannot be read."""
+    """A line of code; ``text`` is None if the file cannot be read."""
 
     file: str
     line: int
@@ -37,21 +37,21 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class AxisResult:
-    """One axis: the outputs' forbidden dependencies along it.
+    """The result of one axis: the forbidden dependencies of outputs along it.
 
     Attributes:
         axis: one of ``AXES``.
         verdict: one of ``VERDICTS``.
         message: the finding, or why it could not be judged, in one line.
-        effect: the largest forbidden change of an output, as a share of the outputs' spread.
-        reach: how far it sees: ``63 tokens ahead``, ``all other samples``.
-        layer: the innermost module of the first call that lets it through; "" is the root.
+        effect: the largest forbidden change of an output, relative to the outputs' spread.
+        reach: the reach of the leak: ``63 tokens ahead``, ``all other samples``.
+        layer: the innermost module of the first call that leaks; "" is the root.
         call: the number of that call.
-        operation: the mixing operation: ``softmax``.
+        operation: the operation that leaks, such as ``softmax``.
         source: its line.
         advice: the next step.
-        finite: whether forward passes that differ in one place see it; None: not asked.
-        gradient: whether the gradient sees it; None: it was not taken, or could not be.
+        finite: True if forward passes show the leak; None if not tested.
+        gradient: True if gradients show it; None if not computed.
     """
 
     axis: str
@@ -81,14 +81,13 @@ class AxisResult:
 
 @dataclass(frozen=True, slots=True)
 class DependencyMap:
-    """Dependence of each output position on each input position along an axis.
+    """The dependence of each output position on each input position along an axis.
 
     Attributes:
-        axis: the axis of both.
-        instrument: ``gradient`` or ``finite``.
-        outputs, inputs: the positions of rows and columns.
-        values: a row for each output: the size of the dependency, 0 where there is none. None is
-            not known.
+    axis: the axis of both.
+    instrument: ``gradient`` or ``finite``.
+    outputs, inputs: the positions of rows and columns.
+    values: a row for each output: the size of the dependency, 0 without one, None if unknown.
     """
 
     axis: str

@@ -1,7 +1,6 @@
-"""Record of a training loop: ordered facts of every step, which need no statistics.
-
-A round is the sequence of events between two steps of any optimizer. Most rounds of a loop are
-alike, so each kind of round is kept once, with its count.
+"""Records of a training loop: the events of every step, in order, and facts on its objects. A round
+is the sequence of events between two steps of any optimizer. Most rounds of a loop are equal, so
+each kind of round is stored once, with its count.
 """
 
 from __future__ import annotations
@@ -34,24 +33,19 @@ from gradscope.records.loop_tokens import LoopTokens
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopEvent:
-    """One thing that the loop did. There is one object for all that are alike.
+    """An event of the loop. Equal events share one object.
 
     Attributes:
-        kind: what was done, and then what ``of`` is:
-
-            - "zero": gradients were cleared, of an optimizer or a model
-            - "call": a model was called with gradients enabled
-            - "evaluation": a model was called without them
-            - "backward": backward was called on a loss
-            - "clip": gradients were clipped, of the optimizer that holds the parameters
-            - "unscale", "scaler-update": by a gradient scaler, of an optimizer
-            - "schedule": a learning-rate scheduler made a step; its name
-            - "epoch": a data loader was begun anew
-            - "step": an optimizer made a step
+        kind: the kind of event: - "zero": the gradients of an optimizer or a model were cleared -
+        "call": a model was called with gradients enabled - "evaluation": a model was called without
+        gradients - "backward": backward was called on a loss - "clip": the gradients of an
+        optimizer's parameters were clipped - "unscale", "scaler-update": a gradient scaler handled
+        an optimizer - "schedule": a learning-rate scheduler made a step - "epoch": the iteration
+        over a data loader started - "step": an optimizer made a step
 
         of: the name of an optimizer, a model or a scheduler; "" without one.
-        facts: words that distinguish the event; the file in ``training/loop/`` that makes the event
-            explains them.
+        facts: words that distinguish events of one kind; the file in ``training/loop/`` that makes
+        the event explains them.
         location: ``file:line`` of the script where it happened first; of "zero", "clip",
             "backward" and "epoch" each line has a separate event.
     """
@@ -64,15 +58,14 @@ class LoopEvent:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A kind of round: its events in order, with the step last.
-
-    Of equal events in a row there is one.
+    """A kind of round: its events in order, with the step last. Equal events in a row are stored
+    once.
 
     Attributes:
-        events: what happened.
-        count: in how many rounds.
-        first: the number of the first step that ended one.
-        last: that of the last.
+        events: its events.
+        count: the number of such rounds.
+        first: the first step that ended one.
+        last: the last one.
     """
 
     events: tuple[LoopEvent, ...]
@@ -82,7 +75,7 @@ class Round:
 
     @property
     def step(self) -> LoopEvent:
-        """The step that ended it."""
+        """The event of the step that ended the round."""
         return self.events[-1]
 
 
@@ -91,21 +84,21 @@ class LoopParameter:
     """A parameter with a fact that held in every step so far.
 
     Attributes:
-        name: in its model; "" where it is of no model that is alive.
+        name: its name in the model; "" if it belongs to no living model.
         model: the model's name.
         shape: its size.
-        facts: words: "no-gradient" (it had none at any step), "zero-gradient" (exactly zero at the
-            last readings, half of all or more), "unheld" (it wants a gradient, and no optimizer
-            holds it), "held-twice",
-            "orphan" (an optimizer holds it, and it is of no model that ran),
-            "moved" (frozen, and an optimizer moved it), "untrained" (it wants no gradient),
-            "idle" (the module that owns it was never called), "graded" (it has a gradient now),
-            "library" (an installed library's code decides whether it gets one).
-        optimizers: the names of those that hold it.
-        steps: in how many steps it was read, or moved.
-        since: the step from which on the fact holds.
-        made: the line of the script that made it, where that is known; ``late`` whether that was
-            after an optimizer.
+        facts: words: "no-gradient" (it had none at any step), "zero-gradient" (exactly zero at
+            the last readings, at least half of all), "unheld" (it requires a gradient, but no
+            optimizer holds it), "held-twice", "orphan" (an optimizer holds it, but it belongs
+            to no model that ran), "moved" (it is frozen, but an optimizer moved it),
+            "untrained" (it requires no gradient), "idle" (its module was never called),
+            "graded" (it has a gradient now), "library" (an installed library's code decides
+            whether it gets one).
+        optimizers: the names of the optimizers that hold it.
+        steps: the number of steps in which it was read, or moved.
+        since: the first step at which the fact holds.
+        made: the line of the script that made it, if known; ``late`` is True if that was after
+            an optimizer.
     """
 
     name: str
@@ -121,36 +114,37 @@ class LoopParameter:
 
 @dataclass(frozen=True, slots=True)
 class LoopOptimizer:
-    """An optimizer that was made.
+    """An optimizer of the script.
 
     Attributes:
         name: its variable's, else its class.
         kind: its class.
-        location: where it was made.
-        steps: how many it made.
-        parameters: how many it holds.
-        zero_rates: by group, in how many steps its learning rate was 0.
-        sizes: by group, how many parameters.
-        backwards: how many there were while its parameters had gradients, and it made no step.
-        reached: where the first of these backwards is, where that is known.
-        stepping: the line of the script that would have it make a step, where it is written.
-        shared: how many of its parameters another optimizer holds too.
+        location: the line that made it.
+        steps: the number of its steps.
+        parameters: the number of its parameters.
+        zero_rates: by group, the number of steps with a learning rate of 0.
+        sizes: by group, the number of parameters.
+        backwards: the number of backwards that gave its parameters gradients, although it made
+            no step.
+        reached: the line of the first of these backwards, if known.
+        stepping: the line of the script with its ``step()``, if there is one.
+        shared: the number of its parameters that another optimizer holds too.
         peak: the highest learning rate of its first group so far; ``rate``: the latest.
-        rises: whether the rate still went up at its last changes.
-        gone: the number of its step from which on the rate was below a hundredth of the highest; 0
-            where it is not.
-        held: by group, the parameters that are of a model: its number, and the name there.
-        mixed: where the two backwards are whose gradients its steps use together, though another
-            optimizer made a step between them; None where that never came.
-        readings: in how many of its steps all gradients were read; ``scaled``: in how many of these
-            a gradient scaler's factor was in them.
-        maximizes: whether it goes up the gradient (``maximize=True``).
-        loaded_at: the line that called its ``load_state_dict`` last; ``restored`` the learning rate
-            of its first group before and after that.
-        trained: whether each of its parameters had a gradient at one of its steps.
-        anew: how many were made before it on the same line, each for the same parameters and for
-            one step.
-        betas: those of the first group, of an optimizer like Adam.
+        rises: True if the rate still rose at its last changes.
+        gone: the number of its step from which the rate was below a hundredth of the highest; 0
+            if it is not.
+        held: by group, the parameters that belong to a model: the model's number and the name.
+        mixed: the lines of two backwards whose gradients one step uses together, although
+            another optimizer made a step between them; None if that never happened.
+        readings: the number of its steps in which all gradients were read; ``scaled``: the
+            number of these with a gradient scaler's factor in the gradients.
+        maximizes: True with ``maximize=True``.
+        loaded_at: the line that last called its ``load_state_dict``; ``restored``: the learning
+            rate of its first group before and after that.
+        trained: True if each of its parameters had a gradient at one of its steps.
+        anew: the number of optimizers made before it on the same line, each for the same
+            parameters and one step.
+        betas: the betas of the first group, for an optimizer like Adam.
     """
 
     name: str
@@ -182,14 +176,14 @@ class LoopOptimizer:
 
 @dataclass(frozen=True, slots=True)
 class PlainTensor:
-    """A tensor that trains and that a module keeps in a plain attribute.
+    """A trained tensor in a plain attribute of a module.
 
     Attributes:
         module: the module's name in the model; "" for the model.
-        attribute: what it calls it.
+        attribute: the attribute's name.
         shape: its size.
-        leaf: whether it is the leaf itself, and not what an operation made of one.
-        location: the line that sets it, where that is known.
+        leaf: True if it is a leaf, False if an operation computed it from one.
+        location: the line that sets it, if known.
     """
 
     module: str
@@ -201,11 +195,11 @@ class PlainTensor:
 
 @dataclass(frozen=True, slots=True)
 class LeftState:
-    """The state of an optimizer in a checkpoint of which only the weights were loaded.
+    """An optimizer's state in a checkpoint, if the script loaded only the weights.
 
     Attributes:
-        optimizer: the name of the optimizer that has its settings and its parameters.
-        parameters: how many parameters have a state there.
+        optimizer: the name of the optimizer with the same settings and parameters.
+        parameters: the number of parameters with a state in the checkpoint.
         location: the line that reads the checkpoint.
     """
 
@@ -220,8 +214,8 @@ class EmptyLoad:
 
     Attributes:
         module: the class of the module.
-        missing: how many of its keys were not in the state.
-        unexpected: how many keys of the state it does not have.
+        missing: the number of its keys that the state lacks.
+        unexpected: the number of the state's keys that the module lacks.
         examples: a key of each.
         location: the line.
     """
@@ -241,25 +235,26 @@ class LoopModel:
         id: its number in the run.
         name: its variable's, else its class.
         kind: its class.
-        calls: how often it was called with gradients enabled.
-        evaluations: how often without.
-        steps: in how many steps of any optimizer it was called with gradients.
-        trainable: how many of its parameters want a gradient.
-        held: how many of those an optimizer holds.
-        parameters: how many it has.
-        replaced: the names of modules that were set in it after the first optimizer was made, with
-            where.
+        calls: the number of calls with gradients enabled.
+        evaluations: the number of calls without.
+        steps: the number of steps, of any optimizer, with a call with gradients.
+        trainable: the number of its parameters that require a gradient.
+        held: the number of these that an optimizer holds.
+        parameters: the number of its parameters.
+        replaced: the names of modules that were replaced after the first optimizer was made,
+            with the lines.
         twins: the numbers of models of the same class and shapes, alive or not.
-        made: the line of the script that made it, where that is known.
-        kept_in: the plain list, tuple or dict of another model that has it: "net.blocks (list)".
-        plain_tensors: what it keeps in plain attributes and gets gradients.
-        undone: how often ``load_state_dict`` gave it weights that it had before, and undid steps;
-            ``undone_at`` is the line.
-        eval_at: the line of the script that puts it into eval mode, where one is written.
-        unchanged: whether it was called without gradients alone, and has the weights that it had
-            when it was found.
-        fixed_norms: the batch norms whose momentum is 0, with the running statistics that they were
-            made with.
+        made: the line of the script that made it, if known.
+        kept_in: the plain list, tuple or dict of another model that contains it: "net.blocks
+            (list)".
+        plain_tensors: tensors in plain attributes that get gradients.
+        undone: how often ``load_state_dict`` restored weights of an earlier step; ``undone_at``
+            is the line.
+        eval_at: the line of the script that puts it into eval mode, if there is one.
+        unchanged: True if it was called only without gradients, and its weights have not
+            changed since it was found.
+        fixed_norms: the batch norms with momentum 0 whose running statistics are still the
+            initial ones.
     """
 
     id: int
@@ -290,11 +285,11 @@ class LoopScheduler:
     Attributes:
         name: its variable's, else its class.
         kind: its class.
-        location: where it makes its steps, else where it was made.
-        optimizer: the name of the one whose rate it sets.
-        steps: how many it made.
-        settings: the plain numbers that it was made with: ``step_size``, ``gamma``, …
-        made: where it was made.
+        location: the line of its steps, else the line that made it.
+        optimizer: the name of its optimizer.
+        steps: the number of its steps.
+        settings: its plain numeric arguments: ``step_size``, ``gamma``, … made: the line that
+            made it.
         target: the learning rate of the first group that it scales, or rises to.
     """
 
@@ -310,7 +305,7 @@ class LoopScheduler:
 
 @dataclass(frozen=True, slots=True)
 class LoopCause:
-    """Cause of missing or zero gradients, found by the trace of one step.
+    """A cause of missing or zero gradients, from the trace of one step.
 
     Attributes:
         model: the model's name.
@@ -324,52 +319,52 @@ class LoopCause:
 
 @dataclass(frozen=True, slots=True)
 class LoopRecord:
-    """A training loop as it went so far.
+    """A training loop so far.
 
     Attributes:
-        steps: of all optimizers.
-        backwards: how many there were.
-        rounds: the kinds of rounds, in the order in which they came first.
+        steps: the number of steps of all optimizers.
+        backwards: the number of backwards.
+        rounds: the kinds of rounds, in order of their first occurrence.
         rest: the events since the last step.
-        optimizers, models, schedulers: those that were made, or found.
-        parameters: those that a fact holds of.
-        same_batch: number of calls, from the first on, whose models got the same input; 0
-            where inputs differed, or it is unknown.
-        same_tensor: whether it was the same tensor each time, of which it was all.
-        loader: the most batches of a data loader that was iterated over; 0 without one.
-        loader_at: the line that assigns the first data loader, if it keeps the data in their order.
-        same_loss: how many backwards from the first on began with the same loss, to the last bit;
+        optimizers, models, schedulers: those that were made or found.
+        parameters: the parameters with a fact.
+        same_batch: the number of calls, from the first on, with equal inputs; 0 if inputs
+            differ, or if it is unknown.
+        same_tensor: True if it was the same full tensor each time.
+        loader: the largest number of batches of an iterated data loader; 0 without one.
+        loader_at: the line that assigns the first data loader, if it does not shuffle.
+        same_loss: the number of backwards, from the first on, with the same loss in every bit;
             ``first_loss`` is the first.
-        kept_graphs: of how many backwards the graph is kept alive.
+        kept_graphs: the number of backwards whose graph is kept alive.
         kept_since: the step of the first of them.
-        kept_of: how many backwards there were since that.
-        kept_by: the variable that keeps them, and where it does.
-        kept_evaluations: of how many calls in eval mode, with gradients enabled, the graph is kept
-            alive by something else, since ``evaluation_rounds`` different steps, the first of
-            which is ``evaluations_since``.
-        causes: why parameters get no useful gradient, as far as steps were traced for it.
-        untraced: why no step can be traced; "" where one can.
-        batches_differ: whether the models were given others than the first.
-        graphs: of how many backwards the graph of the loss was read, and ``operations``,
-            ``targets`` and ``reaches`` what was seen in them.
-        clippings: of each optimizer whose gradients are clipped, or were read.
-        tokens: how the targets of models that take tokens lie to these.
-        inputs: of models that are evaluated, how those inputs lie to the ones of the training.
-        adapters: of low rank, frozen at zero.
-        made_in_forward: lines that made parameters within a call of a model, and in how many steps.
-        draws: samples of distributions that let no gradient through, and whose ``log_prob`` is
-            unused.
-        batches: what the models are given and give, in the sampled steps.
-        equal_units: the weights whose rows are all equal.
-        functions: the script's own whose backward is wrong.
-        copies: of models, which no optimizer holds.
+        kept_of: the number of backwards since then.
+        kept_by: the variable that keeps them, with its line.
+        kept_evaluations: the number of calls in eval mode, with gradients enabled, whose graph
+            something else keeps alive, in ``evaluation_rounds`` different steps from
+            ``evaluations_since`` on.
+        causes: why parameters get no useful gradient, from traced steps.
+        untraced: why no step can be traced; "" if one can.
+        batches_differ: True if the models got other inputs than the first.
+        graphs: the number of backwards whose loss graph was read; ``operations``, ``targets``
+            and ``reaches`` have the results.
+        clippings: clipping of each optimizer's gradients.
+        tokens: the relation of targets to the tokens of a model's input.
+        inputs: the relation of inputs in evaluations to those in training.
+        adapters: low-rank adapters that are frozen at zero.
+        made_in_forward: lines that made parameters during a model's call, with the number of
+            steps.
+        draws: samples of distributions that pass no gradient, and whose ``log_prob`` is unused.
+        batches: inputs and outputs of the models in the sampled steps.
+        equal_units: weights whose rows are all equal.
+        functions: autograd functions of the script with a wrong backward.
+        copies: copies of models that no optimizer holds.
         empty_loads: calls of ``load_state_dict`` that loaded nothing.
-        left_states: states of optimizers that checkpoints hold, and that nothing loaded.
+        left_states: optimizer states in checkpoints that the script did not load.
         facts: exact facts of other kinds.
-        course: of the losses of all backwards; None where there were too few.
-        depths, weights: of each model and optimizer, over the samples.
-        ended: whether the script has ended.
-        cut: whether gradscope ended it, so that its end is unknown.
+        course: the course of the losses of all backwards; None if there were too few.
+        depths, weights: figures of each model and optimizer over the samples.
+        ended: True if the script has ended.
+        cut: True if gradscope ended it, so its end is unknown.
     """
 
     steps: int
@@ -420,15 +415,16 @@ class LoopRecord:
     cut: bool = False
 
     def rounds_of(self, optimizer: str) -> Iterator[Round]:
-        """The kinds of rounds that a step of this optimizer ended."""
+        """Return the kinds of rounds that a step of this optimizer ended."""
         return (one for one in self.rounds if one.step.of == optimizer)
 
     def facts_of(self, kind: str) -> Iterator[LoopFact]:
-        """The facts of a kind."""
+        """Return the facts of a kind."""
         return (one for one in self.facts if one.kind == kind)
 
     def steps_with(self, optimizer: str, fact: str) -> tuple[int, int, int]:
-        """Return in how many of the optimizer's steps a fact held, the first and the last."""
+        """Return the number of the optimizer's steps at which a fact held, the first and the
+        last."""
         found = [one for one in self.rounds_of(optimizer) if fact in one.step.facts]
         if not found:
             return 0, 0, 0

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a training loop's models, and units that are all equal."""
+"""Records of a training loop: inputs and outputs of its models, equal units, copies."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class LoopBatches:
 
     Attributes:
         model: the model's number.
-        batches: how many of four samples or more were read.
-        alike: in how many of them all samples were the same.
-        outputs: of how many batches of different samples the outputs were read.
-        constant: for how many of the last of these the output was the same for all samples.
-        location: where the model was called first.
+        batches: the number of batches with four samples or more that were read.
+        alike: the number of these whose samples are all equal.
+        outputs: the number of batches with different samples whose outputs were read.
+        constant: the number of the last of these with equal outputs for all samples.
+        location: the line of the model's first call.
     """
 
     model: int
@@ -28,14 +28,14 @@ class LoopBatches:
 
 @dataclass(frozen=True, slots=True)
 class EqualUnits:
-    """A weight whose rows are all equal, in all samples, though it moves.
+    """A weight whose rows are all equal in all samples, although it trains.
 
     Attributes:
         model: the model's number.
-        name: the weight's.
-        units: how many rows it has.
-        readings: in how many samples.
-        location: the line that made all entries the same, where it is known.
+        name: the weight's name.
+        units: the number of its rows.
+        readings: the number of samples.
+        location: the line that made all entries equal, if known.
     """
 
     model: int
@@ -47,17 +47,17 @@ class EqualUnits:
 
 @dataclass(frozen=True, slots=True)
 class LoopInputs:
-    """The numbers that a model is given in evaluations, beside those of the training.
+    """The inputs of a model in evaluations, compared with those in training.
 
     Attributes:
         model: the model's number.
-        readings: how many evaluations were read.
-        mean, deviation: of the training's inputs.
-        least_shift: by how many of these deviations the mean of an evaluation's inputs was another,
-            at least.
-        least_ratio: the least quotient of the two deviations, the larger over the smaller.
-        example: mean and deviation of the last evaluation's.
-        location: where the first evaluation is.
+        readings: the number of evaluations read.
+        mean, deviation: of the inputs in training.
+        least_shift: the smallest shift of an evaluation's mean, in these deviations.
+        least_ratio: the smallest quotient of the two deviations, the larger divided by the
+            smaller.
+        example: mean and deviation of the last evaluation.
+        location: the line of the first evaluation.
     """
 
     model: int
@@ -76,10 +76,10 @@ class FrozenAdapters:
 
     Attributes:
         model: the model's number.
-        pairs: how many there are.
-        names: of the first pair.
-        trained: the first parameter of the model that trains.
-        location: the first line that freezes something, else that which made the first pair.
+        pairs: the number of pairs.
+        names: the names of the first pair.
+        trained: the first trainable parameter of the model.
+        location: the first line that freezes something, else the line that made the first pair.
     """
 
     model: int
@@ -91,17 +91,17 @@ class FrozenAdapters:
 
 @dataclass(frozen=True, slots=True)
 class LoopFunction:
-    """A ``torch.autograd.Function`` of the script's whose backward is not its derivative.
+    """A ``torch.autograd.Function`` of the script with a wrong backward.
 
     Attributes:
         name: the class.
         input: the number of the argument whose gradient is wrong, from 0.
         step: the step whose arguments it was checked on.
-        backward: the derivative in a random direction, as backward gives it.
+        backward: the derivative in a random direction, by backward.
         differences: the same by finite differences, in float64.
-        zeros: whether backward gives zeros alone.
-        ignores: whether it gives the same whatever gradient comes in.
-        location: the line where backward returns, where it is known.
+        zeros: True if backward returns only zeros.
+        ignores: True if the result does not depend on the incoming gradient.
+        location: the line where backward returns, if known.
     """
 
     name: str
@@ -116,20 +116,20 @@ class LoopFunction:
 
 @dataclass(frozen=True, slots=True)
 class LoopCopy:
-    """A copy of a model that trains, which no optimizer holds.
+    """A copy of a trained model that no optimizer holds.
 
     Attributes:
-        name: its variable's, or its path in the model.
-        of: that of the model, or the part of it, with the same weights at the start.
-        calls: how often it was called.
-        steps: in how many steps.
-        unchanged: whether it has the weights that it had before the first step.
-        stale_buffers: whether its weights have changed, and its buffers, as running statistics,
-            have not, while those of the other have.
-        follows: whether its name, its class, or those of the object that has it say that it follows
-            the other: "target", "ema".
-        location: where it was called first.
-        made: the line that assigns it, where one is written.
+        name: the name of its variable, or its path in the model.
+        of: the name of the model, or the part of it, with equal weights at the start.
+        calls: the number of its calls.
+        steps: the number of steps with a call.
+        unchanged: True if its weights are those from before the first step.
+        stale_buffers: True if its weights changed, but its buffers (such as running statistics)
+            did not, while those of the other did.
+        follows: True if its name or class, or those of its owner, say that it follows the
+            other: "target", "ema".
+        location: the line of its first call.
+        made: the line that assigns it, if there is one.
     """
 
     name: str

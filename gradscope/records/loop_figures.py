@@ -1,4 +1,4 @@
-"""Figures on the losses and gradients of a training loop."""
+"""Records of a training loop: figures of its losses, gradients and weights."""
 
 from __future__ import annotations
 
@@ -7,35 +7,32 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LossOperation:
-    """An operation between the models and the loss that is always a mistake.
+    """An operation between the models and the loss that is probably a mistake.
 
     Attributes:
-        kind: "broadcast" ([N, 1] was combined with [N]), "single-softmax" (over an axis of
-            size one), "softmax-axis" (over another axis than the classes' of the loss),
-            "negated" (a loss that should be minimised is maximised),
-            "scores" (a layer's output instead of log-probabilities), "number" (a
-            term of the loss is a Python number that a tensor gave), "penalty" (a term is made of
-            gradients that have no graph), or one of those with figures:
-
-            - "divided": the loss is divided by this number, "twice", or after its "mean" over as
-              many samples
-            - "cosine": the scores are cosines times the first number, of as many classes
-            - "learned-weight": a parameter weights a term alone; the weight
-            - "posterior": how often a divergence outweighs the error's sum, the root mean square
-              of the means, and how far the variances are from 1
-            - "cut-encoder": nothing but this term depends on an encoder before a quantizer
-            - "bootstrapped": the target of a distance has a maximum through which gradients flow
-            - "scrambled": a view takes axis 1 for the last; ``shapes`` are before and after it
-            - "kl-input", "kl-target", "kl-log-target": what a divergence is given is not what it
-              takes: probabilities for logarithms, or the other way round; the least and the
-              greatest value, and of how many calls that were read this is the last
-        name: the operation's; of a number what gave it.
+        kind: "broadcast" ([N, 1] was combined with [N]), "single-softmax" (over an axis of size
+            one), "softmax-axis" (over another axis than the classes' of the loss), "negated" (a
+            loss that should be minimised is maximised), "scores" (a layer's output instead of
+            log-probabilities), "number" (a term of the loss is a Python number that a tensor
+            gave), "penalty" (a term is made of gradients that have no graph), or one of those
+            with figures: - "divided": the loss is divided by this number, "twice", or after its
+            "mean" over as many samples - "cosine": the scores are cosines times the first
+            number, of as many classes - "learned-weight": a parameter weights a term alone; the
+            weight - "posterior": how often a divergence outweighs the error's sum, the root
+            mean square of the means, and how far the variances are from 1 - "cut-encoder":
+            nothing but this term depends on an encoder before a quantizer - "bootstrapped": the
+            target of a distance has a maximum through which gradients flow - "scrambled": a
+            view takes axis 1 for the last; ``shapes`` are before and after it - "kl-input",
+            "kl-target", "kl-log-target": what a divergence is given is not what it takes:
+            probabilities for logarithms, or the other way round; the least and the greatest
+            value, and of how many calls that were read this is the last name: the operation's;
+            of a number what gave it.
         shapes: of a broadcast the column, the row and the result; of a softmax the result.
-        count: in how many of the graphs that were read.
-        alone: whether nothing beside it links the loss with a model.
-        inside: whether the call of a model made it.
-        location: ``file:line``, where it is known.
-        first, figures: those of the first loss that was read, and of the last.
+        count: the number of read graphs that contain it.
+        alone: True if it is the only link between the loss and a model.
+        inside: True if a model's call made it.
+        location: ``file:line``, if known.
+        first, figures: the figures of the first loss that was read, and of the last.
     """
 
     kind: str
@@ -92,12 +89,12 @@ class Reach:
         by: the function that bounds the output: "sigmoid", "tanh", "relu", …; or the loss that
             takes probabilities as targets: "binary_cross_entropy_with_logits".
         low, high: its bounds, which may be infinite.
-        least, greatest: of all targets that were read.
-        readings: how many batches were read.
-        outside: in how many of them targets lay out of bounds.
-        share: the least share of targets out of bounds in one of these.
-        inside: whether the call of a model computes the loss.
-        location: ``file:line`` of the loss, where it is known.
+        least, greatest: the extremes of all targets read.
+        readings: the number of batches read.
+        outside: the number of these with targets out of bounds.
+        share: the smallest share of such targets in one of these.
+        inside: True if a model's call computes the loss.
+        location: ``file:line`` of the loss, if known.
     """
 
     by: str
@@ -114,13 +111,13 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """``sample()`` of a distribution that has ``rsample()``, whose parameters want a gradient.
+    """``sample()`` of a distribution that has ``rsample()`` and parameters that require a gradient.
 
     Attributes:
         kind: the distribution's class.
-        steps: in how many steps it was called.
-        used: whether a model made the sample, or was given it.
-        location: where it was first.
+        steps: the number of steps with such a call.
+        used: True if the sample was made in a model, or passed to one.
+        location: the line of the first call.
     """
 
     kind: str
@@ -131,27 +128,27 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class LossTargets:
-    """The targets of the losses of one kind on one layer's scores, in the graphs that were read.
+    """The targets of one kind of loss on one layer's scores, in the graphs that were read.
 
     Attributes:
         loss: "cross_entropy", "binary_cross_entropy" or "mse_loss".
-        classes: how many there are; 0 of numbers.
-        batches: how many batches were read.
-        targets: how many targets they had, of which ``ignored`` are the ignored index.
-        least: how many targets the smallest batch had that were not ignored; 0 where all were.
-        empty: in how many batches all were ignored.
-        ignore_index: the class that is ignored; None where there is none.
-        value: the value of all targets that are not ignored; None where they differ.
-        location: ``file:line`` of the loss, where it is known.
-        inside: whether the call of a model computes the loss.
-        judged: how many batches had eight targets or more; in ``single`` of them all were alike,
-            of ``kinds`` classes together.
-        beside: whether something else in the loss depends on a model, too.
-        constant: the loss of the best answer that ignores the input: the entropy of the classes'
-            frequencies, or the variance of the numbers. None where the loss is more than the mean
-            of this, or weights it.
+        classes: the number of classes; 0 for numbers.
+        batches: the number of batches read.
+        targets: the number of targets; ``ignored`` of them have the ignored index.
+        least: the smallest number of not ignored targets in a batch.
+        empty: the number of batches in which all were ignored.
+        ignore_index: the ignored class; None without one.
+        value: the value of all targets that are not ignored; None if they differ.
+        location: ``file:line`` of the loss, if known.
+        inside: True if a model's call computes the loss.
+        judged: the number of batches with eight targets or more; in ``single`` of them all
+            targets are equal, with ``kinds`` classes in total.
+        beside: True if another term of the loss depends on a model too.
+        constant: the loss of the best answer that ignores the input: the entropy of the class
+            frequencies, or the variance of the numbers. None if the loss has other terms or
+            weights.
         rms: the root mean square of numbers.
-        weights: of weighted classes the weight of each, and ``counts`` how often each came.
+        weights: the class weights, and ``counts`` the frequency of each class.
     """
 
     loss: str
@@ -177,11 +174,10 @@ class LossTargets:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A loss over the run: the mean of its ``began`` first steps, of its third and last quarter.
-
-    ``error`` is the standard error of the difference of these two, ``spread`` the deviation of
-    single steps from the mean of their block, ``lowest`` the least mean of a block. Together they
-    are of ``steps`` steps, from ``since`` on.
+    """A loss over the run: the mean of its first steps (``began``), of its third and of its last
+    quarter. ``error`` is the standard error of the difference of the two quarters, ``spread`` the
+    deviation of single steps from the mean of their block, ``lowest`` the smallest mean of a block.
+    They cover ``steps`` steps, from ``since`` on.
     """
 
     first: float
@@ -201,11 +197,12 @@ class LoopClipping:
 
     Attributes:
         optimizer: its name.
-        clips: how often they were clipped, or read; of the last ``known`` the factor is known.
-        shortened: how many of these were made smaller.
-        factor: the median factor by which they were, 1 where they were not.
-        bound: the bound of their norm; None if the script clips with its own code.
-        location: where.
+        clips: the number of times that they were clipped, or read; for the last ``known`` the
+            factor is known.
+        shortened: the number of these that clipping made smaller.
+        factor: the median factor, 1 without clipping.
+        bound: the bound of the norm; None if the script clips with its own code.
+        location: the line.
     """
 
     optimizer: str
@@ -222,9 +219,9 @@ class LayerGradient:
     """A layer with a weight, in the order of forward.
 
     Attributes:
-        name: the module's.
-        ratio: the largest gradient over weight, in norms, of this layer and those before it, over
-            the largest of those downstream: of both the root mean square over all samples.
+        name: the module's name.
+        ratio: the largest ‖gradient‖ / ‖weight‖ of this layer and the layers before it, divided
+            by the largest of those downstream; both as the root mean square over all samples.
     """
 
     name: str
@@ -233,14 +230,14 @@ class LayerGradient:
 
 @dataclass(frozen=True, slots=True)
 class LoopDepth:
-    """Decrease of a model's gradients over depth, in the samples of one optimizer's steps.
+    """The decrease of a model's gradients over depth, in the samples of one optimizer's steps.
 
     Attributes:
         model: its number in the run.
         optimizer: the optimizer's name.
-        samples: how many there were.
-        layers: in the order of forward, but for the last.
-        last: the name of the last.
+        samples: the number of samples.
+        layers: the layers in the order of forward, without the last.
+        last: the name of the last layer.
     """
 
     model: int
@@ -258,13 +255,14 @@ class LoopWeights:
         model: its number in the run.
         optimizer: the optimizer's name.
         samples: how many there were.
-        first, last: the norm of all of these weights, in the first sample and in the last.
-        ratio: the mean over the samples of the median weight's update over its norm.
-        decay: the share of weight decay of the median weight, the least over the second half of the
-            samples; 0 without weight decay, or if it is not known.
-        rms: the mean over the samples of the root mean square of the median weight's update.
+        first, last: the norm of all of these weights, in the first and in the last sample.
+        ratio: the median update ratio over the weights, averaged over the samples.
+        decay: the median share of weight decay over the weights, the smallest over the second
+            half of the samples; 0 without weight decay, or if unknown.
+        rms: the median root mean square of the update over the weights, averaged over the
+            samples.
         rate, weight_decay: of the first group, in the last sample.
-        steps: how many steps of the run lie between the first sample and the last.
+        steps: the number of steps between the first sample and the last.
     """
 
     model: int

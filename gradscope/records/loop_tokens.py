@@ -1,4 +1,4 @@
-"""Relation of a training's targets to the tokens that its model gets."""
+"""Records of the relation of a training's targets to its model's tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LoopTokens:
-    """The targets of one model's losses, of which there is one for each token it is given.
+    """The targets of one model's losses, if there is one target per input token.
 
     Attributes:
         model: the model's number.

@@ -1,4 +1,4 @@
-"""A model's modules and parameters, and the facts of their calls."""
+"""Records of a model's modules, parameters and calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ModuleCall:
 
 @dataclass(frozen=True, slots=True)
 class ParameterStats:
-    """One parameter, the gradient that the run added, and the optimizer's update of it."""
+    """One parameter, the gradient that the run added, and its update by the optimizer."""
 
     name: str
     shape: tuple[int, ...]
@@ -73,13 +73,11 @@ class ParameterStats:
 
 @dataclass(frozen=True, slots=True)
 class ModuleFacts:
-    """A module as the run found it, whatever the layer patterns select.
-
-    ``kinds`` are the classes of ``torch.nn`` that it descends from, nearest first. ``parameters``
-    are its own, by full name; ``written`` are its own buffers that the run's forward wrote to.
-    ``settings`` are plain attributes that rules read, such as a dropout's ``p``; ``misspelt`` are
-    those that were meant to be ``requires_grad`` and that a parameter below does not follow.
-    ``library`` is the installed package, other than PyTorch, that its class is of.
+    """Facts on a module, also if no layer pattern selects it. ``kinds`` has its base classes in
+    ``torch.nn``, nearest first. ``parameters`` has its own parameters, by full name; ``written``
+    its own buffers that forward wrote to. ``settings`` are plain attributes that rules read, such
+    as a dropout's ``p``. ``misspelt`` has attributes that were probably meant as ``requires_grad``,
+    but have no effect. ``library`` is the installed package of its class, if it is not PyTorch.
     """
 
     name: str
@@ -98,9 +96,8 @@ class ModuleFacts:
 @dataclass(frozen=True, slots=True)
 class Link:
     """Two connected operations of the autograd graph: the result of ``op`` went into ``into``.
-
-    Operations that only move numbers (views, casts, permutations) are passed over. A name is the
-    innermost module that made the operation, None outside every module.
+    Operations that only move numbers (views, casts, permutations) are skipped. A name is the
+    innermost module of the operation, None outside of modules.
     """
 
     op: str
@@ -117,9 +114,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """Tensors that backward reaches and that the model does not know as its parameters.
-
-    ``name`` is the module in whose plain ``attribute`` they are kept.
+    """Tensors that backward reaches, but that are not parameters of the model. ``name`` is the
+    module whose plain ``attribute`` holds them.
     """
 
     name: str
@@ -131,8 +127,8 @@ class Unregistered:
 class UnitActivity:
     """Activity of the units (channels, or features of the last axis) after one nonlinearity.
 
-    ``dead`` units are off, at zero, for all but a stated share of ``samples`` values of each
-    unit; ``saturated`` ones lie at a flat end. A softmax has its distributions for units.
+    ``dead`` units are off (zero) in almost all of their ``samples`` values; ``saturated`` ones are
+    at a flat end. The units of a softmax are its distributions.
     """
 
     op: str
@@ -155,9 +151,8 @@ class UnitActivity:
 
 @dataclass(frozen=True, slots=True)
 class LayerInfo:
-    """A module as patterns see it; ``parameters`` are its own: name, shape, requires_grad.
-
-    A lazy module's parameters have no shape before its first call.
+    """A module for patterns; ``parameters`` has its own parameters: name, shape, requires_grad. A
+    lazy module's parameters have no shape before its first call.
     """
 
     name: str

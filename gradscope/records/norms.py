@@ -1,4 +1,4 @@
-"""The norms of parameters and of their gradients at many steps, in as few bytes as they need."""
+"""Records of the norms of parameters and gradients at many steps, in compact form."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class NormNames:
 
 @dataclass(frozen=True, slots=True)
 class ParameterNorms:
-    """The norms of one step, a number for each of the names; ``unpacked`` reads them.
+    """The norms of one step, one number per name; ``unpacked`` reads them.
 
     Attributes:
         step: its number in the run.
         names: the id of their ``NormNames``.
-        number: how many such records of these names there are, with this one.
-        gradient: of each gradient as the last backward left it, without the loss scale; None where
-            it was not read before the script may have changed it.
-        clipped: of each gradient as the optimizer got it; None where that is the same.
-        value: of each parameter before the update; None in most steps.
+        number: the number of records of these names so far, with this one.
+        gradient: the norm of each gradient after the last backward, without the loss scale;
+            None if the script may have changed it before.
+        clipped: the norm of each gradient that the optimizer got; None if equal.
+        value: the norm of each parameter before the update; None in most steps.
     """
 
     step: int
@@ -86,17 +86,16 @@ def unpacked(data: bytes, count: int) -> array[float]:
 
 @dataclass(frozen=True, slots=True)
 class NormSeries:
-    """The norms of one parameter over the steps in which its gradient was read.
-
-    A gradient that was not there, or not read before clipping, has ``NONE`` as its norm; one with a
-    NaN or Inf has that.
+    """The norms of one parameter over the steps at which its gradient was read. If there was no
+    gradient, or if it was not read before clipping, the norm is ``NONE``; with a NaN or Inf, it is
+    NaN or Inf.
 
     Attributes:
-        steps: their numbers; parameters that were read together share them.
-        gradient: before clipping, without the loss scale.
-        clipped: as the optimizer got it.
-        value_steps: those at which the norm of the parameter itself was taken.
-        value: that norm.
+        steps: the step numbers; parameters that were read together share them.
+        gradient: the norm before clipping, without the loss scale.
+        clipped: the norm that the optimizer got.
+        value_steps: the steps at which the parameter's norm was read.
+        value: the parameter's norm.
     """
 
     steps: array[int] = field(default_factory=lambda: array("q"))
@@ -106,7 +105,7 @@ class NormSeries:
     value: array[float] = field(default_factory=lambda: array("d"))
 
     def of(self, measure: str) -> tuple[array[int], array[float]]:
-        """A measure of the table ``parameter`` at its steps; nothing for one that is not here."""
+        """Return a measure of the table ``parameter`` at its steps; empty for other measures."""
         if measure == "value_norm":
             return self.value_steps, self.value
         if measure == "grad_norm":
@@ -128,10 +127,8 @@ MEASURES = ("grad_norm", "clipped_norm", "value_norm")
 def merged(
     measure: str, steps: Sequence[int], values: Sequence[float | None], norms: NormSeries | None
 ) -> dict[int, float | None]:
-    """A measure by step, of the sampled steps and of those whose gradients were read.
-
-    What a sample says goes before the norm that was read in the same step: they differ by rounding
-    alone.
+    """Return a measure by step, from the samples and from the steps whose gradients were read. In a
+    step with both, the sample wins; they differ only by rounding.
     """
     read, known = norms.of(measure) if norms is not None else ((), ())
     found = dict(zip(read, map(number_or_none, known), strict=True))
@@ -144,7 +141,7 @@ def merged(
 def merged_table(
     steps: Sequence[int], values: Mapping[str, Sequence[float | None]], norms: NormSeries | None
 ) -> tuple[tuple[int, ...], dict[str, tuple[float | None, ...]]]:
-    """All measures over the steps of samples and of norms; None where there is none."""
+    """Return all measures over the steps of samples and of norms; None if there is none."""
     if norms is None or not norms.steps:
         return tuple(steps), {key: tuple(column) for key, column in values.items()}
     nothing = (None,) * len(steps)
@@ -157,7 +154,7 @@ def merged_table(
 
 
 def number_or_none(norm: float) -> float | None:
-    """The norm as tables have it: None where there is none, or no finite one."""
+    """Return the norm for tables: None if it is missing or not finite."""
     return norm if 0.0 <= norm < math.inf else None
 
 

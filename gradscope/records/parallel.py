@@ -1,4 +1,4 @@
-"""The processes of a run, and where its parameters are: replicated, or in shards."""
+"""Records of the processes of a run, and of the placement of its parameters."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class DeviceMesh:
 
     Attributes:
         id: its number in the file of one process.
-        names: of its dimensions; none where the script gave none.
-        shape: how many processes there are along each.
-        ranks: of the processes, row by row.
-        coordinate: the place of this process.
+        names: the names of its dimensions; empty if the script gave none.
+        shape: the number of processes along each.
+        ranks: the ranks of the processes, row by row.
+        coordinate: the position of this process.
     """
 
     id: int
@@ -32,20 +32,20 @@ class DeviceMesh:
 
 @dataclass(frozen=True, slots=True)
 class ParameterPlacement:
-    """A parameter as one process of several has it.
+    """The placement of a parameter in one process of several.
 
     Attributes:
         model: the id of its model.
-        name: its own.
-        shape: of the full tensor.
-        local_shape: of what this process has of it.
+        name: its name.
+        shape: the shape of the full tensor.
+        local_shape: the shape of this process's part.
         mesh: the id of its ``DeviceMesh``; None for a plain tensor, which is not sharded.
-        placements: for each dimension of the mesh "S(d)", sharded along dimension d of the tensor,
-            "R", the same in all, or "P", a sum that is still to be taken. "F" alone is a flat piece
-            of FullyShardedDataParallel.
-        gradient_placements: the same of its gradient.
-        norm_group: the parameters of one optimizer that are placed alike: the step metrics have one
-            norm for each such group. None where no optimizer has it.
+        placements: for each dimension of the mesh "S(d)", sharded along dimension d of the
+            tensor, "R", replicated, or "P", a partial sum. "F" alone is a flat shard of
+            FullyShardedDataParallel.
+        gradient_placements: the same for its gradient.
+        norm_group: the group of an optimizer's parameters with equal placement; the step
+            metrics have one norm per group. None if no optimizer holds it.
     """
 
     model: int
@@ -64,11 +64,11 @@ class ParallelRun:
 
     Attributes:
         kind: ddp, fsdp, tp, or "fsdp x tp".
-        processes: how many there were.
+        processes: the number of processes.
         axes: the dimensions of the mesh, each with its number of processes.
-        parts: into how many parts each batch was split.
+        parts: the number of parts of each batch.
         rank: the process whose calls are recorded.
-        meshes, placements: of the parameters, as that process has them.
+        meshes, placements: those of the parameters in that process.
         not_reduced: parameters without a global norm: replicas differ, or hold partial sums.
     """
 

@@ -1,7 +1,6 @@
-"""Comparison of the processes of one run: facts of each, and their differences.
-
-A rank writes fingerprints: texts that are equal if all bits are. They are compared when the ranks'
-files are read.
+"""Records of the comparison of a run's processes: facts of each, and their differences. Each rank
+writes fingerprints, which are equal if all bits are equal. They are compared when the ranks' files
+are read.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ class Difference:
         model: its id.
         kind: "parameter", "gradient" (as the optimizer got it) or "buffer".
         steps: the first and the last sampled step in which they differ.
-        before: the last step before these in which they were the same; None where none was.
-        names: those that differ in the first, in the order of the model.
-        total: of how many.
-        ranks: those that hold something else than most of the ranks, or than the lowest.
-        compared: how many ranks.
+        before: the last step before these in which they were equal; None without one.
+        names: the tensors that differ in the first step, in the order of the model.
+        total: the number of tensors.
+        ranks: the ranks that differ from most ranks, or from the lowest.
+        compared: the number of compared ranks.
     """
 
     model: int
@@ -44,9 +43,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class SameInputs:
-    """Ranks that a model was called on each with data of its own, and got the same, bit for bit.
-
-    ``count`` of ``sampled`` steps, from ``steps[0]`` to ``steps[1]``.
+    """Ranks that should have different inputs, but got equal ones, bit for bit: in ``count`` of
+    ``sampled`` steps, from ``steps[0]`` to ``steps[1]``.
     """
 
     model: int
@@ -62,11 +60,11 @@ class UnevenBatch:
 
     Attributes:
         steps: the first and the last of them.
-        count: how many there are.
-        sizes: of the first, by rank: samples of all calls in it.
-        usual: the size that most steps of each rank have.
-        share: the least share of a rank's steps that have its usual size.
-        kinds: how many sizes the batches of one rank have, at the most.
+        count: the number of them.
+        sizes: the number of samples by rank, in the first step.
+        usual: the most common size of each rank.
+        share: the smallest share of a rank's steps with its usual size.
+        kinds: the largest number of different sizes in one rank.
     """
 
     steps: tuple[int, int]
@@ -79,12 +77,12 @@ class UnevenBatch:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Durations of a rank's steps that were not sampled.
+    """The durations of a rank's unsampled steps.
 
     Attributes:
-        step: the median of their seconds.
-        own: the median of the seconds before their first backward begins.
-        least: of these, what three of four steps take at the least.
+        step: the median seconds of a step.
+        own: the median seconds before the first backward.
+        least: the lower quartile of these seconds.
     """
 
     step: float
@@ -94,10 +92,9 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class RanksRecord:
-    """The files of a run's ranks, compared with each other.
-
-    ``runs`` are by rank, ``models`` those of the lowest; ``events`` are of all ranks, each with
-    its ``rank`` in the details. ``paces`` are by rank.
+    """The files of a run's ranks, compared with each other. ``runs`` and ``paces`` are by rank;
+    ``models`` are those of the lowest rank; ``events`` has the events of all ranks, each with its
+    ``rank`` in the details.
     """
 
     runs: tuple[TrainingRun, ...] = ()

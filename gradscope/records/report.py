@@ -1,4 +1,4 @@
-"""The result of an inspection and of a check, with their findings."""
+"""Records of ``inspect`` and ``check``, with their findings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Finding:
 
     @property
     def line(self) -> str | None:
-        """The one line to open: the location, else where it was made."""
+        """The line to open: the location, else the line that made it."""
         return self.location or self.made
 
 
@@ -69,8 +69,9 @@ class PrecisionForecast:
 
     ``kind`` is "activation" or "gradient"; a gradient is multiplied by ``scale``, the loss scale,
     before the cast. ``name`` is a module with its ``call``, or a parameter, which has none.
-    ``numel`` counts the elements that the shares are of. "total" is all gradients together, named
-    "**": ``underflow`` of the parameters', ``overflow`` of the calls' outputs as well.
+    ``numel`` is the number of elements behind the shares. The kind "total", named "**", is all
+    gradients together: ``underflow`` of the parameters' gradients, ``overflow`` also of the
+    gradients of calls' outputs.
     """
 
     name: str
@@ -178,7 +179,7 @@ def _lookup_fault(
 
 @dataclass(frozen=True, slots=True)
 class RuleText:
-    """A rule as formats describe it that carry the rule book along."""
+    """The text of a rule, for formats that include the rule book."""
 
     code: str
     name: str
@@ -190,7 +191,7 @@ class RuleText:
 
 @dataclass(frozen=True, slots=True)
 class BaselineEntry:
-    """A finding that is put up with: the same one has other figures on another day."""
+    """A known finding in a baseline, without its figures."""
 
     model: str
     code: str
@@ -200,7 +201,7 @@ class BaselineEntry:
 
 @dataclass(frozen=True, slots=True)
 class CheckedModel:
-    """One model's verdict. ``known`` are findings that the baseline holds: they do not count."""
+    """The verdict on one model. ``known`` has findings of the baseline, which do not count."""
 
     status: str  # ok | findings | failed
     run: RunInfo
@@ -217,8 +218,8 @@ class CheckedModel:
 class CheckReport(Shown):
     """Result of one ``gradscope check``.
 
-    ``rules`` are the codes of the rules that ran, ``stale`` the entries of ``baseline`` that match
-    no finding any more. ``notes`` name the parts that could not be judged.
+    ``rules`` has the codes of the rules that ran, ``stale`` the entries of ``baseline`` without a
+    finding. ``notes`` name the parts that could not be judged.
     """
 
     schema: str = "gradscope.check/2"

@@ -1,4 +1,4 @@
-"""The settings of a run, its totals, and why it failed."""
+"""Records of the settings of a run, its totals, and its error."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class RelatedLine:
-    """A line with a part in an error: it saved a tensor that another line mutated or freed, or made
-    it.
-    """
+    """Another line that an error involves: it made a tensor, saved it, wrote to it or freed it."""
 
     role: str  # saved | mutated | freed | carried | made
     file: str
@@ -58,7 +56,8 @@ class ErrorRecord:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Two plain steps and one observed: do the plain ones repeat, and is the observed one equal?"""
+    """The comparison of two plain steps with an observed one: whether the plain ones repeat, and
+    whether the observed one is equal."""
 
     repeatable: bool
     identical: bool
@@ -67,10 +66,8 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """Settings of the run. ``notices`` say what was inferred or adjusted. ``notices`` says what was
-    inferred or mended on the way.
-
-    ``steps`` 0: nothing was run, as for the graph of a tensor that was there.
+    """Settings of the run. ``notices`` lists inferred or adjusted settings. ``steps`` 0: nothing
+    ran, as for the graph of an existing tensor.
     """
 
     model: str
@@ -107,7 +104,7 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Totals of the full model, whatever the layer patterns select."""
+    """Totals of the full model, independent of layer patterns."""
 
     parameters: int = 0
     trainable: int = 0
@@ -131,7 +128,7 @@ class LossPart:
 class StepParameter:
     """A parameter's part in one step: its gradient's norm so far and its update ratio.
 
-    ``value_norm`` and ``update_norm`` are what the ratio is of, in steps of several processes.
+    With several processes, ``value_norm`` and ``update_norm`` are the two norms of the ratio.
     """
 
     name: str
@@ -143,9 +140,8 @@ class StepParameter:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One backward of a run with several: ``backward`` counts them within ``step``, from 0.
-
-    Gradients are those accumulated in the step so far; ``inputs`` are the model's own.
+    """One backward of a run: ``backward`` is its number within ``step``, from 0. Gradients are
+    accumulated over the step so far; ``inputs`` has the gradients of the model's inputs.
     """
 
     step: int

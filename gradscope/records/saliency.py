@@ -1,4 +1,4 @@
-"""Heat maps of pictures, but for the maps themselves."""
+"""Records of heat maps, without the maps themselves."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from gradscope.records.showing import Shown
 
 @dataclass(frozen=True, slots=True)
 class ClassScore:
-    """One class as the model sees the picture: its logit, and its share after softmax.
-
-    For a segmentation, ``score`` is the mean logit over the selected pixels, and ``pixels`` the
-    share of all pixels that are predicted as this class. ``probability`` is then None, and also
-    if the model gives a single number.
+    """The score of one class for a picture: its logit, and its probability after softmax. For a
+    segmentation, ``score`` is the mean logit over the selected pixels, and ``pixels`` the share of
+    all pixels predicted as this class; ``probability`` is None. It is also None if the model
+    returns a single number.
     """
 
     id: int
@@ -27,10 +26,9 @@ class ClassScore:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """One map: where the score of the target class comes from.
-
-    ``min`` and ``max`` are of the raw map; ``file`` is where it was saved. ``note`` is the reason
-    to doubt the map, such as why it is blank. ``checks`` are figures by name.
+    """One map of the origin of the target class's score. ``min`` and ``max`` are of the raw map;
+    ``file`` is its saved file. ``note`` is the reason to doubt the map, such as why it is blank.
+    ``checks`` are figures by name.
     """
 
     method: str
@@ -48,7 +46,7 @@ class Attribution:
 class ImageAttribution:
     """One picture and its maps. ``score`` is the logit of the target; ``top`` the best classes.
 
-    ``pixels`` are those of a segmentation that count: ``predicted``, ``all`` or ``ROW,COLUMN``.
+    ``pixels`` says which pixels of a segmentation count: ``predicted``, ``all`` or ``ROW,COLUMN``.
     """
 
     path: str

@@ -1,6 +1,5 @@
-"""Display of a record: it prints, saves and lists itself.
-
-Records know no format. ``shown_by`` names the room that does, which is imported on demand.
+"""Methods of records to print, save and list themselves. Records know no format; ``shown_by`` names
+the module that does, which is imported on demand.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ def _home() -> Any:
 
 
 def report_of_step(record: Any, step: int | None, model: str | None) -> Any:
-    """Return the report of one step, read from the run's file, which records do not read."""
+    """Return the report of one step, from the run's file."""
     return _home().report_of_step(record, step, model)
 
 
 class Shown:
-    """A record for display, in a program or in a notebook."""
+    """A record that can be displayed, in a program or in a notebook."""
 
     __slots__ = ()
 
@@ -43,19 +42,20 @@ class Shown:
         return str(_home().html(self))
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write it to a file, in the format that the suffix names, as ``-o`` does.
+        """Write it to a file; the suffix sets the format, as for ``-o``.
 
         Args:
-            path: where to; ``.json`` can be read again, by ``gradscope show`` for one.
-            force: replace a file that is there.
+            path: the file; ``.json`` can be read again, for example by ``gradscope show``.
+            force: replace an existing file.
 
         Raises:
-            OptionError: no format has the suffix, or the file exists or cannot be written.
+            OptionError: the suffix is unknown, or the file exists or cannot be written.
         """
         _home().save(self, Path(path), force=force)
 
     def to_frame(self, table: str | None = None) -> Any:
-        """Return one of the record's tables as a ``pandas.DataFrame``; None: the first one.
+        """Return one of the record's tables as a ``pandas.DataFrame``; ``table`` None: the first
+        one.
 
         A report has ``calls``, ``parameters`` and ``findings``, answers have ``answers``, and a
         graph has ``nodes``.
@@ -73,13 +73,12 @@ class Plotted(Shown):
     __slots__ = ()
 
     def plot(self, path: str | Path | None = None, *, force: bool = False) -> Any:
-        """Return the record's charts: of a report over depth, of a run over its steps.
-
-        A notebook shows what this returns, and its ``save(path)`` writes it.
+        """Return the record's charts: over depth for a report, over steps for a run. A notebook
+        shows the result, and its ``save(path)`` writes it.
 
         Args:
             path: also write them to this .png, .svg or .pdf.
-            force: replace a file that is there.
+            force: replace an existing file.
 
         Raises:
             OptionError: nothing was measured, or the file cannot be written.

@@ -1,4 +1,4 @@
-"""A spike of a training run: its samples, the steps before it, and the verdict."""
+"""Records of a spike: its samples, the steps before it, and the verdict."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class SpikeToken:
     """The token of a sample with the largest loss.
 
     Attributes:
-        position: in the sample's row of the targets, as the loss function got them, from 0.
-        loss: its own.
+        position: its position in the sample's row of the targets of the loss function, from 0.
+        loss: its loss.
         target: its index in the vocabulary.
-        median: of the losses of the sample's tokens; None: it is the only one that counts.
+        median: the median loss of the sample's tokens; None if it is the only one.
     """
 
     position: int
@@ -40,23 +40,25 @@ class SpikeSample:
     """One sample of the step, and its part of the gradient.
 
     Attributes:
-        index: in the batch, from 0.
-        dataset_index: as the sampler of the script's ``DataLoader`` gave it; None: not known.
-        loss: its own, averaged over its tokens or pixels; None: not known.
-        gradient_norm: L2 over all parameters of the model, of its part of the batch's gradient.
-        share: of the batch's gradient along its direction; all shares add up to 1.
-        cosine: of its part and the sum of all others'.
-        layers: the parameters that hold most of its part, the largest first.
-        nonfinite: "input", "output" or "gradient" where its row of these has a NaN or Inf.
-        input_rms: root mean square of its inputs that are real numbers.
+        index: its position in the batch, from 0.
+        dataset_index: its index in the dataset, from the sampler of the script's
+            ``DataLoader``; None if unknown.
+        loss: its loss, averaged over its tokens or pixels; None if unknown.
+        gradient_norm: the L2 norm of its part of the batch's gradient, over all parameters of
+            the model.
+        share: its share of the batch's gradient, measured along it; all shares add up to 1.
+        cosine: the cosine of its part and the sum of all other parts.
+        layers: the parameters with the largest parts, the largest first.
+        nonfinite: "input", "output" or "gradient" if its row of these has a NaN or Inf.
+        input_rms: the root mean square of its real-valued inputs.
         call: the number of the model's call in the step.
-        token: with the largest loss, of a sequence of tokens.
-        input_max: the largest absolute value of its inputs that are real numbers.
-        copy_of: the first sample of the batch with the same inputs, if it is not itself.
-        constant: its inputs repeat one value, as an empty text and a blank picture do.
-        length: of its tokens, without those that fill its end.
-        norm_without: of the batch's gradient, from a forward and backward of the batch without the
-            sample; where a module mixes the samples, as BatchNorm does.
+        token: the token with the largest loss, for a sequence of tokens.
+        input_max: the largest absolute value of its real-valued inputs.
+        copy_of: the first other sample of the batch with equal inputs.
+        constant: True if its inputs repeat one value, as in an empty text or a blank picture.
+        length: the number of its tokens, without padding at the end.
+        norm_without: if a module mixes the samples (such as BatchNorm), the norm of the
+            gradient of the batch without the sample, from another forward and backward.
     """
 
     index: int
@@ -79,12 +81,10 @@ class SpikeSample:
 
 @dataclass(frozen=True, slots=True)
 class SpikeSignals:
-    """One step of the optimizer.
-
-    ``update_norm`` is that of the update that this step made, where it follows from the gradient:
-    with plain SGD. ``weight_norm`` is read before the update, every few steps. ``update_rms`` is
-    the root mean square of the update, where the optimizer's state tells it. ``sample_loss`` is the
-    largest loss of a sample, ``input_max`` the largest absolute value of the inputs.
+    """The signals of one optimizer step. ``update_norm`` is the norm of its update, with plain SGD.
+    ``weight_norm`` is read before the update, every few steps. ``update_rms`` is the root mean
+    square of the update, if it follows from the optimizer's state. ``sample_loss`` is the largest
+    loss of a sample, ``input_max`` the largest absolute value of the inputs.
     """
 
     step: int
@@ -106,10 +106,10 @@ class OutsideChange:
 
     Attributes:
         step: the first step after it.
-        kind: "setting" of the optimizer; "state": its state is new; "written": its state was
-            written to; "weights": these were written to.
-        name: of the setting, or of the tensor in the state.
-        before: the setting's value, or the norm of the weights at the last reading.
+        kind: "setting": a setting of the optimizer changed; "state": its state is new;
+            "written": its state was written to; "weights": the weights were written to.
+        name: the name of the setting, or of the tensor in the state.
+        before: the setting's value, or the norm of the weights when last read.
         after: the same after the change.
     """
 
@@ -122,11 +122,11 @@ class OutsideChange:
 
 @dataclass(frozen=True, slots=True)
 class BatchHistory:
-    """Figures of single samples in the steps before: what a usual sample looks like.
+    """Figures of single samples in the steps before, to judge what is usual.
 
     Attributes:
-        steps: how many of them have figures of inputs.
-        loss_steps: how many of them have losses of samples.
+        steps: the number of steps with figures of inputs.
+        loss_steps: the number of steps with losses of samples.
         usual_loss: median over the steps of the largest loss of a sample.
         high_loss: the largest of these.
         usual_median: median over the steps of the median loss of a sample.
@@ -134,8 +134,8 @@ class BatchHistory:
         usual_input: median over the steps of the largest absolute value of the inputs.
         high_input: the largest of these, without the highest 2 %.
         spread_input: their robust standard deviation, of the logarithms.
-        constant: the most samples of one step whose inputs repeat one value.
-        length: the most tokens of a sample in one step.
+        constant: the largest number of samples in one step whose inputs repeat one value.
+        length: the largest number of tokens of a sample in one step.
     """
 
     steps: int = 0
@@ -158,8 +158,8 @@ class OptimizerState:
     Attributes:
         kind: its class.
         settings: the plain numbers of its first parameter group.
-        parameters: how many values it holds.
-        steps: as its state counts them; None where it has none.
+        parameters: the number of elements in its parameters.
+        steps: the step count in its state; None without one.
         first_moment: mean absolute value of Adam's first moment.
         second_moment: root mean square of the square root of the second.
         update_rms: of the last update of Adam, over the learning rate.
@@ -176,31 +176,32 @@ class OptimizerState:
 
 @dataclass(frozen=True, slots=True)
 class Capsule:
-    """Record of a step that stands out.
+    """The record of a spike, or of another unusual step.
 
     Attributes:
         step: its number in the run.
         optimizer: its name in the run.
-        reason: why it is kept, in words.
-        kind: "loss", "gradient", "non-finite", "input", "sample" (its loss), "asked"; or "highest":
-            the step does not stand out, but fewer than three were more unusual.
-        score: how far it stands out, in robust standard deviations.
-        history: of single samples, in the steps before.
-        changes: of the optimizer and the weights between the last steps.
-        model: the name of the model whose calls the samples are of.
-        samples: the worst first.
-        norm: of the batch's gradient; None if it is not finite or was not split.
-        usual_norm, high_norm: median and nearly the highest of the gradient's norm before.
-        usual_loss: median of the losses before.
-        counted: how many steps of this optimizer came before.
-        signals: of the last steps before it and of the step, in order.
-        state: of the optimizer.
+        reason: the reason why it is kept, in words.
+        kind: "loss", "gradient", "non-finite", "input", "sample" (its loss), "asked"
+            (requested); or "highest": not a spike, but one of the three most unusual steps.
+        score: its distance from usual steps, in robust standard deviations.
+        history: figures of single samples in the steps before.
+        changes: changes of the optimizer and the weights between the last steps.
+        model: the name of the model of the samples.
+        samples: the samples, worst first.
+        norm: the norm of the batch's gradient; None if it is not finite or was not split.
+        usual_norm, high_norm: the median and almost the highest gradient norm of the steps
+            before.
+        usual_loss: the median of the losses before.
+        counted: the number of earlier steps of this optimizer.
+        signals: the signals of the last steps before it and of the step, in order.
+        state: the optimizer's state.
         mixing: modules that make a sample's output depend on the others.
         notes: unknown facts, with the reason.
         tensors: the names of the tensors in the file.
-        follows: the step of an earlier spike that no sample made, of which this may be the
-            aftermath; None: there was none in the last steps.
-        rank: of the process whose samples these are; None: the run has one process.
+        follows: an earlier spike with another cause than a sample, which may have caused this
+            one; None without one in the last steps.
+        rank: the rank of these samples; None if the run has one process.
         sources: the files with the script and the model's classes, each with its SHA-256.
     """
 
@@ -231,7 +232,8 @@ class Capsule:
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """The step without one of its samples: the norm of its gradient, and the cosine of both."""
+    """The step without one of its samples: the gradient's norm, and its cosine with the full
+    gradient."""
 
     index: int
     norm: float
@@ -240,10 +242,9 @@ class Without:
 
 @dataclass(frozen=True, slots=True)
 class SpikeReport:
-    """Answer of ``spike`` for one capsule.
-
-    ``cause`` is one of ``CAUSES``, ``message`` its evidence. ``others`` are the steps of the run's
-    other capsules. ``rank`` is that of the process whose samples these are, of several.
+    """The answer of ``spike`` for one capsule. ``cause`` is one of ``CAUSES``, ``message`` its
+    evidence. ``others`` has the steps of the run's other capsules. ``rank`` is the rank of these
+    samples, if there are several.
     """
 
     step: int

@@ -16,7 +16,7 @@ class TensorStats:
     """One tensor reduced to numbers.
 
     ``norm`` is L2, ``std`` is the population's; both and ``mean``, ``min``, ``max`` are taken over
-    the finite elements. ``zeros``, ``nan`` and ``inf`` count elements. Whatever does not exist
+    the finite elements. ``zeros``, ``nan`` and ``inf`` count elements. A number that does not exist
     (the mean of an empty tensor, anything on the ``meta`` device) is None.
     """
 
@@ -36,11 +36,10 @@ class TensorStats:
 
 @dataclass(frozen=True, slots=True)
 class TensorRecord:
-    """A tensor that went into or came out of a call, as it was then, and its gradient.
-
+    """An input or output of a call, with its values at the time of the call, and its gradient.
     ``path`` is its place in the arguments or the result: ``""`` for a bare tensor, else ``0``,
-    ``last_hidden_state``, ``1.boxes``. ``gradient`` is None where none arrived. ``norm_ranks`` and
-    ``gradient_ranks`` are the least and the largest norm among several processes.
+    ``last_hidden_state``, ``1.boxes``. ``gradient`` is None if none arrived. ``norm_ranks`` and
+    ``gradient_ranks`` are the smallest and the largest norm over several processes.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""A training run: how it was started, its models, its steps, and its events.
+"""Records of a training run: its start, its models, its steps, and its events.
 
 Steps are counted from 1, over all optimizers of the run. Times are seconds since the run began.
 """
@@ -24,13 +24,13 @@ class TrainingRun:
     """Script, options and outcome of a run in one process.
 
     ``script`` and ``arguments`` are as on the command line; ``started`` and ``ended`` are seconds
-    since 1970, in UTC. ``ended`` is None while the run goes on, and where the process was killed;
+    since 1970, in UTC. ``ended`` is None while the run goes on, and if the process was killed;
     ``exit`` is the exit code, or the exception that ended the script.
 
     ``every``: at the end, every Nth step was sampled. ``plain`` and ``sampled_seconds`` are the
-    median seconds of a step that was not sampled, and of one that was. ``cost`` is the share of the
-    run's time that gradscope took, ``cost_seconds`` the same in seconds. ``notices`` name the parts
-    that were not recorded, and why. ``cut`` is the option by which gradscope ended the script
+    median seconds of an unsampled and of a sampled step. ``cost`` is the share of the run's time
+    that gradscope took, ``cost_seconds`` the same in seconds. ``notices`` name the parts that were
+    not recorded, and why. ``cut`` is the option by which gradscope ended the script
     early: "--steps 50"; None if the script ended on its own.
     """
 
@@ -77,11 +77,11 @@ def without_calls(compiled: str) -> str:
 class TrainedModel:
     """A model that the script trains: an outermost module, under the name of its variable.
 
-    ``wrapper`` is what spreads it over processes: "DistributedDataParallel" or "FSDP"; None in one
-    process, and where nothing of torch's does. ``stage`` is its number in a pipeline, from 0.
-    ``autocast`` is the dtype of ``torch.autocast`` around or inside its forward; None without.
-    ``compiled`` is what ``torch.compile`` compiled: "model", "parts" of it, or a "function" that
-    calls it. Without ``--compiled``, none of its calls are recorded then.
+    ``wrapper`` is "DistributedDataParallel" or "FSDP" if one of them spreads it over processes,
+    else None. ``stage`` is its number in a pipeline, from 0. ``autocast`` is the dtype of
+    ``torch.autocast`` around or inside its forward; None without. ``compiled`` is what
+    ``torch.compile`` compiled: "model", "parts" of it, or a "function" that calls it. Without
+    ``--compiled``, none of its calls are recorded then.
     """
 
     id: int
@@ -107,26 +107,27 @@ class TrainingStep:
         optimizer_step: its number among the steps of that optimizer.
         time: when it ended.
         seconds: since the step before it ended.
-        losses: of each backward since the step before, without the loss scale and divided as a
-            pipeline divided the gradients; None where a loss is NaN or Inf or not one number.
-        summed: the slice of ``losses`` that ``loss`` is the sum of, as its two ends; None: all.
-            Gradients set to None between two backwards begin a new sum. Of a closure that the
-            optimizer calls again and again it is the first call.
-        nonfinite: "nan" or "inf" where a loss or a gradient held one.
-        gradient_norm: L2 over all parameters of the optimizer, at the end of the last backward,
-            without the loss scale; None where it was not read then.
-        clipped_norm: the same as the optimizer got it; it differs where gradients were clipped.
-        learning_rates: of each parameter group.
-        loss_scale: of a gradient scaler.
-        sampled: whether the step was sampled: it then has samples.
-        norms: in one process of several, the two norms of each group of parameters: of what this
-            process has of them, the first without the loss scale.
-        own_seconds: of a run of several processes, of ``seconds`` those before the first backward
-            began: data, forward and loss. What comes later waits for the other processes.
-        batch: of a run of several processes, how many samples its models were called on: the first
-            axis of the first tensor that each call of an outermost model is given.
-        update_rms: the root mean square of Δw over all parameters that got a gradient, as the
-            optimizer's state tells it; else of a sample that has Δw of all.
+        losses: the loss of each backward since the step before, without the loss scale, and
+            divided as a pipeline divides gradients; None if a loss is NaN or Inf or not a
+            single number.
+        summed: the two ends of the slice of ``losses`` whose sum is ``loss``; None: all. If
+            gradients are set to None between two backwards, a new sum begins. If an optimizer
+            calls a closure several times, the first call counts.
+        nonfinite: "nan" or "inf" if a loss or a gradient contains one.
+        gradient_norm: the L2 norm over all parameters of the optimizer after the last backward,
+            without the loss scale; None if not read then.
+        clipped_norm: the norm that the optimizer got; it differs after clipping.
+        learning_rates: the rate of each parameter group.
+        loss_scale: the factor of a gradient scaler.
+        sampled: True if the step was sampled; it then has samples.
+        norms: in one process of several, the two norms of each group of parameters, over this
+            process's shards; the first is without the loss scale.
+        own_seconds: with several processes, the seconds before the first backward: data,
+            forward and loss. The rest of the step waits for other processes.
+        batch: with several processes, the number of samples in the models' inputs: the first
+            axis of the first tensor of each outermost call.
+        update_rms: the root mean square of Δw over all parameters that got a gradient, from the
+            optimizer's state; else from a sample that has Δw of all.
     """
 
     step: int
@@ -149,12 +150,12 @@ class TrainingStep:
 
     @property
     def loss(self) -> float | None:
-        """The loss of the step: the sum of all losses that it accumulated gradients of."""
+        """The loss of the step: the sum of all losses whose gradients it accumulated."""
         return sum_of(self.summed_losses)
 
     @property
     def summed_losses(self) -> Sequence[float | None]:
-        """The losses that ``loss`` is the sum of."""
+        """The losses whose sum is ``loss``."""
         return self.losses if self.summed is None else self.losses[slice(*self.summed)]
 
 
@@ -163,10 +164,10 @@ class StepSample:
     """One model in one sampled step, recorded as by ``inspect``.
 
     Gradients in ``report`` are those at the end of the last backward, without the loss scale;
-    ``clipped`` has the norms of those that the optimizer got, by parameter, where they differ.
-    ``optimizer`` is the one that stepped, as in ``TrainingStep``; ``settings`` are the plain
-    numbers of its first parameter group as the step found them: ``lr``, ``eps``, …; ``unheld``
-    are the model's trainable parameters that no optimizer of the script holds, this or another.
+    ``clipped`` has the norms that the optimizer got, by parameter, if they differ. ``optimizer`` is
+    the optimizer of the step, as in ``TrainingStep``. ``settings`` has the plain numbers of its
+    first parameter group before the step: ``lr``, ``eps``, … ``unheld`` has the model's trainable
+    parameters that no optimizer of the script holds.
     """
 
     step: int
@@ -183,13 +184,13 @@ class Fingerprints:
     """The tensors of one rank in a sampled step, as texts that are equal if all bits are.
 
     Attributes:
-        step, model: as of a sample.
-        kind: "parameter", "gradient" (as the optimizer got it), "buffer", or "input": of the calls
-            of the outermost model.
-        part: ranks with the same one hold the same shard. Of inputs it is the index among
-            the ranks that get data of their own.
-        digest: one text for all.
-        tensors: one for each, by name; of inputs by the number of the call.
+        step, model: as in a sample.
+        kind: "parameter", "gradient" (as the optimizer got it), "buffer", or "input" (of the
+            outermost model's calls).
+        part: ranks with an equal part hold the same shard. For inputs it is the index among the
+            ranks with different data.
+        digest: one text for all tensors.
+        tensors: a text for each, by name; for inputs by the number of the call.
     """
 
     step: int
@@ -202,9 +203,8 @@ class Fingerprints:
 
 @dataclass(frozen=True, slots=True)
 class TrainingEvent:
-    """Something that happened once: ``kind`` is one of those that docs/runs.md lists.
-
-    ``step`` is the step that was going on.
+    """An event of a run: ``kind`` is one of those in docs/runs.md, ``step`` the step during which
+    it happened.
     """
 
     step: int
@@ -234,9 +234,9 @@ class TrainingFinding:
     """A finding of a run and its steps: ranges of step numbers, both ends included.
 
     If a rule fires at two successive samples, the steps between them count too. ``origin`` is the
-    origin of a NaN or Inf in the first of the steps. ``parameters`` are those that the finding
-    concerns, each by the number of its model and its name; None if it concerns the full run, or its
-    name says which. The fields of the finding can be read here too: ``code``, ``message``, …
+    origin of a NaN or Inf in the first of the steps. ``parameters`` has the parameters that the
+    finding concerns, each by its model's number and its name; None if it concerns the full run, or
+    if ``name`` is enough. The fields of the finding can be read here too: ``code``, ``message``, …
     """
 
     finding: Finding
@@ -266,7 +266,7 @@ class TrainingFinding:
 
 
 def sum_of(losses: Sequence[float | None]) -> float | None:
-    """The sum; None without a loss, or where one is NaN or Inf."""
+    """Return the sum of losses; None without a loss, or if one is NaN or Inf."""
     if len(losses) == 1:  # nearly all steps, of which a run can have hundreds of thousands
         return losses[0]
     known = [loss for loss in losses if loss is not None]

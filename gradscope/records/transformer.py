@@ -1,6 +1,6 @@
 """Records of a transformer's parts: attention by head, experts by load, the residual stream.
 
-Figures are of a sample of rows, evenly spaced; a figure is None where there was nothing to measure.
+Figures cover evenly spaced rows; a figure is None if there was nothing to measure.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ class AttentionCall:
 
     Attributes:
         name, call: the innermost module that attends, and the number of its call.
-        op: "scaled_dot_product_attention", or "softmax" where the script computes the scores.
+        op: "scaled_dot_product_attention", or "softmax" if the script computes the scores.
         queries, keys: lengths of the two sequences.
-        rows: rows (queries, over samples) of each head that were read.
-        logit_max: the largest logit that is not masked: q·k times the scale, with bias and softcap.
+        rows: the number of rows read per head (queries, over samples).
+        logit_max: the largest logit that is not masked: q·k times the scale, with bias and
+            softcap.
         entropy, entropy_min: mean and minimum over rows, in nats, of rows that see two keys or
             more; so are the next two.
         evenness: mean of the entropy over ln(visible keys): 0 is one key, 1 is uniform.
@@ -59,9 +60,10 @@ class ExpertCall:
         top_k: experts per token.
         tokens: tokens that were routed.
         share: of each expert, its share of all assignments; they add up to 1.
-        effective: exp of the entropy of ``share``: so many equally loaded experts.
+        effective: exp of the entropy of ``share``: the number of equally loaded experts with that
+        entropy.
         entropy: mean entropy over tokens of the router's probabilities, in nats.
-        dropped: share of assignments that no expert processed; None where it cannot be known.
+        dropped: share of assignments that no expert processed; None if unknown.
         part: number of the routing within the call.
     """
 
@@ -117,7 +119,7 @@ TransformerCall = AttentionCall | ExpertCall | ResidualCall
 
 
 def figures_of(kind: str, call: TransformerCall) -> dict[str, Figures]:
-    """The measures of a call by name; ``kind`` is one of ``PROBES``."""
+    """Return the measures of a call by name; ``kind`` is one of ``PROBES``."""
     return {measure: getattr(call, measure) for measure in MEASURES[kind]}
 
 
@@ -125,8 +127,8 @@ def figures_of(kind: str, call: TransformerCall) -> dict[str, Figures]:
 class TransformerSeries:
     """The measurements of one attention, routing or block at the sampled steps.
 
-    ``values`` has a column for each measure, as long as ``steps``: figures, or tuples of one for
-    each head or expert.
+    ``values`` has a column for each measure, with one entry per step: a figure, or a tuple with one
+    per head or expert.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Findings and errors → sentences: the worst first, those alike folded, each with its place.
+"""Writes findings and errors as sentences: worst first, similar ones folded, each with its place.
 
 Every format for people takes them from here; formats for machines take the severities' order, and
 the identity of a finding across runs.

@@ -4,8 +4,8 @@ torch.
 A rule's file has ``RULE``, its documentation, and ``find(report, limits)``, a pure function. Where
 the first pass cannot tell, ``wants(report, limits)`` names the full sample that could. A rule that
 needs time has ``find_over_steps(history, limits)`` or ``find_over_samples(history, limits)``, which
-read the history of a training run, or ``find_over_ranks(ranks, limits)``, which holds the files of
-its processes against each other; ``RULE.runs`` says how the others speak of one.
+read the history of a training run. ``find_over_ranks(ranks, limits)`` compares the files of its
+processes. ``RULE.runs`` says how a rule judges a training run.
 """
 
 from gradscope.rules._book import lookup, rule_book

@@ -79,39 +79,39 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Use of a rule for one step in a training run, on the sampled steps.
-
-    What a rule declares here says from when on it can be judged; see ``_judged.py``.
+    """How a rule judges a training run. These declarations also determine when the rule can be
+    judged; see ``_judged.py``.
 
     Attributes:
-        samples: after how many sampled steps in a row it is reported; 0:
-            it reads none.
-        samples_before: of a rule over samples, how many must lie before the first of these: a
-            number, or the threshold that says it.
-        steps: of a rule over the step metrics, in how many of all steps in a row it must hold.
-        steps_before: of such a rule, how many must lie before the first of these.
-        metrics: of such a rule, the attributes of ``TrainingStep`` that it reads: a step without a
-            value in one of them does not count.
-        calls: whether it reads what calls took and gave. Of compiled modules there are none.
-        structure: of a rule about a structure that not every model has, which of the report's
-            fields records it: "attention", "experts" or "residual". It judges no other model.
-        always: whether one step without it refutes it for good: what is so by
-            construction holds from the first step on.
-        first: whether only the first step of the run counts, before anything was learned.
-        per: the unit of one report. "place": each layer or parameter that it names, by its
-            cause. "model": a model, of which it names the worst place, another one at each step.
-            "run": the first place of all, as a defect there soon is everywhere.
-        parameters: which it reads: "stepped", those that the step's optimizer holds; "unheld",
-            those that no optimizer of the script holds as well; "all".
-        skips: whether a rule over the step metrics is asked after a skipped step, too.
-        ranks: whether it judges the files of several processes, once these are read together.
-        loop: whether it reads what the training loop does at every step, and no sample.
-        at_attribute: whether its place is the line that sets the attribute that is its cause.
-        at_call: whether its place is the line that calls the layer that it names: its mistake is in
-            what the layer is given.
-        at_optimizer: whether its place is the line that made the optimizer of the step.
-        end: whether it reads what a script does between epochs or at its end, so that one that
-            ends early cannot be judged.
+        samples: the number of consecutive sampled steps in which it must hold; 0: it reads no
+            samples.
+        samples_before: for a rule over samples, the number of samples needed before these: a
+            number, or the name of a threshold.
+        steps: for a rule over step metrics, the number of consecutive steps in which it must
+            hold.
+        steps_before: the number of steps needed before these.
+        metrics: the attributes of ``TrainingStep`` that it reads; a step without one of them
+            does not count.
+        calls: True if it reads the records of calls, which compiled modules lack.
+        structure: the report's field for the structure that it judges: "attention", "experts"
+            or "residual"; models without it are not judged.
+        always: True if a single step without the fault refutes it, because it would hold from
+            the first step on.
+        first: True if only the first step of the run counts.
+        per: the unit of one report. "place": each layer or parameter, by its cause. "model":
+            each model, with its worst place. "run": the first place only, because the defect
+            soon spreads everywhere.
+        parameters: the parameters that it reads: "stepped", those of the step's optimizer;
+            "unheld", also those that no optimizer of the script holds; "all".
+        skips: True if a rule over step metrics also judges skipped steps.
+        ranks: True if it judges the files of several processes.
+        loop: True if it reads the training loop's actions at every step, and no sample.
+        at_attribute: True if its place is the line that sets the faulty attribute.
+        at_call: True if its place is the line that calls the layer, because the layer's input
+            is at fault.
+        at_optimizer: True if its place is the line that made the step's optimizer.
+        end: True if it reads the script's actions between epochs or at its end, so that a
+            script that ends early cannot be judged.
     """
 
     samples: int = 3
@@ -161,11 +161,10 @@ class Rule:
     """A rule's documentation.
 
     ``severity`` is the usual one; the text says when a finding has another. ``calibration`` says
-    what the defaults were measured on: how often healthy models, how often broken ones fire.
-    ``runs`` is how it speaks of a training run; None: one step of a run is not enough for it.
-    ``explains`` are codes, or beginnings of codes, of the rules whose findings in a run follow from
-    its own: these are shown as its symptoms (``_causes.py``). A rule ``on_demand`` looks only if
-    ``select`` names it: it runs the model several times more.
+    how often the rule fires on healthy and on broken models. ``runs`` says how it judges a training
+    run; None: it does not. ``explains`` has codes, or beginnings of codes, whose findings in a run
+    count as symptoms of its own (``_causes.py``). A rule ``on_demand`` runs only if ``select``
+    names it, because it runs the model several times.
     """
 
     code: str

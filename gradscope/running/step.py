@@ -1,7 +1,6 @@
-"""One training step: the only loop over steps, and the only way to leave everything as it was.
-
-To observe a run, write an ``Observer``: its methods are called at each moment. To run a part of a
-step, get a ``Step`` and call that part.
+"""Runs training steps: the only loop over steps, and the only code that restores all state. To
+observe a run, write an ``Observer``: its methods are called in the order of a step. To run a part
+of a step, call that method of a ``Step``.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ GraphRoot = torch.Tensor | GradientEdge
 
 @dataclass(kw_only=True)
 class Observer:
-    """Observes steps. Its methods are the moments of a step, in their order.
+    """Observes steps. Its methods are called in the order of a step.
 
     Attributes:
-        number: of the step that began last, from 0.
-        phase: the part of it that runs: input, forward, loss, backward, or step (the optimizer's).
+        number: the number of the last step that began, from 0.
+        phase: its running part: input, forward, loss, backward, or step (the optimizer's).
         failure: the exception that stopped the run.
         recorder: of the calls of that step, for those who record them.
     """
@@ -66,7 +65,7 @@ class Observer:
         return nullcontext() if self.recorder is None else self.recorder.installed()
 
     def around_forward(self, step: Step) -> AbstractContextManager[None]:
-        """Forward and loss."""
+        """Return the context of forward and loss."""
         return nullcontext()
 
     def root(self, step: Step, output: Any) -> GraphRoot:
@@ -80,7 +79,7 @@ class Observer:
         return walk([edge_of(root)], set()).leaves
 
     def around_backward(self, step: Step, repeat: int) -> AbstractContextManager[None]:
-        """Each backward."""
+        """Return the context of each backward."""
         return nullcontext()
 
     def after_backward(self, step: Step) -> None:
@@ -91,16 +90,14 @@ class Observer:
         return True
 
     def around_update(self, step: Step) -> AbstractContextManager[None]:
-        """The optimizer's step."""
+        """Return the context of the optimizer's step."""
         return nullcontext()
 
     def after_run(self, workload: Workload) -> None:
-        """Called after the last step ended or raised, before anything is restored. Nothing is put
-        back yet.
-        """
+        """Called after the last step ended or raised, before anything is restored."""
 
     def executing(self) -> list[Call]:
-        """The calls that had not returned when the run stopped, outermost first."""
+        """Return the calls that had not returned when the run stopped, outermost first."""
         return self.recorder.executing() if self.recorder and self.phase == "forward" else []
 
 
@@ -133,22 +130,22 @@ class Step:
 
     @property
     def optimizer(self) -> Optimizer | None:
-        """The run's optimizer, made when it is first asked for."""
+        """The run's optimizer, made at the first use."""
         return self.make_optimizer()
 
     @property
     def inputs(self) -> dict[str, torch.Tensor]:
-        """The tensors that the model takes, by their places."""
+        """Return the model's input tensors, by their paths."""
         return dict(call_tensors(self.clone.args, self.clone.kwargs))
 
     @property
     def named_inputs(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the same, by the names that a reader has for them; nested tensors share one."""
+        """Return the input tensors by their names in messages; nested tensors share one name."""
         positional = len(self.clone.args)
         return [(_input_name(path, positional), t) for path, t in self.inputs.items()]
 
     def run(self) -> None:
-        """Forward, loss, backward and the optimizer's step; the observer is called at each."""
+        """Run forward, loss, backward and the optimizer's step; call the observer at each."""
         observer = self.observer
         observer.before_step(self)
         with observer.around(self):
@@ -162,13 +159,14 @@ class Step:
                 self.update()
 
     def compute_gradients(self) -> None:
-        """Forward, loss and backward: the graph is gone when it returns."""
+        """Run forward, loss and backward; the graph is freed when it returns."""
         self.interventions.begin()
         for part in self.parts():
             part.backward(part.forward())
 
     def parts(self) -> Iterator[Step]:
-        """The step for each micro-batch, on the same leaves; itself where it is not cut."""
+        """Yield a step for each micro-batch, on the same leaves; without micro-batches, this step
+        itself."""
         count, batch = self.workload.accumulate, self.clone
         if count == 1 or self.part is not None:
             yield self
@@ -181,7 +179,7 @@ class Step:
     def forward(self) -> GraphRoot:
         """Run the seeded forward and the loss; return the root of backward.
 
-        Of micro-batches the first is seeded, and the loss of each is divided by their number.
+        Only the first micro-batch is seeded. The loss of each is divided by their number.
         """
         workload, observer = self.workload, self.observer
         observer.phase = "forward"
@@ -249,7 +247,7 @@ class Step:
 def run(workload: Workload, observer: Observer) -> None:
     """Run all steps under an observer, and restore all state.
 
-    An exception, of the user's code or Ctrl-C, ends the run and is found in ``failure``.
+    An exception of the user's code, or Ctrl-C, ends the run; ``failure`` has it.
     """
     with as_found(workload):
         try:
@@ -260,17 +258,17 @@ def run(workload: Workload, observer: Observer) -> None:
 
 
 def run_steps(workload: Workload, observer: Observer) -> None:
-    """Run all steps, and put nothing back."""
+    """Run all steps without restoring anything."""
     with closing(steps(workload, observer)) as run:
         for step in run:
             step.run()
 
 
 def steps(workload: Workload, observer: Observer | None = None) -> Generator[Step, None, None]:
-    """Each step of a run before it begins, with no gradients: to run it is the caller's part.
+    """Yield each step of a run before it begins, without gradients; the caller runs it.
 
     Raises:
-        ConfigError: the input gives no batch.
+    ConfigError: the input gives no batch.
     """
     observer = observer or Observer()
     make_optimizer = functools.cache(
@@ -317,16 +315,15 @@ def repeated(step: Step, *, weights: bool = False) -> Iterator[Step]:
 
 @contextmanager
 def as_found(workload: Workload, *, weights: bool | None = None) -> Iterator[None]:
-    """Restore everything that a run changes after the block.
-
-    That is the model and a loss that is a module (modes, attributes, buffers, gradients), random
-    states, PyTorch's switches and the recursion limit. Inside, compiled models run as written.
-    Other modules that a step calls are kept by the step itself.
+    """After the block, restore everything that a run changes: the model, a loss that is a module
+    (modes, attributes, buffers, gradients), random states, PyTorch's global settings and the
+    recursion limit. Inside, compiled models run eagerly. The step itself restores other modules
+    that it calls.
 
     Args:
-        workload: what runs inside.
-        weights: put parameters back too. None: where somebody goes on to use the model, or an
-            optimizer moves them.
+        workload: the workload that runs inside.
+        weights: also restore parameters. None: if the caller uses the model afterwards, or if
+            an optimizer moves them.
     """
     if weights is None:
         weights = workload.live or workload.make_optimizer is not None

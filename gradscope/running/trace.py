@@ -1,4 +1,5 @@
-"""One forward and one backward with a trace of the autograd graph, from the loss or an output."""
+"""Runs one forward and one backward with a trace of the autograd graph, from the loss or an
+output."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ _ROOT = re.compile(r"(?P<name>[^#:]*)(#(?P<call>[0-9]+))?(:(?P<path>.*))?", re.D
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Root of the graph if not the loss: an output of a module's call."""
+    """The root of a graph that does not start at the loss: an output of a module's call."""
 
     name: str
     call: int | None = None  # None: the last
@@ -55,8 +56,8 @@ def root_of(word: str | None, model: nn.Module) -> Root | None:
     loss.
 
     Raises:
-        OptionError: it has not this form.
-        LayerError: no module of that name; the closest names are offered.
+        OptionError: it does not have this form.
+        LayerError: no module has that name; the message suggests the closest.
     """
     if word is None or word == LOSS:
         return None
@@ -92,15 +93,15 @@ def chosen(
     outputs: Sequence[tuple[Call, str, GradientEdge]],
     calls: Sequence[GraphCall],
 ) -> tuple[Root, GradientEdge]:
-    """The output that ``--root`` asks for, with its call and its place, and where it enters.
+    """Return the output that ``--root`` names, with its call, its place and its graph edge.
 
     Args:
-        root: what was asked for.
-        outputs: those of the module that have a graph.
+        root: the requested root.
+        outputs: the module's outputs with a graph.
         calls: every call of the run.
 
     Raises:
-        OptionError: there is none.
+        OptionError: there is no such output.
     """
     found = [o for o in outputs if root.call in (None, o[0].number)]
     if not found:
@@ -131,7 +132,7 @@ def chosen(
 
 @dataclass(kw_only=True)
 class RootSum(Observer):
-    """Uses the sum of the chosen output in place of the loss."""
+    """Replaces the loss by the sum of the chosen output."""
 
     output: Root
     _sum: torch.Tensor | None = None
@@ -164,7 +165,7 @@ class RootSum(Observer):
 
 @dataclass(kw_only=True)
 class GraphTrace(Observer):
-    """Record of a traced step, complete or not.
+    """The record of a traced step, complete or not.
 
     Attributes:
         output: the root of the graph, with its call and its place once known; None is
@@ -249,13 +250,13 @@ def trace(
 ) -> GraphTrace:
     """Run one step and follow its graph.
 
-    An exception, of the user's code or Ctrl-C, ends the run and is found in ``failure``; the graph
-    as far as it was known is there all the same.
+    An exception of the user's code, or Ctrl-C, ends the run; ``failure`` has it, and the graph so
+    far is kept.
 
     Args:
-        workload: what to run.
-        root: where the graph starts; None is the loss.
-        lines: keep the stack of each operation, and with it the user's line.
+        workload: the workload.
+        root: the start of the graph; None: the loss.
+        lines: record the stack of each operation, which gives the user's line.
         locate: the user's line in a stack of formatted frames.
     """
     traced = GraphTrace(output=root, lines=lines, locate=locate)

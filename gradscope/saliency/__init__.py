@@ -1,7 +1,6 @@
-"""Attribution maps, one public file per method; a file is found by its name (``grad_cam.py``).
-
-To add a method, add a file with ``paper``, ``signed``, ``reads`` (and ``random = True`` where it
-draws numbers) and ``attribute(subject, *, …)``.
+"""Attribution maps: one public file per method, found by its name (``grad_cam.py``). A method's
+file has ``paper``, ``signed``, ``reads``, ``attribute(subject, *, …)``, and ``random = True`` if it
+draws random numbers.
 """
 
 from __future__ import annotations
@@ -51,15 +50,15 @@ def __getattr__(name: str) -> Any:
 
 
 def method_names() -> list[str]:
-    """Every method, by the name of its file."""
+    """Return the names of all methods."""
     return plugins.names(__name__)
 
 
 def method(name: str) -> ModuleType:
-    """The file of a method.
+    """Return the module of a method.
 
     Raises:
-        OptionError: no method of that name; the closest is offered.
+        OptionError: no method has that name; the message suggests the closest.
     """
     choices = method_names()
     if name not in choices:
@@ -73,7 +72,7 @@ def method(name: str) -> ModuleType:
 
 
 def methods() -> tuple[MethodText, ...]:
-    """Every method, as its file documents it."""
+    """Return the documentation of every method."""
     found = []
     for name in method_names():
         file = method(name)
@@ -85,16 +84,16 @@ def methods() -> tuple[MethodText, ...]:
 
 
 def options_of(name: str) -> dict[str, inspect.Parameter]:
-    """A method's options, by name."""
+    """Return a method's options, by name."""
     parameters = inspect.signature(method(name).attribute).parameters.values()
     return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def read_options(words: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """``key=value`` words as options of each method that has them, with the right types.
+    """Parse ``key=value`` words to options of each method that has them, with the right types.
 
     Raises:
-        OptionError: no chosen method has such an option, or the value is of another type.
+        OptionError: no chosen method has the option, or the value has another type.
     """
     found: dict[str, dict[str, Any]] = {name: {} for name in methods}
     offered = {name: options_of(name) for name in methods}

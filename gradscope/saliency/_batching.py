@@ -1,8 +1,7 @@
-"""Forward passes over many perturbed inputs, in the batch and memory layout that measured fastest.
-
-On two CPU cores an image in a large batch often takes longer than alone, on a GPU far less: neither
-is assumed. The measurement runs on the first real items, so that hardly a pass is wasted. Of passes
-with a graph there are too few to try both layouts: ``Layout`` knows which is faster.
+"""Runs forward passes over many perturbed inputs, in the fastest batch size and memory layout. On
+two CPU cores, an image often takes longer in a large batch than alone; on a GPU far less. So both
+are measured, on the first real items, and almost no pass is wasted. Passes with a graph are too few
+to try both layouts: ``Layout`` chooses for them.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Batches:
     Attributes:
         size: items per pass; None until it has been measured.
         layout: ``channels_last`` where the model ran faster on inputs stored that way.
-        single: why items run one by one, or None where they may share a pass.
+        single: the reason why items run one by one; None if they may share a pass.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -49,7 +48,7 @@ class Batches:
         self.single = shares_statistics(model)
 
     def scores(self, make: Make, run: Run, count: int) -> Tensor:
-        """The scores [count] of ``count`` items, equal but for rounding whatever the batches.
+        """Return the scores [count] of ``count`` items; batching changes them only by rounding.
 
         Args:
             make: a slice of the items → their inputs [M, C, H, W]. It may be called twice for the
@@ -194,10 +193,10 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def shares_statistics(model: nn.Module) -> str | None:
-    """Return why items must not share a pass: a batch normalisation reads the batch.
+    """Return the reason why items must not share a pass, such as a batch norm.
 
     Raises:
-        OptionError: a batch normalisation in training mode, which each pass would also change.
+        OptionError: a batch norm is in training mode, so each pass would change it.
     """
     for name, module in model.named_modules():
         if not isinstance(module, _BatchNorm):

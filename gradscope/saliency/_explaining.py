@@ -1,4 +1,5 @@
-"""All maps of a few pictures of one size: methods in turn over one subject; contrasts, checks."""
+"""Computes all maps of pictures of one size: each method on one shared subject, contrasts,
+checks."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ ELSEWHERE = 8
 class Contrast:
     """A map [N, H, W] and the measurement that goes with it; each number is per image, [N].
 
-    ``before`` and ``after`` are the quantity with the region there and replaced by zeros of the
-    model's input space, ``elsewhere`` the mean of ``after`` over regions of the same form at other
-    places, ``area`` the region's share of the image. ``quantity`` names the quantity.
+    ``quantity`` names the measured quantity. ``before`` is its value with the region, ``after``
+    with the region set to zero in the model's input space. ``elsewhere`` is the mean of ``after``
+    for regions of equal form at other places, ``area`` the region's share of the image.
     """
 
     map: Tensor
@@ -154,12 +155,11 @@ def explain(
     others: ModelInputs | None = None,
     pixels: Pixels | None = None,
 ) -> tuple[Subject, list[list[RecordedMap]]]:
-    """The maps of pictures [N, C, H, W], a list for each; the subject has scores and logits.
-
-    ``others`` are the inputs that are held fixed, ``pixels`` those of a segmentation that count.
+    """Compute the maps of pictures [N, C, H, W], a list for each; the subject has scores and
+    logits. ``others`` are the fixed inputs, ``pixels`` the pixels of a segmentation that count.
 
     Raises:
-        OptionError: a method that cannot work on this model, unless the plan is lenient.
+        OptionError: a method cannot work on this model, unless the plan is lenient.
     """
     images = len(inputs)
     target = None if plan.target is None else torch.full((images,), plan.target)

@@ -1,4 +1,4 @@
-"""From pictures to the explained number: the call of a model, and the reading of its output."""
+"""Calls a model on pictures, and reads the explained score from its output."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gradscope.saliency._segmentation import Pixels, Segmentation, segmentation
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The number per image that is explained: a class's logit, or by how much it beats another's.
-
-    ``target`` and ``versus`` are class ids [N]; without a target it is the highest logit's class.
+    """The explained score of each image: a class's logit, or its difference to another logit.
+    ``target`` and ``versus`` are class ids [N]; the default target is the class with the highest
+    logit.
     """
 
     target: Tensor | None = None
@@ -52,12 +52,13 @@ class Objective:
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """A call of a model whose pictures change from pass to pass; without arguments they are all.
+    """A model call whose pictures change from pass to pass; without other arguments, they are the
+    only input.
 
     Attributes:
-        pictures: the tensor among the arguments, at any depth, in whose place pictures go.
-        rows: how many pictures there are: a tensor of as many rows, or of one, goes along with
-            them, row by row; anything else is passed as it is.
+        pictures: the tensor among the arguments, at any depth, that pictures replace.
+        rows: the number of pictures. A tensor with that many rows, or with one, follows them
+            row by row; anything else is passed unchanged.
     """
 
     args: tuple[Any, ...] = ()
@@ -67,7 +68,7 @@ class ModelInputs:
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], pictures: Tensor) -> ModelInputs:
-        """The call in which ``pictures``, one of the tensors, is explained."""
+        """Make the call in which ``pictures``, one of the tensors, is explained."""
 
         def fixed(tensor: Tensor) -> Tensor:
             return tensor if tensor is pictures else tensor.detach()
@@ -77,7 +78,7 @@ class ModelInputs:
 
     @property
     def names(self) -> list[str]:
-        """The names of the tensors that are held fixed: ``1``, ``meta``, ``batch.meta``."""
+        """The names of the fixed tensors: ``1``, ``meta``, ``batch.meta``."""
         named = {**{str(i): each for i, each in enumerate(self.args)}, **self.kwargs}
         return [name for name, tensor in find(named, Tensor) if tensor is not self.pictures]
 
@@ -95,9 +96,8 @@ class ModelInputs:
         return self.some([0] * rows)
 
     def call(self, model: nn.Module, pictures: Tensor, owners: Tensor) -> Any:
-        """The model's output for pictures [M, C, H, W]; ``owners`` [M] says whose inputs each has.
-
-        Fixed inputs are copied: a model may write into them.
+        """Call the model on pictures [M, C, H, W]; ``owners`` [M] is the index of the fixed inputs
+        of each. Fixed inputs are copied, because a model may write into them.
         """
         if self.pictures is None:
             return model(pictures)
@@ -153,12 +153,11 @@ class Forward:
     """One model's forward for pictures [N, C, H, W] and for variants of them.
 
     Attributes:
-        others: the inputs that are held fixed.
-        pixels: where the class maps of a segmentation are read; None: wherever the class is
-            predicted, if the model is no classifier.
-        target: the classes to explain [N], where they were asked for.
-        background: a class that is explained only on demand.
-        segmentation: the classes predicted in the pictures; None of a classifier.
+        others: the fixed inputs.
+        pixels: the pixels of a segmentation that count; None: those predicted as the class.
+        target: the requested classes [N], if any.
+        background: a class that is explained only on request.
+        segmentation: the classes predicted in the pictures; None for a classifier.
     """
 
     model: nn.Module
@@ -206,9 +205,8 @@ class Forward:
 
 
 def class_scores(output: Any, rows: int) -> Tensor | None:
-    """The first floating tensor [rows, classes] of a model's output, at whatever depth.
-
-    Where there is none, the first [rows]: one score for each.
+    """Return the first floating tensor [rows, classes] in a nested output; without one, the first
+    [rows], with one score each.
     """
     floating = [tensor for _, tensor in find(output, Tensor) if tensor.is_floating_point()]
     found = [tensor for tensor in floating if tensor.dim() in (1, 2) and len(tensor) == rows]
@@ -219,7 +217,7 @@ def class_scores(output: Any, rows: int) -> Tensor | None:
 
 
 def class_maps(output: Any, rows: int) -> Tensor | None:
-    """The first floating tensor [rows, classes, h, w] of a model's output, at whatever depth."""
+    """Return the first floating tensor [rows, classes, h, w] in a nested output."""
     for _, tensor in find(output, Tensor):
         if tensor.dim() == 4 and tensor.is_floating_point() and len(tensor) == rows:
             return tensor

@@ -1,4 +1,5 @@
-"""Input gradients at many points near the images, a few at a time; one value per pixel of them."""
+"""Computes input gradients at many points near the images, and reduces them to one value per
+pixel."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ def gradients_at(
     """(i, d score / d x [N, C, H, W] at ``point(i)``) for i = 0 … count − 1.
 
     ``point(i)`` gives inputs [N, C, H, W], one for each image, and is called once for each i, in
-    order: a point may be drawn at random. Several points share a pass where memory allows, and
-    where the first one's gradient was seen to be the same in a batch as alone.
+    order, so a point may be random. Several points share a pass if memory allows, and if the first
+    one's gradient is the same in a batch as alone.
     """
     passes = subject.once(_PointBatches, lambda: _PointBatches(subject))
     first = point(0)

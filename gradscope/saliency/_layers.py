@@ -1,4 +1,5 @@
-"""The target layer, chosen by running the model; and passes with it, or the input, as the leaf."""
+"""Chooses the target layer by running the model, and runs passes with that layer, or the input, as
+the leaf."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ WITHOUT_LAYER = (
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The target layer's dotted name, and one sentence that says why it is this one."""
+    """The target layer's name, and one sentence with the reason for the choice."""
 
     name: str
     description: str
@@ -45,29 +46,26 @@ class _Candidate:
 
 
 def named_layer(model: nn.Module, name: str) -> Choice:
-    """The layer that the user names.
+    """Return the layer that the user names.
 
     Raises:
-        LayerError: no layer of that name; names the closest.
-        OptionError: a pattern that several layers match.
+        LayerError: no layer has that name; the message names the closest.
+        OptionError: several layers match the pattern.
     """
     chosen, _ = select_layer(model, name)
     return Choice(chosen, f"layer `{chosen}`, as asked")
 
 
 def choose(forward: Forward, score: Callable[[Tensor], Tensor]) -> Choice:
-    """The last layer whose map the score depends on, by a run on the first image.
-
-    Convolutional maps count whatever the layer; of token sequences those of norms, and only where
-    the score's gradient reaches the patches: after the last attention of a transformer that reads
-    its class token, no patch has any.
-
-    The last maps of a segmentation are its answer itself: there it is the last of those with the
-    fewest positions, where the network sees most around each (the bottleneck of a U-Net, as in
-    Vinogradova et al. 2020, arXiv 2002.11434), and no class maps.
+    """Choose the last layer whose map the score depends on, by a run on the first image.
+    Convolutional maps of any layer count. Token sequences count only at norm layers, and only if
+    the score's gradient reaches the patches; after the last attention of a transformer that reads
+    its class token, it reaches none. For a segmentation, it is the last layer with the fewest
+    positions (the bottleneck of a U-Net, as in Vinogradova et al. 2020, arXiv 2002.11434), because
+    the last maps are the answer itself.
 
     Raises:
-        OptionError: the model makes no spatial map.
+        OptionError: the model has no spatial map.
     """
     model, inputs = forward.model, forward.pictures
     # A batch norm that is training wants more than one value per channel.
@@ -197,14 +195,14 @@ class LayerCall:
 
 @dataclass(slots=True)
 class Pass:
-    """One forward: the logits with their graph, its input, the layer's calls."""
+    """One forward: the logits with their graph, the input, and the layer's calls."""
 
     logits: Tensor
     inputs: Tensor
     calls: list[LayerCall] = field(default_factory=list)
 
     def at_layer(self, score: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Activation and gradient of the last call of the layer that the score depends on."""
+        """Return activation and gradient of the layer's last call that the score depends on."""
         if not score.requires_grad or not self.calls:
             return None
         by: Any = [call.by for call in self.calls]
@@ -216,7 +214,7 @@ class Pass:
 
 
 def input_gradient(score: Tensor, inputs: Tensor, *, keep: bool) -> Tensor:
-    """d score / d inputs; ``keep`` leaves the graph for another backward.
+    """Return d score / d inputs; with ``keep``, the graph stays for another backward.
 
     Raises:
         OptionError: the score does not depend on the input through differentiable operations.
@@ -233,7 +231,7 @@ def input_gradient(score: Tensor, inputs: Tensor, *, keep: bool) -> Tensor:
 
 
 def above_layer(forward: Scores, inputs: Tensor, layer: nn.Module) -> Pass:
-    """A forward whose graph begins at the layer's output: nothing below it is kept or recorded."""
+    """Run a forward whose graph starts at the layer's output; nothing upstream is recorded."""
     calls: list[LayerCall] = []
     with torch.enable_grad(), _as_leaf(layer, calls):
         logits = forward(inputs.clone())
@@ -241,9 +239,8 @@ def above_layer(forward: Scores, inputs: Tensor, layer: nn.Module) -> Pass:
 
 
 def from_input(forward: Scores, inputs: Tensor, layer: nn.Module | None = None) -> Pass:
-    """A forward whose graph begins at ``inputs``, which are for it alone to mark.
-
-    The layer's calls are noted on the way.
+    """Run a forward whose graph starts at ``inputs``, which must not be shared, and note the
+    layer's calls.
     """
     calls: list[LayerCall] = []
     x = inputs.detach().requires_grad_()

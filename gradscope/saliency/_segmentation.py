@@ -1,4 +1,4 @@
-"""Segmentations: the score is a mean of a class's map over pixels that stay the same."""
+"""Explains segmentations: the score is the mean of a class's map over fixed pixels."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ class Segmentation:
 
     Attributes:
         score: the explained score, in words.
-        weights: how much each pixel of the class maps counts, [N, h, w]; they add up to 1.
-        target: the class of each picture [N]: the one asked for, or the one that most of the
-            pixels are predicted as.
-        shares: the share of each picture's pixels that is predicted as each class, [N, classes].
-        absent: whether no pixel is predicted as the target, [N], so that all pixels count.
+        weights: the weight of each pixel of the class maps, [N, h, w]; they add up to 1.
+        target: the class of each picture [N]: the requested one, else the one of most pixels.
+        shares: the share of each picture's pixels predicted as each class, [N, classes].
+        absent: True if no pixel is predicted as the target, [N]; then all pixels count.
     """
 
     score: str
@@ -36,7 +35,8 @@ class Segmentation:
     absent: Tensor
 
     def scores(self, maps: Tensor, owners: Tensor) -> Tensor:
-        """Class maps [M, classes, h, w] as [M, classes]; ``owners`` [M] says whose pixels count."""
+        """Reduce class maps [M, classes, h, w] to [M, classes]; ``owners`` [M] is the index of each
+        one's pixels."""
         return torch.einsum("mchw,mhw->mc", maps.to(self.weights.dtype), self.weights[owners])
 
 
@@ -87,10 +87,9 @@ def segmentation(
 
 
 def classes_of(maps: Tensor) -> Tensor:
-    """The class predicted for each pixel, [N, h, w]: the highest map's; of a single map its own.
-
-    A single map means its class where it is above 0, or above 0.5 where all of it lies in 0…1 and
-    so holds probabilities; elsewhere there is no class: −1.
+    """Return the class predicted for each pixel, [N, h, w]: the class of the highest map. A single
+    map predicts its class where it is above 0, or above 0.5 if all its values are in 0…1
+    (probabilities); other pixels have no class: −1.
     """
     if maps.shape[1] > 1:
         return maps.argmax(dim=1)

@@ -1,4 +1,4 @@
-"""The model, the images and the score to explain: shared by all methods, computed once."""
+"""The model, the images and the score to explain; all methods share its computations."""
 
 from __future__ import annotations
 
@@ -35,17 +35,15 @@ __all__ = ["Objective", "Subject"]
 
 
 class Subject:
-    """A model on images [N, C, H, W], as a context: inside, the parameters take no gradient.
-
-    Everything is computed when it is first asked for and kept. The mode (eval, train) is the
-    caller's; on leaving the model is as it was.
+    """A model on images [N, C, H, W], as a context: inside, parameters require no gradient.
+    Everything is computed at its first use, and cached. The mode (eval, train) stays the caller's;
+    after the block, the model is restored.
 
     Args:
-        layer: the target layer of the CAM kinds: a name, what another subject chose (its
-            ``choice``), or None to choose when it is first needed, for one more forward of one
-            image.
+        layer: the target layer of CAM methods: a name, the ``choice`` of another subject, or
+            None: chosen at its first use, by one more forward of one image.
         total: keep the graph of the first forward down to the input, so that one forward serves
-            the methods that read the input's gradient and those that read the layer's.
+            methods that read the input's gradient and methods that read the layer's.
         batches: the batch size that another subject measured for this model.
         others: the model's inputs besides the images.
         pixels: which pixels of a segmentation count; None: those predicted as the class.
@@ -53,7 +51,7 @@ class Subject:
 
     Attributes:
         layout: how the inputs are stored for passes with a graph.
-        notes: sentences that methods leave about their maps, such as which ReLUs were covered.
+        notes: sentences of methods about their maps, such as which ReLUs were covered.
         layer_choice: the target layer, once it is known.
         measured: facts on batches, for another subject of this model.
     """
@@ -136,7 +134,7 @@ class Subject:
         return self._forward.output(self.inputs.clone(), self._everyone(len(self.inputs)))
 
     def again(self, model: nn.Module | None = None, *, seed: int | None = None) -> Subject:
-        """Return the same question for another model of its kind, or with another seed."""
+        """Return an equal subject for another model of its kind, or with another seed."""
         other = Subject(
             model or self.model,
             self.inputs,

@@ -47,18 +47,16 @@ class _Zero:
 
 
 class CauseTracer:
-    """Arms itself by the facts of every step so far, and traces from one step to the next.
-
-    The script's numbers, random state and gradients stay what they are: its calls of PyTorch run
-    as they would, each once; what a trace computes beside them writes to nothing of the script's.
+    """Decides by the facts of every step whether to trace, and traces from one step to the next.
+    The script's numbers, random state and gradients stay unchanged: each of its PyTorch calls runs
+    once, and further computations of a trace write to nothing of the script.
 
     Attributes:
-        active: whether a trace goes on.
-        causes: the causes found so far.
-        untraced: why nothing can be traced; "" where it can.
+        active: True during a trace. causes: the causes found so far. untraced: the reason why
+        nothing can be traced, else "".
 
     Args:
-        guard: makes functions of the hooks that never raise.
+        guard: wraps the hooks, so that they never raise.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -85,7 +83,7 @@ class CauseTracer:
     # ---------------------------------------------------------------- what to trace
 
     def consider(self, loop: LoopRecord) -> None:
-        """Ask for a trace of the facts of every step so far that were not traced yet."""
+        """Request a trace of facts that were not traced yet."""
         self._wanted = {}
         if self.untraced or not self._left or self.active or self.lingers:
             return
@@ -103,10 +101,10 @@ class CauseTracer:
         return bool(self._wanted)
 
     def begin(self, models: Iterable[tuple[str, Model]]) -> None:
-        """Trace from now on: between two steps.
+        """Start a trace, between two steps.
 
         Args:
-            models: those that are trained, with their names.
+            models: the trained models, with their names.
         """
         wanted, self._wanted = self._wanted, {}
         self._left -= 1
@@ -147,12 +145,13 @@ class CauseTracer:
     # ---------------------------------------------------------------- while a trace goes on
 
     def hook(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A hook on the script's modules that never raises."""
+        """Wrap a hook on the script's modules, so that it never raises."""
         guarded = self._guard(function)
         return lambda *arguments: guarded(*arguments) if self.active else None
 
     def handler(self, handler: Handler) -> Handler:
-        """A handler that runs each call of the script's once, whatever becomes of itself."""
+        """Wrap a handler, so that each call of the script runs exactly once, even if the handler
+        fails."""
         return lent(handler, lambda: self._guard.inside or not self.active, self._fail)
 
     def backward_begins(
@@ -181,9 +180,8 @@ class CauseTracer:
         return self.active and not all(one.found for one in self._zero)
 
     def step_ended(self, optimizer: int, optimizers: Sequence[int]) -> bool:
-        """A step of this optimizer has ended, of all that make steps; whether more is known now.
-
-        With several optimizers the first round may use tensors computed before it.
+        """Note the end of a step; return True if there are new results. With several optimizers,
+        the first round may use tensors computed before the trace.
         """
         self._stepped.append(optimizer)
         rounds = 1 if len(optimizers) < 2 else 2
@@ -212,12 +210,12 @@ class CauseTracer:
         return bool(found)
 
     def take_nodes(self) -> list[Node]:
-        """The nodes that were seen, to be freed when their graph is gone."""
+        """Return the traced nodes, to be freed when their graph is gone."""
         nodes, self._nodes = self._nodes, []
         return nodes
 
     def end(self) -> None:
-        """Trace no more, for now."""
+        """Stop tracing for now."""
         self.active = False
         for one in self._zero:
             one.trace.forget()

@@ -1,4 +1,4 @@
-"""The current step: its losses and its gradients so far."""
+"""The state of the current step: its losses and gradients so far."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _MOST_SCALED = 64
 
 
 class LossScales:
-    """Holds the loss scale of each live loss that a gradient scaler multiplied.
+    """The loss scale of each live loss that a gradient scaler multiplied.
 
     Attributes:
-        any: whether there was such a loss.
+        any: True if there was such a loss.
     """
 
     any = False
@@ -43,7 +43,7 @@ class LossScales:
         self._known: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
 
     def add(self, losses: object, scale: torch.Tensor) -> None:
-        """Note a loss that a scaler made of another, or of all in this container."""
+        """Note the scaled losses, in any nesting, that a scaler returned."""
         self._known = [one for one in self._known if one[0]() is not None][-_MOST_SCALED:]
         for _, loss in find(losses, torch.Tensor):
             self._known.append((weakref.ref(loss), scale))
@@ -63,27 +63,29 @@ class CurrentStep:
     """State of a step while it runs, reset after it.
 
     Attributes:
-        losses: of each backward, without the scaler's factor; None where it is no finite scalar.
-        first: the first of them whose gradients the optimizer gets.
-        end: how many there were when the step's closure returned for the first time.
+        losses: the loss of each backward, without the scaler's factor; None if it is not a
+            finite scalar.
+        first: the index of the first loss whose gradients the optimizer gets.
+        end: the number of losses when the step's closure first returned.
         divisor: the divisor of the gradients in a pipeline, after all backwards.
         scale: the scaler's factor.
-        nonfinite: "nan" or "inf", the first that was seen.
-        in_loss: whether it was seen in a loss, before any gradient.
-        backwards: how many have begun.
-        gradients: as a backward left them.
-        gradient_norm: of all that the optimizer holds, as backward left them, unscaled.
-        clipped_norm: of the same as the optimizer got them.
-        placements: where parameters are, in a run of several processes.
-        norms: of each group of them, both norms.
-        left: the norm of each gradient that its optimizer holds, as backward left it, with the
-            scaler's factor; None where they were read too late for that.
-        got: of each as the optimizer got it; None before that is measured.
-        values: of each parameter before the update, in steps in which these are read too.
-        seconds: that were spent to read them.
-        update_rms: of Δw over all parameters that got a gradient, once the optimizer has stepped.
-        ready: when its first backward began.
-        batch: how many samples outermost models were called on; only counted in several processes.
+        nonfinite: "nan" or "inf", the first one found.
+        in_loss: True if it was found in a loss, before any gradient.
+        backwards: the number of backwards so far.
+        gradients: the gradients after a backward.
+        gradient_norm: the norm over all parameters of the optimizer after backward, unscaled.
+        clipped_norm: the norm that the optimizer got.
+        placements: the placements of parameters, in a run of several processes.
+        norms: both norms of each group of them.
+        left: the norm of each gradient of the optimizer after backward, with the scaler's
+            factor; None if read too late.
+        got: the norm of each gradient that the optimizer got; None before it is measured.
+        values: the norm of each parameter before the update, in steps in which they are read.
+        seconds: the time spent on reading.
+        update_rms: the root mean square of Δw over all parameters with a gradient, after the
+            optimizer's step.
+        ready: the time at which the first backward began.
+        batch: the number of samples of outermost calls; only counted with several processes.
     """
 
     losses: list[float | None] = field(default_factory=list)
@@ -113,9 +115,9 @@ class CurrentStep:
         """Note the loss of a backward; of several scales in a step the last counts.
 
         Args:
-            loss: its value; None where it is not one number.
-            scale: a gradient scaler's factor in it; None where it was not scaled.
-            anew: no gradient of a backward before is left.
+            loss: its value; None if it is not a single number.
+            scale: a gradient scaler's factor in it; None without one.
+            anew: True if no gradient of an earlier backward is left.
         """
         if not self.losses:  # the first of its step: nothing of the one before holds for it
             self.scale = None
@@ -129,13 +131,13 @@ class CurrentStep:
 
     @property
     def summed(self) -> tuple[int, int] | None:
-        """The losses that count, as ``TrainingStep`` has it."""
+        """The slice of losses that count, as in ``TrainingStep``."""
         ends = self.first, len(self.losses) if self.end is None else self.end
         return None if ends == (0, len(self.losses)) else ends
 
     @property
     def loss(self) -> float | None:
-        """The step's, as far as its backwards have begun."""
+        """The loss of the step, from its backwards so far."""
         found = sum_of(self.losses[self.first : self.end])
         return None if found is None else found / self.divisor
 
@@ -157,7 +159,7 @@ class CurrentStep:
         """Read all gradients at their present values.
 
         Args:
-            late: the script may have clipped them, or divided them by the loss scale.
+            late: True if the script may have clipped them, or divided them by the loss scale.
         """
         began = perf_counter()
         self.gradients, self._read_after, self._late = read(parameters), self.backwards, late
@@ -235,11 +237,11 @@ class CurrentStep:
         *,
         sampled: bool,
     ) -> Callable[[], TrainingStep]:
-        """Makes the step metrics of the step that has ended ``now``.
+        """Make the step metrics of the step that has ended ``now``.
 
         Args:
-            began: when the run began.
-            last: when the step before it ended.
+            began: the start of the run.
+            last: the end of the step before.
         """
         rates = []
         if optimizer is not None:
@@ -261,7 +263,7 @@ class CurrentStep:
         )
 
     def begin(self, held: Collection[nn.Parameter] | None = None) -> None:
-        """Begin the next step; gradients of parameters that were not ``held`` wait for their
+        """Begin the next step; gradients of parameters that are not in ``held`` wait for their
         optimizer.
         """
         if self.gradients.norms:
@@ -287,7 +289,8 @@ class CurrentStep:
 
 
 def loss_of(roots: Sequence[torch.Tensor]) -> float | None:
-    """The value that a backward begins with; None where it is no real scalar, or not all here."""
+    """Return the value from which a backward starts; None if it is not a real scalar, or is
+    sharded."""
     if len(roots) != 1:
         return None
     root = roots[0]

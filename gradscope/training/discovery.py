@@ -1,7 +1,6 @@
-"""The models that a script trains, their optimizers, and the names that it has for them.
-
-A model is an outermost module: one that no other live module holds. The search goes over all
-live objects when an optimizer is made, which is after its model was made and before its first step.
+"""Finds the models that a script trains, their optimizers, and their names in the script. A model
+is an outermost module, which no other live module contains. The search goes over all live objects
+when an optimizer is made: after its model exists, and before its first step.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ _NO_NAMES = ("self", "cls")
 
 
 def outermost_modules() -> list[nn.Module]:
-    """The live modules that no other holds and that have a parameter which wants a gradient."""
+    """Return the live modules that no other contains, and that have a parameter that requires a
+    gradient."""
     return [module for module in _unheld_modules() if _trains(module)]
 
 
@@ -52,7 +52,7 @@ def _unheld_modules() -> list[nn.Module]:
 
 
 def optimizers_of(models: Sequence[nn.Module]) -> list[Optimizer]:
-    """The live optimizers that hold a parameter of these."""
+    """Return the live optimizers that hold a parameter of these modules."""
     mine = {id(parameter) for model in models for parameter in model.parameters()}
     return [
         one
@@ -97,7 +97,8 @@ def variable_name(found: object) -> str | None:
 
 
 def holder_of(found: object) -> tuple[str, str] | None:
-    """The variable of the script's whose object has this as an attribute, and its class."""
+    """Return the script's variable whose object has this as an attribute, and that object's
+    class."""
     same = _same(found)
     for scope in (dict(vars(sys.modules["__main__"])), *_scopes()):
         for name, owner in list(scope.items()):

@@ -1,4 +1,4 @@
-"""Decide if a script's model can run beside its training without the script noticing."""
+"""Decides whether a script's model can run extra passes without effect on the script."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from gradscope.training.nan_detector.no_collectives import NoCollectives
 
 
 def refusal(model: Model) -> str:
-    """Return why the script could notice extra passes, or spoil them; "" if neither."""
+    """Return the reason why extra passes could affect the script, or be affected by it; "" if
+    neither."""
     return "the model is compiled" if model.compiled else notices(model.module)
 
 
 def notices(module: nn.Module) -> str:
-    """Return the same of a model whose compiled parts may run again."""
+    """Return the same reason for a model whose compiled parts may run again."""
     modes = _get_current_dispatch_mode_stack()
     if foreign_modes() or any(not isinstance(one, NoCollectives) for one in modes):
         return "the script has a mode active that sees every operation"

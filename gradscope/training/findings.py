@@ -1,4 +1,4 @@
-"""The findings of a training run: the rules' results on its steps, each reported once.
+"""Collects the findings of a training run: the rules' results on its steps, each reported once.
 
 A finding has the figures of its first step; only a worse severity replaces them. Its steps are
 ranges: between two successive samples with the finding, all steps count. No torch here.
@@ -79,18 +79,16 @@ class _Judged:
 
 
 class RunFindings:
-    """Takes in a run's steps and samples in order, and collects the rules' findings.
-
-    ``step`` costs microseconds, ``sample`` what the rules alone cost ``check``. Both return the
-    findings that are new and those that occurred in more steps than were returned before; one that
-    holds step after step is returned every 64 of them. ``all`` is exact.
+    """Takes a run's steps and samples in order, and collects the rules' findings. ``step`` takes
+    microseconds; ``sample`` takes as long as the rules of ``check``. Both return new findings, and
+    findings that now hold in more steps; a finding that holds at every step is returned every 64
+    steps. ``all`` is exact.
 
     Attributes:
-        made_at: gives the line of the script that made a module or a parameter of a model, by the
-            model's number.
-        called_at: gives the line that called a module of a model first, in the same way.
-        optimizer_at: gives the line that made an optimizer, by its name.
-        attribute_at: gives the line that sets an attribute, by its name.
+        made_at: returns the line that made a module or a parameter, by the model's number.
+        called_at: returns the line of a module's first call, in the same way.
+        optimizer_at: returns the line that made an optimizer, by its name.
+        attribute_at: returns the line that sets an attribute, by its name.
     """
 
     made_at: Callable[[int, str], str | None] | None = None
@@ -168,7 +166,7 @@ class RunFindings:
         return tuple(self._judged(looks, step.step, None, found, steps=True))
 
     def skipped(self, step: TrainingStep) -> tuple[TrainingFinding, ...]:
-        """Judge a step that a gradient scaler skipped: all that counts of it is the loss scale."""
+        """Judge a step that a gradient scaler skipped: only its loss scale counts."""
         if step.optimizer in self._steps:
             history = self._steps[step.optimizer][1]
             history.skip(step)
@@ -214,10 +212,10 @@ class RunFindings:
         return tuple(self._judged(looks, sample.step, model, found, steps=False))
 
     def loop(self, record: LoopRecord) -> tuple[TrainingFinding, ...]:
-        """Judge the loop so far: facts of every step, which may end.
+        """Judge the loop so far, by facts of every step.
 
         Returns:
-            Those that are new or say more, and those that no longer hold, without steps.
+            New or extended findings, and findings that no longer hold (without steps).
         """
         depths = [depth.record(*place) for place, depth in self._depths.items()]
         weights = (one.record(*place) for place, one in self._weights.items())
@@ -237,9 +235,8 @@ class RunFindings:
     def add_origins(
         self, step: int, origins: Sequence[NonFiniteOrigin], model: int | None = None
     ) -> tuple[TrainingFinding, ...]:
-        """Take in, before the step itself, the origin of its NaN or Inf.
-
-        Only the first of the run counts: later steps inherit it.
+        """Take the origin of a step's NaN or Inf, before the step itself. Only the first origin of
+        the run counts, because later steps inherit it.
         """
         found: list[TrainingFinding] = []
         kind = origins[0].kind if origins else None

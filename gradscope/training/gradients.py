@@ -1,4 +1,4 @@
-"""The gradients of a step: their norms, and whether they are finite."""
+"""Reads the gradients of a step: their norms, and whether they are finite."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ class Gradients:
             self._multiplied.append((frozenset(map(id, parameters)), writes))
 
     def changed(self, parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, float]:
-        """The norms of those whose gradient is another, or was written to, since it was read.
-
-        Of those that were multiplied, and not written to otherwise, only the small ones are read:
-        the factor of these is that of all.
+        """Return the norms of gradients that were replaced or written to since they were read. If
+        all were only multiplied by one factor, only the small ones are read, because they give the
+        factor of all.
         """
         gradients, found = _of(parameters), dict[nn.Parameter, float]()
         alike: dict[tuple[int, ...], list[nn.Parameter]] = {}
@@ -127,7 +126,6 @@ def are_finite(parameters: Sequence[nn.Parameter]) -> bool:
 def small(parameters: Collection[nn.Parameter]) -> list[nn.Parameter]:
     """Return the parameters whose gradients are read in every step: biases and norms.
 
-    There is one in nearly every layer, and a NaN or Inf spreads to all that backward comes to
-    later.
+    Almost every layer has one, and a NaN or Inf spreads to all gradients upstream.
     """
     return [p for p in parameters if p.numel() <= BLOCK]

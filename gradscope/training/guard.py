@@ -1,4 +1,4 @@
-"""gradscope's own code in the midst of a script: whatever it raises is never the script's."""
+"""Guards the script against exceptions of gradscope's own code."""
 
 from __future__ import annotations
 
@@ -13,18 +13,15 @@ from gradscope.capture.hooks import raised_by_a_handler
 
 
 class Guard:
-    """Makes functions that PyTorch may call: they never raise, and run one at a time.
-
-    They are called in every step, so that there is one frame of Python's around each and no more.
+    """Wraps functions that PyTorch may call: they never raise, and run one at a time. They run in
+    every step, so the wrapper adds only one Python frame.
 
     Attributes:
-        observing: nothing is called otherwise.
-        seconds: what the calls took since this was last set to 0.
-        inside: whether one is being called.
-        around: makes a context to call them in.
+        observing: False turns all calls off. seconds: the time of the calls since this was last
+            set to 0. inside: True during a call. around: makes the context of a call.
 
     Args:
-        failed: takes an error of gradscope's own.
+        failed: called with an error of gradscope's own.
     """
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
@@ -50,19 +47,18 @@ class Guard:
         trains: bool = True,
         elsewhere: Callable[..., None] | None = None,
     ) -> Callable[..., Any]:
-        """``function`` in the thread that trains alone.
+        """Wrap ``function``, so that it runs only in the thread that trains.
 
         Args:
-            trains: whether a call is part of a training, so that a thread becomes the one that
-                trains by it.
-            elsewhere: is called in other threads.
+            trains: True if a call is part of a training, so that its thread becomes the
+                training thread.
+            elsewhere: called in other threads.
         """
         return self._guarded(function, anywhere=False, trains=trains, elsewhere=elsewhere)
 
     def keep_untraced(self) -> None:
-        """Have the compiler leave out our functions from now on, and all that they call.
-
-        Otherwise it compiles them where a compiled function calls them, as a compiled step does.
+        """Exclude our functions, and all that they call, from compilation. Otherwise a compiled
+        function that calls them, such as a compiled step, would compile them.
         """
         if self._untraced is None:
             from torch._C._dynamo.eval_frame import set_eval_frame
@@ -112,15 +108,15 @@ class Guard:
 class TrainingThread:
     """The thread whose training is observed: the first that trains, for as long as it lives.
 
-    What several threads do at a time would be taken for one step.
+    The actions of several threads would otherwise look like one step.
     """
 
     def __init__(self) -> None:
         self.ident: int | None = None
 
     def is_another(self, *, trains: bool = True) -> bool:
-        """Return True if this thread is another one than the training thread; without a training
-        thread, a caller that ``trains`` becomes it.
+        """Return True if this is not the training thread; without a training thread, a caller that
+        ``trains`` becomes it.
         """
         here = get_ident()
         if here == self.ident or not (trains or self.ident):

@@ -1,4 +1,4 @@
-"""Runs an action as soon as the script has imported a module, and not before."""
+"""Runs an action as soon as the script has imported a module."""
 
 from __future__ import annotations
 
@@ -11,25 +11,19 @@ from typing import Any
 
 
 class ImportHook(MetaPathFinder):
-    """Runs ``action`` once, after the module was imported in full, by whatever route.
-
-    The usual route: this finder comes before all others and runs the action after the
-    ``exec_module`` of the module's loader. To be asked for the spec changes nothing, so that any
-    number of probes (``find_spec``, a lazy loader, an import that fails) may come before the
-    import.
-
-    Another finder may be put before this one. So each import that does reach this finder
-    asks whether the module is there already, by another route (``check``). A package imports others
-    while it is imported: its spec, which Python marks at the end of the import, then runs the
-    action.
-
-    The garbage collector is never the one that asks: it runs while the script holds locks, and an
-    action that waits for one of them would wait forever.
+    """Runs ``action`` once, after the module was fully imported, in any way. Usually, this finder
+    comes before all others, and runs the action after the ``exec_module`` of the module's loader. A
+    request for the spec has no effect, so any number of probes (``find_spec``, a lazy loader, a
+    failed import) may come before the import. Another finder may be put before this one. So each
+    import that reaches this finder also checks whether the module was imported in another way
+    (``check``). If the module is still being imported, the action runs when Python marks its spec
+    as complete. The check never runs from the garbage collector: the script may hold locks then,
+    and an action that waits for one would wait forever.
 
     Args:
-        name: of a module without a dot in it.
-        action: is called in the thread that imported the module, or noticed that it is there;
-            with whether it comes late, so that something may have been done with the module.
+        name: the name of a top-level module.
+        action: called in the thread that imported the module, or found it; its argument is True
+            if it is late, so that the script may have used the module already.
     """
 
     def __init__(self, name: str, action: Callable[[bool], None]) -> None:
@@ -49,7 +43,7 @@ class ImportHook(MetaPathFinder):
             sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
-        """Take everything away that was set."""
+        """Remove the finder and all other changes."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         for loader in self._loaders:
@@ -96,7 +90,7 @@ class ImportHook(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that the next finders give, with the action after its loader."""
+        """Return the spec of the next finders, with a loader that runs the action afterwards."""
         if name != self._name:
             self.check()
             return None

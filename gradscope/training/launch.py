@@ -1,7 +1,5 @@
-"""The script is run as ``python SCRIPT`` would run it; no torch is imported before it does.
-
-What the interpreter sets up for a script, and what it does when one ends, is taken from CPython's
-``Modules/main.c`` and ``Lib/runpy.py``.
+"""Runs the script as ``python SCRIPT`` would, without importing torch before the script does. The
+setup and the end of a script follow CPython's ``Modules/main.c`` and ``Lib/runpy.py``.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class Script:
         """Check the script before anything runs.
 
         Raises:
-            OptionError: the file cannot be read. Of a module Python says so itself.
+            OptionError: the file cannot be read. (For a module, Python reports it.)
         """
         path = Path(self.name)
         if not self.is_module and path.suffix == ".ipynb":
@@ -60,8 +58,7 @@ class Script:
         """Run it to its end.
 
         Raises:
-            BaseException: whatever ended it, for the interpreter to deal with: the traceback that
-                is shown begins in the script.
+            BaseException: the exception that ended it; its traceback starts in the script.
         """
         main = _main_module()
         sys.argv = [self.name, *self.arguments]

@@ -1,7 +1,7 @@
 """``--leaks``: one check for forbidden dependencies of the models' outputs.
 
 A copy of each model is judged by forward passes, on the batch of its first call. The script's own
-models do not run for it.
+models do not run.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class LeakCheck:
     """Keeps the inputs of each model's first call with gradients, and judges the model once.
 
     Attributes:
-        forbidden: why nothing is judged; "" where it is.
+        forbidden: the reason why nothing is judged, else "".
 
     Args:
-        models: the models that are trained.
-        found: takes the step, the model's id and the verdicts.
+        models: the trained models.
+        found: called with the step, the model's id and the verdicts.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class LeakCheck:
         self._found(step, model.id, axes)
 
     def line(self) -> str:
-        """The result in one line."""
+        """Return the result in one line."""
         if not self._done:
             return f"--leaks: not judged: the script made fewer than {STEP} steps"
         if self.forbidden:
@@ -113,7 +113,7 @@ class LeakCheck:
 
 
 def in_words(axes: Sequence[AxisResult]) -> str:
-    """The verdicts in one line: names where a finding says the rest, else the reason too."""
+    """Return the verdicts in one line; reasons are left out if a finding has them."""
     said = []
     for verdict in ("leaks", "clean"):
         names = [one.axis for one in axes if one.verdict == verdict]

@@ -16,14 +16,14 @@ _BACKWARDS = 10
 
 
 class Limit:
-    """The steps or seconds of a script; each step and backward checks whether they are used up.
+    """A limit on the steps or seconds of a script, checked at each step and backward.
 
     Attributes:
-        reached: the option by which the script is to end; None as long as it may go on.
+    reached: the option that ends the script; None before that.
 
     Args:
-        steps: how many; None: as many as it makes.
-        seconds: from now on; None: as long as it takes.
+        steps: the number of steps; None: unlimited.
+        seconds: the time from now on; None: unlimited.
         clock: returns seconds.
     """
 
@@ -38,13 +38,13 @@ class Limit:
         self._began, self._backwards = clock(), 0
 
     def step_ended(self, number: int) -> bool:
-        """The step of that number has ended; whether the script is to end."""
+        """Note the end of a step; return True if the script must end."""
         if self._steps is not None and number >= self._steps:
             self._end_by_steps()
         return self._is_over()
 
     def backward_begins(self, number: int) -> bool:
-        """A backward begins after so many steps; whether the script is to end."""
+        """Note the start of a backward after so many steps; return True if the script must end."""
         if not number and self._steps is not None:
             self._backwards += 1
             if self._backwards > _BACKWARDS * self._steps:
@@ -64,9 +64,8 @@ class Limit:
 
     @contextlib.contextmanager
     def interrupting(self, grace: float = GRACE) -> Iterator[None]:
-        """Interrupt the running thread in the block if its time is long over.
-
-        It comes to no step then: it loads data, or waits.
+        """Interrupt the running thread in the block if its time is long over: it makes no step
+        then, because it loads data or waits.
         """
         if self._seconds is None:
             yield

@@ -151,9 +151,9 @@ class Library:
         memory order, and all sums are finite.
 
         Args:
-            weight: the weight after the step. terms: the coefficients of the update. With
-            ``before`` only ``taken`` is read. gradient, first, second: with as many elements as the
-            weight; None counts as zero.
+            weight: the weight after the step.
+            terms: the coefficients of the update. With ``before`` only ``taken`` is read.
+            gradient, first, second: with as many elements as the weight; None counts as zero.
             before: the weight before the step; None: computed from ``terms``.
             every: False: only ``unrounded`` is needed.
         """

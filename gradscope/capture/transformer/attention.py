@@ -53,9 +53,10 @@ def of_queries(
         query: [..., heads, queries, width].
         key: [..., heads, keys, width]; with ``grouped``, fewer heads.
         mask: boolean (True is visible) or added; broadcast to [..., heads, queries, keys].
-        causal: a query sees the keys up to its own position. scale: the factor of the products;
-        None: 1 / √width. grouped: several heads share each key. heads: the number of heads in the
-        leading axis of tensors with three axes.
+        causal: a query sees the keys up to its own position.
+        scale: the factor of the products; None: 1 / √width.
+        grouped: several heads share each key.
+        heads: the number of heads in the leading axis of tensors with three axes.
     """
     if mask is not None and query.dim() == mask.dim() == 3:
         mask = _with_heads(mask, heads)
@@ -171,8 +172,8 @@ def _by_head(logits: Tensor, places: Tensor | None, *, safe: bool) -> Tensor:
     """Compute figures [measures, heads] of logits [samples, heads, rows, keys]; NaN means unknown.
 
     Args:
-        places: the positions of the rows, if keys have the same positions. safe: a row without a
-        visible key gets zeros instead of NaN.
+        places: the positions of the rows, if keys have the same positions.
+        safe: a row without a visible key gets zeros instead of NaN.
     """
     visible = logits.shape[-1] - (logits <= _MASKED).sum(-1)
     weights = torch._softmax(logits, -1, False)  # the public name may be observed

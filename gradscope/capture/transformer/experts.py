@@ -87,8 +87,8 @@ def routing(scores: Tensor, chosen: Tensor, experts: tuple[nn.Module, ...]) -> R
     """Measure a choice of experts.
 
     Args:
-        scores: [..., experts], the router's output. chosen: [..., k], or [...] for one expert each:
-        the numbers of the experts.
+        scores: [..., experts], the router's output.
+        chosen: [..., k], or [...] for one expert each: the numbers of the experts.
         experts: the modules; () if they are slices of a parameter.
     """
     count = scores.shape[-1]

@@ -72,9 +72,11 @@ class TransformerParts:
         paused: whether no call is recorded.
 
     Args:
-        model: the model. probes: the parts to record, from ``records.transformer.PROBES``. calls:
-        the recorder's calls, by index. stack: the recorder's running calls. guard: wraps the
-        patches, so that they never raise.
+        model: the model.
+        probes: the parts to record, from ``records.transformer.PROBES``.
+        calls: the recorder's calls, by index.
+        stack: the recorder's running calls.
+        guard: wraps the patches, so that they never raise.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""``gradscope features``: filters, activations and feature space; a file a command."""
+"""``gradscope features``: filters, activations and feature space; one file per command."""
 
 EXAMPLES = (
     ("gradscope features filters", "The filters of the bundled network's first convolution."),

@@ -1,4 +1,4 @@
-"""``gradscope features maximize``: the picture that a channel wants."""
+"""``gradscope features maximize``: the picture that activates a channel most."""
 
 from __future__ import annotations
 

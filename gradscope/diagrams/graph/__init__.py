@@ -1,1 +1,1 @@
-"""The graph as every format sees it: one order, groups by module, folds, paths, names."""
+"""The graph for all formats: order, groups by module, folds, paths, names."""

@@ -1,4 +1,4 @@
-"""The figures of groups: counts, saved bytes, the gradient that enters, where it first is lost."""
+"""Computes the figures of groups: counts, saved bytes, the gradient that enters, frontiers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def _saved(order: list[Group], flow: Flow, homes: dict[int, Group]) -> None:
 
 
 def entries(flow: Flow, homes: dict[int, Group]) -> dict[int, tuple[Group, list[int]]]:
-    """Return for each group, by ``id``, its operations with consumers outside it, or the root."""
+    """Return for each group, by ``id``, its operations with consumers outside of it, and the
+    root."""
     depths: dict[int, int] = {}
     for group in dict.fromkeys(homes.values()):
         for level, one in enumerate(reversed(list(_upwards(group)))):
@@ -142,7 +143,7 @@ def _within(order: list[Group], flow: Flow, homes: dict[int, Group]) -> None:
 
 
 def saved_bytes(nodes: Sequence[GraphNode]) -> int | None:
-    """Bytes that they keep, each storage once; None where none of them could be read."""
+    """Return the bytes that nodes keep, each storage once; None if none could be read."""
     readable = [node for node in nodes if node.saved_bytes is not None]
     storages = {tensor.storage: tensor.bytes for node in readable for tensor in node.saved}
     # A record without the list of tensors still has the sum.

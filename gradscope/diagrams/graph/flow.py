@@ -1,6 +1,5 @@
-"""An AutogradGraph as the diagrams walk it: one order, leaves beside their operation, marks, paths.
-
-Where a reentrant checkpoint was joined in, edges go straight into the graph that it built.
+"""Prepares an AutogradGraph for diagrams: order, leaves beside their operation, marks, paths. Edges
+into a reentrant checkpoint lead directly into the graph that it built.
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ Span = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Edges of the graph by node id.
-
-    ``order`` has every node after all that lead to it, and the operations of equal blocks in equal
-    order. ``onward`` is a multiset: as many entries as edges. ``leaves`` has, for each operation,
-    its own leaves once each; ``home`` the operation that first reaches a leaf. ``spans`` has the
-    shapes of an operation that stands for others whose shapes differ, None for no common range.
+    """Edges of the graph by node id. ``order`` is topological, and equal blocks have their
+    operations in equal order. ``onward`` is a multiset, with one entry per edge. ``leaves`` has the
+    leaves of each operation once; ``home`` has the first operation that reaches a leaf. ``spans``
+    has the ranges of shapes of an operation that represents others; None without a common range.
     """
 
     root: int | None
@@ -171,7 +168,7 @@ def _mark(found: Flow, id: int, dead: set[int]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The shortest path, and how many there are; lengths count operations, not leaves."""
+    """The shortest path, and the number of paths; lengths count operations, not leaves."""
 
     nodes: tuple[int, ...]
     count: int
@@ -182,10 +179,9 @@ class Route:
 def routes(
     graph: AutogradGraph, sources: Iterable[int], target: int, flow: Flow | None = None
 ) -> Route | None:
-    """The paths in the direction of gradients from any of the sources to the target, if any.
-
-    Exact for any number of paths: they are counted over the topological order, edges between the
-    same two nodes separate.
+    """Return the paths, in the direction of gradients, from the sources to the target; None without
+    one. The count is exact for any number of paths: it follows the topological order. Parallel
+    edges count separately.
     """
     flow = flow or read_flow(graph)
     starts = [id for id in dict.fromkeys(sources) if id in flow.nodes]
@@ -216,7 +212,7 @@ def main_path(flow: Flow, start: int) -> list[int]:
 
 
 def reached(starts: Iterable[int], edges: Mapping[int, Iterable[int]]) -> set[int]:
-    """Return all ids reachable by the edges from ``starts``, these included."""
+    """Return all ids reachable from ``starts``, with these."""
     seen = set(starts)
     stack = list(seen)
     while stack:

@@ -1,6 +1,5 @@
-"""Equal siblings, each leading to the next or side by side, become one group in place of all.
-
-Groups side by side may differ in shapes, as a mixture's experts do.
+"""Folds equal sibling groups into one group, if each leads to the next or if they are parallel.
+Parallel groups may differ in shapes, such as the experts of a mixture.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ from gradscope.diagrams.graph.grouping import Group, below
 
 
 def fold(root: Group, flow: Flow) -> None:
-    """Fold every run of equal siblings, and a container that holds nothing but one run.
-
-    Siblings fold where each leads to the next and their shapes are equal, or where no path leads
-    from one to another; then ``known.spans`` gets the shapes that differ.
+    """Fold every sequence of equal siblings, and a container that holds only such a sequence.
+    Siblings fold if each leads to the next and their shapes are equal, or if no path leads from one
+    to another; then ``known.spans`` gets the ranges of shapes.
     """
     flow.spans.clear()
     structure = Structure(root, flow)
@@ -106,7 +104,8 @@ Signature = tuple[object, ...]
 
 
 class Structure:
-    """Every group's operations as a slice of one list, in which equal groups read the same."""
+    """The operations of every group as a slice of one list; slices of equal groups have equal
+    order."""
 
     def __init__(self, root: Group, flow: Flow) -> None:
         self._known = flow
@@ -132,13 +131,13 @@ class Structure:
             stack += [(p, True) if isinstance(p, Group) else p for p in reversed(group.parts)]
 
     def brief(self, group: Group) -> Signature:
-        """Returns a cheap signature: equal groups have the same one."""
+        """Return a cheap signature; equal groups have equal ones."""
         start, end = self._spans[id(group)]
         stem = re.sub(r"\d+", "0", group.label)
         return (stem, group.type, group.name is None, group.expanded, end - start)
 
     def signature(self, group: Group) -> Signature:
-        """Types, operations, their wiring inside the group and the shapes of their leaves."""
+        """Return a signature of types, operations, edges inside the group and shapes of leaves."""
         start, end = self._spans[id(group)]
         tokens: list[object] = []
         for token in self._tokens[start:end]:
@@ -172,7 +171,7 @@ class Structure:
         return [span(self._known, id) for id in self._ids(group)]
 
     def leads(self, one: Group, other: Group) -> bool:
-        """Does an operation of the one lead to one of the other, with nothing between them?"""
+        """Return True if an operation of one group leads directly to an operation of the other."""
         start, end = self._spans[id(other)]
         children = (child for id in self._ids(one) for child in self._known.onward[id])
         return any(start <= self._place.get(child, -1) < end for child in children)
@@ -199,7 +198,7 @@ class Structure:
         return True
 
     def widen(self, groups: list[Group]) -> None:
-        """Note for the operations of the first the range of shapes over all groups."""
+        """Set the range of shapes over all groups for the operations of the first group."""
         for ids in zip(*map(self._ids, groups), strict=True):
             found = [span(self._known, id) for id in ids]
             if any(one != found[0] for one in found):
@@ -207,7 +206,8 @@ class Structure:
 
 
 def span(flow: Flow, id: int) -> Span | None:
-    """Return an operation's shape as (least, most) of each dimension, over all folded ones."""
+    """Return an operation's shape as (smallest, largest) of each dimension, over all folded
+    ones."""
     if id in flow.spans:
         return flow.spans[id]
     sizes = flow.nodes[id].shape

@@ -1,4 +1,4 @@
-"""A group of operations, and the tree of calls as groups, with containers that never ran."""
+"""Makes a tree of groups from the module calls, with containers that never ran."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from gradscope.typeset.text import plain
 class Group:
     """Holds the operations of one module call, and the groups of the calls inside it.
 
-    ``parts`` are groups and ids of operations, nearest to the root first. A fold stands for
-    ``times`` equal groups, ``members``: each leads to the next or, where ``parallel``, none to
-    another. Its ``parts`` are those of the first. ``name`` is None for operations outside every
-    module and for those that a module makes itself. ``key`` is unique and stable:
-    ``layer1/0/conv1``, ``cell#2``.
+    ``parts`` has groups and ids of operations, nearest to the root first. A fold represents
+    ``times`` equal groups, ``members``. Each leads to the next, or with ``parallel`` none leads to
+    another. Its ``parts`` are those of the first. ``name`` is None for operations outside of
+    modules, and for a module's own operations. ``key`` is unique and stable: ``layer1/0/conv1``,
+    ``cell#2``.
 
-    Figures are of all below, all members where folded. ``leaves`` and ``parameters`` (elements) are
-    those first reached from inside; ``saved_bytes`` counts each storage once. ``grad_norm`` is of
-    the gradient that enters, of the first member where folded, with the range over all in
-    ``grad_low`` and ``grad_high``. ``mark`` says what first happens to the gradient right here
-    (zero, missing, nonfinite), ``within`` what first happens somewhere inside.
+    Figures count everything below; of a fold, all members. ``leaves`` and ``parameters`` (elements)
+    count those that are first reached from inside; ``saved_bytes`` counts each storage once.
+    ``grad_norm`` is the norm of the gradient that enters (of a fold: its first member), with the
+    range over all members in ``grad_low`` and ``grad_high``. ``mark`` is the frontier at this group
+    (zero, missing, nonfinite), ``within`` has the frontiers inside.
     """
 
     key: str
@@ -52,7 +52,7 @@ class Group:
 
     @property
     def repeats(self) -> str:
-        """Label's suffix for repeats: `` ×12``, `` ×4, side by side``."""
+        """The label's suffix for repeats: `` ×12``, `` ×4, side by side``."""
         if self.times == 1:
             return ""
         return f" ×{self.times}" + (", side by side" if self.parallel else "")
@@ -67,7 +67,7 @@ class Group:
 
 
 def below(group: Group) -> Iterator[Group]:
-    """A group and every group under it, parents first; all members of folds."""
+    """Yield a group and all groups below it, parents first, with all members of folds."""
     stack = [group]
     while stack:
         one = stack.pop()
@@ -76,7 +76,7 @@ def below(group: Group) -> Iterator[Group]:
 
 
 def operations_below(group: Group) -> Iterator[int]:
-    """The ids of all operations in a group; of all members where folded."""
+    """Yield the ids of all operations in a group; of a fold, in all members."""
     for one in below(group):
         if not one.members:
             yield from one.operations()
@@ -151,7 +151,7 @@ class _Builder:
 
 
 def tree(graph: AutogradGraph, flow: Flow) -> tuple[Group, dict[int, Group]]:
-    """The outermost group, and the innermost group of every operation."""
+    """Return the outermost group, and the innermost group of every operation."""
     builder = _Builder(graph)
     homes: dict[int, Group] = {}
     for id in flow.order:
@@ -179,9 +179,8 @@ def expand(root: Group, patterns: tuple[str, ...]) -> None:
 
 
 def selected(root: Group, patterns: tuple[str, ...]) -> set[int]:
-    """The groups that ``--layers`` names or that hold one of them, by ``id``.
-
-    The patterns were checked against the full model: here one may name nothing.
+    """Return the groups that ``--layers`` names, and the groups around these, by ``id``. The
+    patterns were checked against the full model, so a pattern may match nothing here.
     """
     parsed = [Pattern(text) for text in patterns]
     order = list(below(root))
@@ -204,9 +203,8 @@ def selected(root: Group, patterns: tuple[str, ...]) -> set[int]:
 
 
 def bundle(root: Group, homes: dict[int, Group], own: int) -> None:
-    """Collect a group's direct operations in a group of their own, if they exceed ``own``.
-
-    Only groups that also hold other groups are changed, and the outermost in any case.
+    """Put a group's direct operations into a new group, if there are more than ``own``. This
+    changes groups that also hold other groups, and the outermost group.
     """
     for group in list(below(root)):
         count = sum(1 for _ in group.operations())

@@ -1,8 +1,6 @@
-"""The reduction of a graph by the modules that made it: groups, repeats folded, names, long rows.
-
-Every format draws groups; ``opened`` says which of them a reader sees from inside. A group with
-hundreds of parts could never be opened on a screen; rows of them can. A picture, in which nothing
-can be opened, shows such rows as boxes.
+"""Reduces a graph to groups by module: folds repeats, names groups, cuts long rows. Every format
+draws groups; ``opened`` says which of them are open. A group with hundreds of parts does not fit a
+screen, so it is cut into rows of parts. A picture shows such rows as boxes.
 """
 
 from __future__ import annotations
@@ -42,14 +40,13 @@ def grouped(
     own: int = OWN,
     flow: Flow | None = None,
 ) -> Group:
-    """The full graph as one group: the model's, beside operations outside every module.
-
-    With a view, ``full`` folds nothing and ``expand`` keeps the groups that it names separate. More
-    operations of a group's own than ``own`` become one part beside others, those of the outermost
-    group also where there are no others. ``flow`` saves reading the graph a second time.
+    """Return the full graph as one group, with the model and the operations outside of it.
+    ``view.full`` folds nothing, and ``view.expand`` keeps the named groups separate. If a group has
+    more than ``own`` direct operations, they become one part. Pass ``flow`` to avoid reading the
+    graph again.
 
     Raises:
-        LayerError: a pattern of ``view.expand`` names no module of the graph.
+        LayerError: a pattern of ``view.expand`` matches no module of the graph.
     """
     flow = flow or read_flow(graph)
     view = view or GraphView()
@@ -68,10 +65,11 @@ def opened(
 ) -> Callable[[Group], bool]:
     """Return a function that is True for groups to show open.
 
-    ``full`` opens all groups, ``expand`` those that it names and all around them; ``depth`` opens
-    that many levels of modules. Without a depth all are open if they make at most ``limit`` rows or
-    the graph is small; else the deepest level that fits, and at least the first. A group outside
-    ``layers`` stays closed unless it holds a layer of them. The outermost group is always open.
+    ``full`` opens all groups; ``expand`` opens the named groups and those around them; ``depth``
+    opens that many levels of modules. Without a depth, all groups are open if they make at most
+    ``limit`` rows, or if the graph is small. Otherwise the deepest level that fits is open, at
+    least the first. A group outside of ``layers`` stays closed, unless it contains one of them. The
+    outermost group is always open.
     """
     allowed = selected(root, view.layers)
     if view.full or (view.depth is None and _opens_fully(root, limit)):
@@ -82,7 +80,7 @@ def opened(
             leading.add(id(group.parent))
 
     def by(depth: int) -> tuple[set[int], int, bool]:
-        """The open groups at a depth, the rows that they make, whether a deeper one adds any."""
+        """Return the open groups at a depth, their rows, and whether a deeper level adds any."""
         found: set[int] = set()
         rows, deeper = 0, False
         stack = [(root, -1)]
@@ -126,9 +124,8 @@ def _opens_fully(root: Group, limit: int) -> bool:
 
 
 def shown(root: Group, is_open: Callable[[Group], bool]) -> dict[int, Group | int]:
-    """Map every operation to its display: itself, or the closed group that hides it.
-
-    An open fold shows its first member; the others' operations are stood for by those of the first.
+    """Map every operation to its display: itself, or the closed group that hides it. An open fold
+    shows its first member, whose operations represent those of the others.
     """
     places: dict[int, Group | int] = {}
     stack: list[tuple[Group, list[Group]]] = [(root, root.members or [root])]
@@ -154,14 +151,14 @@ def _unfolded(groups: Iterable[Group]) -> Iterator[Group]:
 
 
 def title(node: GraphNode) -> str:
-    """A node as a reader calls it: an operation, or a leaf's name."""
+    """Return a node's title: its operation, or a leaf's name."""
     if node.kind == "function":
         return plain(node.op)
     return plain(node.name) if node.name else f"(unnamed {node.kind})"
 
 
 def operation(node: GraphNode) -> str:
-    """A node as a reader calls it, a leaf with its shape."""
+    """Return a node's title; a leaf has its shape too."""
     bare = node.kind == "function" or node.shape is None
     return title(node) if bare else f"{title(node)} {shape(node.shape or ())}"
 
@@ -173,7 +170,8 @@ def ranges(span: Span) -> str:
 
 
 def sizes(flow: Flow, id: int) -> str:
-    """An operation's or a leaf's shape as shown; empty where it is not known or not one."""
+    """Return the displayed shape of an operation or leaf; empty if unknown, or if shapes have no
+    common range."""
     if id in flow.spans:
         span = flow.spans[id]
         return "" if span is None else ranges(span)
@@ -182,17 +180,17 @@ def sizes(flow: Flow, id: int) -> str:
 
 
 def start(graph: AutogradGraph) -> str:
-    """Says in a sentence where the graph starts."""
+    """Return the start of the graph as part of a sentence."""
     return "the loss" if graph.start == "loss" else plain(graph.start)
 
 
 def label(group: Group) -> str:
-    """A group as a reader calls it."""
+    """Return a group's label."""
     return f"{group.label}{group.repeats}"
 
 
 def dotted(group: Group) -> str:
-    """A group's full name: ``layer1.0``, ``h.1 … 95 ×95``, ``cell #2``."""
+    """Return a group's full name: ``layer1.0``, ``h.1 … 95 ×95``, ``cell #2``."""
     text = label(group)
     name = plain(group.name or "")
     around = name.rpartition(".")[0]
@@ -202,7 +200,7 @@ def dotted(group: Group) -> str:
 def chain(
     path: Sequence[int], root: Group, flow: Flow, is_open: Callable[[Group], bool]
 ) -> Iterator[str]:
-    """Yield a path's stations, with modules in place of their contents."""
+    """Yield the stations of a path, with a closed module for its contents."""
 
     def entered(group: Group) -> bool:
         held = group.name == "" or any(True for _ in group.groups())
@@ -224,7 +222,7 @@ ROWS = 40
 
 
 def rows(group: Group, flow: Flow) -> list[Group | int]:
-    """A group's members or parts; where they are many, groups of them."""
+    """Return a group's members or parts; many of them are divided into groups."""
     parts: list[Group | int] = [*group.members] if group.members else group.parts
     n = len(parts)
     if n <= LONG:
@@ -268,7 +266,7 @@ def _within(parts: list[Group | int], flow: Flow) -> tuple[str, ...]:
 
 
 def shorten(root: Group, flow: Flow) -> None:
-    """Cut every long row of modules for good; groups in ``--expand`` stay as they are."""
+    """Replace every long row of modules by groups; groups in ``--expand`` stay."""
     groups = list(below(root))
     for group in groups:  # grows while it is read: a long row may be cut into long ones
         held = any(True for _ in group.groups())

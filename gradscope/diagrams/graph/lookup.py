@@ -1,8 +1,7 @@
-"""Finds places in a graph by name, the part between them, and the reason why a name is absent.
-
-The graph's start is found by its own word first, then modules, parameters and inputs by their
-names, a module's call as ``cell#2``, and then patterns. A module that has the start's name is found
-by its call, ``loss#0``, or by a pattern, ``re:loss``.
+"""Finds nodes of a graph by name, the part between two nodes, and the reason why a name is absent.
+A word is the graph's start (``loss``), else a module, parameter or input, else a call such as
+``cell#2``, else a pattern. For a module named like the start, use its call, ``loss#0``, or a
+pattern, ``re:loss``.
 """
 
 from __future__ import annotations
@@ -25,14 +24,15 @@ from gradscope.records.graph import AutogradGraph, GraphCall, GraphNode
 
 @dataclass(frozen=True, slots=True)
 class NamedNode:
-    """A place in the graph with the name by which it was asked for."""
+    """A node of the graph with its requested name."""
 
     id: int
     name: str
 
 
 class Lookup:
-    """Every name with its nodes; linear to make, so it is made once for all words."""
+    """All names with their nodes. Building it is linear in the graph, so it is built once for all
+    words."""
 
     def __init__(self, graph: AutogradGraph, flow: Flow | None = None) -> None:
         self._graph = graph
@@ -61,12 +61,12 @@ class Lookup:
         self._empty = [name for name in dict.fromkeys(modules) if name not in self._places]
 
     def nodes(self, word: str) -> list[NamedNode]:
-        """The places of a name or pattern; a module that ran n times has n places at least.
-
-        None where only something that is not in the graph has such a name (``absent``).
+        """Return the nodes of a name or pattern; a module that ran n times has at least n. Empty if
+        the name exists, but not in the graph (see ``absent``).
 
         Raises:
-            OptionError: neither the graph nor the model has such a name; the closest are named.
+            OptionError: neither the graph nor the model has the name; the message suggests the
+                closest.
         """
         if self._exact(word) is not None:
             return self._exact(word) or []
@@ -85,10 +85,8 @@ class Lookup:
         return list(dict.fromkeys(found))
 
     def absent(self, word: str) -> list[str]:
-        """Return names for the word that exist and are not in the graph.
-
-        These are parameters, and those of modules without a node in it; else such modules, if they
-        ran.
+        """Return names that match the word and exist, but are not in the graph: parameters, also of
+        matching modules without a node; else such modules, if they ran.
         """
         if word in self._outside:
             return [word]
@@ -129,12 +127,13 @@ def _around(name: str) -> list[str]:
 
 
 def find(graph: AutogradGraph, word: str, flow: Flow | None = None) -> list[int]:
-    """The nodes of a name or pattern, as ``Lookup.nodes``."""
+    """Return the nodes of a name or pattern, as ``Lookup.nodes``."""
     return [node.id for node in Lookup(graph, flow).nodes(word)]
 
 
 def answered(graph: AutogradGraph, names: Iterable[str]) -> tuple[Answer, ...]:
-    """The answers for names that are not in the graph; a module without parameters gets its own."""
+    """Return the answers for names that are not in the graph, also for a module without
+    parameters."""
     asked = set(names)
     found = [a for a in graph.answers if not asked.isdisjoint((a.name, *a.upstream))]
     explained = {name for answer in found for name in (answer.name, *answer.upstream)}
@@ -155,13 +154,12 @@ def reason(graph: AutogradGraph, name: str) -> str:
 
 
 def between(graph: AutogradGraph, view: GraphView, *, answers: bool = False) -> AutogradGraph:
-    """The graph with only the nodes on paths from ``view.sources`` to ``view.targets``.
-
-    Without sources paths begin at the root, without targets they end at any leaf. With ``answers``
-    a name that is not in the graph is answered in the part; else it is refused.
+    """Return the graph with only the nodes on paths from ``view.sources`` to ``view.targets``.
+    Without sources, paths begin at the root; without targets, they end at any leaf. With
+    ``answers``, a name that is not in the graph becomes an answer; otherwise it is an error.
 
     Raises:
-        OptionError: a name that is not in the graph, or no path.
+        OptionError: a name is not in the graph, or there is no path.
     """
     if graph.root is None or not (view.sources or view.targets):
         return graph
@@ -263,14 +261,14 @@ def check_layers(graph: AutogradGraph, patterns: Sequence[str]) -> None:
     """Check ``--layers`` and ``--exclude`` against a saved graph's modules.
 
     Raises:
-        LayerError: a pattern matches none of its modules, or together they leave none.
+        LayerError: a pattern matches no module, or no module is left.
     """
     if patterns:
         matching(patterns, _modules(graph), what="module of the graph")
 
 
 def check_expand(graph: AutogradGraph, patterns: Sequence[str]) -> None:
-    """Check ``--expand``, which opens groups with operations.
+    """Check the patterns of ``--expand``.
 
     Raises:
         LayerError: a pattern matches no module with operations.

@@ -16,13 +16,13 @@ def _left_out(notice: str) -> None:
 class GraphView:
     """Holds the display options of a graph: its parts, folds and width.
 
-    ``width`` None is unlimited. ``layers`` has module-name patterns: others stay closed. ``depth``
-    None chooses the deepest that stays readable; ``expand`` has module-name patterns that are shown
-    down to their operations; ``full`` shows every operation of every module and folds nothing.
-    ``sources`` and ``targets`` ask for paths instead of the full graph. ``by`` is the quantity of
-    colours and bars. ``direction`` is where the arrows of pictures lead, ``hidden`` how many
-    operations were left out. A layout may take ``timeout`` seconds; ``say`` gets a notice if the
-    drawing differs from the request.
+    ``width`` None is unlimited. ``layers`` has module-name patterns: other modules stay closed.
+    ``depth`` None chooses the deepest readable level. ``expand`` has patterns of modules to show
+    down to their operations. ``full`` shows every operation of every module and folds nothing.
+    ``sources`` and ``targets`` select paths instead of the full graph. ``by`` is the quantity of
+    colours and bars. ``direction`` is the direction of arrows in pictures, ``hidden`` the number of
+    operations left out. A layout may take ``timeout`` seconds; ``say`` gets a notice if the drawing
+    differs from the request.
     """
 
     width: int | None = None
@@ -59,9 +59,8 @@ _VIEWS = frozenset(
 
 
 def without_views(graph: AutogradGraph) -> tuple[AutogradGraph, int]:
-    """The graph in which arrows pass over views and transposes, and how many these are.
-
-    The first node stays, whatever it is, and so does what leads to more or less than one other.
+    """Return the graph without views and transposes, and their number. Arrows lead past them. The
+    first node stays, and so does each node that leads to none or to several.
     """
     onward: dict[int, tuple[int, int]] = {}
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""Data for the page's script: operations, groups, and which are open at first.
+"""Makes the data of the page's script: operations, groups, and which are open at first.
 
 A group's ``parts`` are ids of operations (0 and up) and of groups (-1 for the first).
 """
@@ -23,9 +23,8 @@ from gradscope.typeset.text import plain
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Groups, outer ones before inner ones; the place of the one around each (-1 for the first).
-
-    ``parts`` has what each shows when it is opened.
+    """Groups, outer ones first, with the index of each one's parent (-1 for the first). ``parts``
+    has the content of each when it is open.
     """
 
     groups: list[Group] = field(default_factory=list)
@@ -34,7 +33,7 @@ class Tree:
 
 
 def tree(root: Group, flow: Flow, most: int | None) -> Tree:
-    """All groups, or with ``most`` those nearest to the root."""
+    """Return all groups, or only the ``most`` nearest to the root."""
     found = Tree([root], [-1])
     for i, group in enumerate(found.groups):  # grows while it is read
         parts = rows(group, flow)

@@ -1,6 +1,5 @@
-"""The page without script: facts, picture, answers, and the outline, as HTML.
-
-Every string from outside goes through ``escaped``.
+"""Makes the page's HTML that needs no script: facts, picture, answers and outline. ``escaped``
+handles every string from outside.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def _troubles(flow: Flow) -> Iterator[tuple[str, int]]:
 
 
 def figure(picture: str) -> str:
-    """The picture without script; a sentence where there is none."""
+    """Return the picture for the page without script, or a sentence."""
     drawn = picture.startswith("<svg")
     inner = (
         f'<div class="sheet-of-paper">{picture}</div>' if drawn else f"<p>{escaped(picture)}</p>"
@@ -79,7 +78,7 @@ def figure(picture: str) -> str:
 
 
 def answers(graph: AutogradGraph) -> str:
-    """The parameters that are not in the graph, and why; a failure of the run."""
+    """Return the parameters that are not in the graph, with causes, and a failure of the run."""
     sections = ""
     if graph.error is not None:
         lines = "".join(f"<p>{escaped(str(line).strip())}</p>" for line in error_lines(graph.error))
@@ -111,9 +110,8 @@ def _answer(answer: Answer) -> str:
 
 
 def outline(root: Group, flow: Flow, *, full: bool) -> str:
-    """Nested groups down to the operations; with ``full`` false, groups only.
-
-    Of a fold the first member is shown in full, the others in a line each.
+    """Return nested groups down to the operations; with ``full`` false, groups only. A fold shows
+    its first member in full, and a line for each other member.
     """
     parts: list[str] = []
     stack: list[Group | int | str] = [root]

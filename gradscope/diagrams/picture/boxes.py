@@ -1,7 +1,6 @@
-"""Parts of a picture: boxes, arrows and frames, and their colours.
-
-A light viridis ramp on a log scale; other fills for no value. Black text on every fill keeps a
-contrast of at least 4.5; the words in the box say the same.
+"""The parts of a picture: boxes, arrows, frames and colours. Colours are a light viridis ramp on a
+log scale, with other fills for missing values. Black text on every fill has a contrast of at least
+4.5. The text in a box also gives its value.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from gradscope.typeset.numbers import number, size
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """An operation, a closed group, a parameter or an input; ``lines`` are in it, first bold.
-
-    ``node`` is the graph's node where it is one; ``mark`` says where zero, missing or non-finite
-    gradients begin.
+    """An operation, a closed group, a parameter or an input. ``lines`` is its text, the first line
+    bold. ``node`` is the graph's node, if it is a single one; ``mark`` is set where zero, missing
+    or non-finite gradients begin.
     """
 
     id: str
@@ -35,7 +33,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """Arrow from the box that the gradient leaves to the box that it reaches, with its count."""
+    """An arrow in the direction of gradients, with the number of gradients."""
 
     tail: int
     head: int
@@ -44,10 +42,8 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """An open group: a frame with a label around its boxes and around clusters in it.
-
-    The label is at the left (``l``) or the right (``r``) of its top; ``wide`` leaves as much
-    room beside it as it takes itself.
+    """An open group: a labelled frame around its boxes and inner clusters. The label is at the left
+    (``l``) or the right (``r``) of the top; ``wide`` doubles the room for it.
     """
 
     label: str
@@ -63,8 +59,8 @@ class Drawing:
     """The boxes, arrows and clusters of a picture; they refer to each other by index.
 
     ``bar`` has the colours of the scale from small to large, ``ticks`` the values at its left end,
-    middle and right end; ``legend`` what other colours mean. ``direction`` is where arrows lead:
-    down (TB) or to the right (LR).
+    middle and right end; ``legend`` explains the other colours. ``direction`` is the direction of
+    arrows: down (TB) or to the right (LR).
     """
 
     title: str
@@ -86,7 +82,7 @@ class Drawing:
 
 
 def height(drawing: Drawing) -> float:
-    """About how tall the drawing gets, in points: the longest way down, by the lines in boxes."""
+    """The approximate height of the drawing in points: the longest path, by the lines in boxes."""
     top = [0.0] * len(drawing.boxes)
     for i, heads in downwards(drawing):
         bottom = top[i] + 14 * len(drawing.boxes[i].lines) + 34
@@ -97,7 +93,7 @@ def height(drawing: Drawing) -> float:
 
 
 def downwards(drawing: Drawing) -> Iterator[tuple[int, list[int]]]:
-    """Each box, after all that lead to it, with those that it leads to."""
+    """Yield the boxes in topological order, each with the boxes that it leads to."""
     waiting = Counter(arrow.head for arrow in drawing.arrows)
     after: dict[int, list[int]] = {}
     for arrow in drawing.arrows:
@@ -127,7 +123,7 @@ LEAF = "#f4f7ff"
 
 
 def contrast(one: str, other: str) -> float:
-    """The WCAG 2 contrast ratio of two ``#rrggbb`` colours, from 1 to 21."""
+    """Return the WCAG 2 contrast ratio of two ``#rrggbb`` colours, from 1 to 21."""
     light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
@@ -139,15 +135,14 @@ def _luminance(color: str) -> float:
 
 
 def ramp(share: float) -> str:
-    """The colour at ``share`` of the way from the smallest value to the largest."""
+    """Return the colour at ``share`` of the way from the smallest value to the largest."""
     return "#" + "".join(f"{round(255 * _WHITE + c * (1 - _WHITE)):02x}" for c in viridis(share))
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A log scale over positive values; without any, every value is plain.
-
-    ``least`` is the smallest value that there is, ``low`` where the colours begin.
+    """A log scale over positive values; without any, no box is coloured. ``least`` is the smallest
+    value, ``low`` the value of the first colour.
     """
 
     by: str
@@ -156,7 +151,7 @@ class Scale:
     least: float = 0.0
 
     def fill(self, value: float | None, nonfinite: int = 0) -> str:
-        """The fill of a box with that value."""
+        """Return the fill of a box with that value."""
         if self.by == "gradient" and nonfinite:
             return NONFINITE
         if value is None:
@@ -178,11 +173,11 @@ class Scale:
         return [self.least, *inner, self.high]
 
     def bar(self) -> tuple[str, ...]:
-        """The colours from the least value to the largest."""
+        """Return the colours from the smallest value to the largest."""
         return tuple(self.fill(value) for value in self._values(_BAR))
 
     def ticks(self) -> tuple[str, ...]:
-        """The values at the bar's ends and in its middle; one where all are the same."""
+        """Return the values at the bar's ends and in its middle; a single one if all are equal."""
         return tuple(map(number if self.by == "gradient" else _bytes, self._values(3)))
 
     def legend(self, fills: Iterable[str]) -> tuple[tuple[str, str], ...]:
@@ -197,7 +192,7 @@ def _bytes(value: float) -> str:
 
 
 def scale(by: str, values: Iterable[float | None]) -> Scale:
-    """The scale over the positive finite ones of ``values``, at least a decade wide."""
+    """Make a scale over the positive finite ``values``, at least a decade wide."""
     positive = [v for v in values if v is not None and 0 < v < math.inf]
     if not positive:
         return Scale(by, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""A drawing as DOT text, the language of Graphviz: https://graphviz.org/doc/info/lang.html."""
+"""Writes a drawing as DOT, the language of Graphviz: https://graphviz.org/doc/info/lang.html."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _EDGE = {
 
 
 def written(drawing: Drawing, *, tooltips: bool = True) -> str:
-    """The full drawing; ``full`` ones are a plain digraph with a node ``n<id>`` for each node."""
+    """Return the drawing; with ``full``, a plain digraph with a node ``n<id>`` for each node."""
     return "\n".join(
         [
             "digraph gradscope {",
@@ -62,7 +62,7 @@ def written(drawing: Drawing, *, tooltips: bool = True) -> str:
 
 
 def head(drawing: Drawing, more: Mapping[str, str]) -> list[str]:
-    """The attributes of the graph and of all nodes and edges."""
+    """Return the attributes of the graph, of all nodes and of all edges."""
     return [
         f"  graph {attributes({**_GRAPH, **more})};",
         f"  node {attributes(_NODE)};",
@@ -108,7 +108,7 @@ def _frame_label(cluster: Cluster) -> str:
 
 
 def node(box: Box, *, tooltips: bool = True, more: Mapping[str, str] | None = None) -> str:
-    """One box."""
+    """Return one box."""
     about = {"label": _lines(box), "fillcolor": box.fill}
     if box.kind in ("group", "repeats"):
         about["style"] = "filled,rounded"
@@ -124,7 +124,7 @@ def node(box: Box, *, tooltips: bool = True, more: Mapping[str, str] | None = No
 
 
 def edges(drawing: Drawing) -> Iterator[str]:
-    """One statement for each arrow."""
+    """Yield one statement for each arrow."""
     for arrow in drawing.arrows:
         ends = (quoted(drawing.boxes[i].id) for i in (arrow.tail, arrow.head))
         several = f' [label=" ×{arrow.count}"]' if arrow.count > 1 else ""
@@ -137,7 +137,7 @@ def _lines(box: Box) -> str:
 
 
 def caption(drawing: Drawing) -> str:
-    """Title, notes and legend as an HTML-like label."""
+    """Return title, notes and legend as an HTML-like label."""
     lines = [f"<b>{markup(line)}</b>" for line in break_words(drawing.title, _CAPTION)]
     for note in drawing.notes:
         lines += [markup(line) for line in break_words(note, _CAPTION)]
@@ -181,13 +181,13 @@ def _bar(drawing: Drawing) -> str:
 
 
 def attributes(pairs: Mapping[str, str]) -> str:
-    """An attribute list; values are quoted unless they are quoted or HTML-like already."""
+    """Return an attribute list; values are quoted, unless they are quoted or HTML-like."""
     written = (f"{k}={v if v[:1] in ('<', chr(34)) else quoted(v)}" for k, v in pairs.items())
     return f"[{' '.join(written)}]"
 
 
 def quoted(text: str) -> str:
-    """A string of DOT, in which backslashes stand for themselves and lines stay lines."""
+    """Return a quoted DOT string; backslashes are escaped, line breaks stay."""
     lines = (plain(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n"))
     return '"' + "\\n".join(lines) + '"'
 

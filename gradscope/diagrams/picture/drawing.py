@@ -1,6 +1,5 @@
-"""AutogradGraph and view → the boxes, arrows and clusters that every picture shows.
-
-Omissions and merges are decided here, before any layout; the formats only write the result.
+"""Makes the boxes, arrows and clusters of an AutogradGraph and a view, for all pictures. Omissions
+and merges are decided here, before the layout; the formats only write the result.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ _TALL = 2900.0
 
 
 def draw(graph: AutogradGraph, view: GraphView, *, limit: int = LIMITS[0]) -> Drawing:
-    """The drawing for a view: everything, the asked depth, or the deepest that stays readable.
+    """Return the drawing for a view: everything, the requested depth, or the deepest readable one.
 
     Raises:
-        OptionError: a name in the view is not in the graph, or no path leads between two.
+        OptionError: a name in the view is not in the graph, or there is no path.
     """
     graph = between(graph, view)
     if view.full:
@@ -189,7 +188,7 @@ def _operation(
 
 
 def coarser(drawing: Drawing, view: GraphView) -> GraphView | None:
-    """The view for a drawing with less in it; None where there is none."""
+    """Return the view for a smaller drawing; None if there is none."""
     if view.full:
         return replace(view, full=False, depth=None, expand=())
     if drawing.depth > 1:
@@ -205,7 +204,7 @@ _INPUTS = 40
 
 @dataclass(slots=True)
 class Assignment:
-    """Assignment of the graph to a drawing: boxes, frames, each operation's box and repeats."""
+    """The assignment of a graph to a drawing: boxes, frames, each operation's box and repeats."""
 
     shown: list[tuple[Group | int, int | None]] = field(default_factory=list)
     clusters: list[tuple[Group, int | None, int]] = field(default_factory=list)
@@ -257,7 +256,7 @@ def place_leaves(assignment: Assignment, flow: Flow) -> None:
 
 
 def arrows(assignment: Assignment, flow: Flow) -> dict[tuple[int, int], int]:
-    """Arrows between boxes, several in one with their number; none inside a box."""
+    """Yield the arrows between boxes; several between two boxes become one with their number."""
     counts: Counter[tuple[int, int]] = Counter()
     for tail in flow.order:
         for head in flow.onward[tail]:

@@ -1,9 +1,8 @@
-"""A graph as a picture: drawn as asked where that can be laid out in time, else with less in it.
-
-A full drawing may have hundreds of rows. Edges over many rows cost Graphviz most of its time (a
-DenseNet-201 takes minutes with them and 0.3 s without), and a chain of 4,000 operations is a ribbon
-that no page can hold. So the rows are laid out with short edges only, cut into columns side by
-side, and long edges are drawn as arcs.
+"""Lays out a graph as requested, or with less content if that takes too long. A full drawing may
+have hundreds of rows. Graphviz spends most of its time on edges over many rows: a DenseNet-201
+takes minutes with them, and 0.3 s without. A chain of 4,000 operations is also too tall for a page.
+So the rows are laid out with short edges only, and cut into columns side by side; long edges are
+drawn as arcs.
 """
 
 from __future__ import annotations
@@ -31,13 +30,11 @@ from gradscope.typeset.numbers import number
 
 
 def laid_out(graph: AutogradGraph, view: GraphView, form: str) -> tuple[bytes, Drawing]:
-    """Return the picture in a format of Graphviz, and its drawing.
-
-    Each attempt may take ``view.timeout`` seconds; ``view.say`` gets a notice of the drawing used
-    instead.
+    """Return the picture in a format of Graphviz, and its drawing. Each attempt may take
+    ``view.timeout`` seconds; ``view.say`` gets a notice if a coarser drawing replaces it.
 
     Raises:
-        OptionError: Graphviz is not there, failed, or is too slow even for the coarsest drawing.
+    OptionError: Graphviz is not installed, failed, or is too slow even for the coarsest drawing.
     """
     require(form)
     slow: list[str] = []
@@ -101,10 +98,10 @@ def needs_strips(drawing: Drawing) -> bool:
 
 
 def stripped(drawing: Drawing, form: str, clock: Clock) -> bytes:
-    """The picture of a full drawing in columns.
+    """Return the picture of a full drawing in columns.
 
     Raises:
-        TooSlow, TooLarge, OptionError: as ``_graphviz.run``.
+        TooSlow, TooLarge, OptionError: as ``graphviz.run``.
     """
     long = _long(drawing)
     short = [arrow for i, arrow in enumerate(drawing.arrows) if i not in long]
@@ -285,7 +282,8 @@ def edge(
     columns: dict[str, tuple[int, float, float]],
     curves: dict[tuple[str, str], list[list[Point]]],
 ) -> str:
-    """An arrow: as Graphviz drew it, an arc beside its column, or a curve to another column."""
+    """Return an arrow: as Graphviz drew it, as an arc beside its column, or as a curve to another
+    column."""
     column, right, up = columns[tail.id]
     start, end = placed[tail.id], placed[to.id]
     about: dict[str, str] = {}
@@ -324,5 +322,5 @@ def _tip(points: list[Point]) -> Point:
 
 
 def bulge(tall: float) -> float:
-    """Return how far right an arc of that height puts its control points."""
+    """Return the horizontal distance of an arc's control points, for its height."""
     return 30 + min(300.0, 0.15 * abs(tall))

@@ -1,4 +1,4 @@
-"""Graphviz in its own process, which can be ended: DOT from stdin, a picture to stdout.
+"""Runs Graphviz in a separate process that can be ended: DOT from stdin, a picture to stdout.
 
 Run as ``python -m gradscope.diagrams.picture.process dot svg``: the engine, then the output format.
 """

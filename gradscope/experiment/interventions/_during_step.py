@@ -1,4 +1,4 @@
-"""Settings of optimizers that are others while a step is made, and the script's again after it."""
+"""Changes settings of optimizers during a step, and restores the script's settings after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradscope.capture.hooks import hook_optimizers
 def during_step(
     patches: ExitStack, changed: Callable[[dict[str, Any], Optimizer], dict[str, Any]]
 ) -> None:
-    """Give parameter groups the settings of ``changed(group, optimizer)`` during each step."""
+    """Use the settings ``changed(group, optimizer)`` for each parameter group during each step."""
     kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -13,11 +13,11 @@ _BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 
 
 def floor(name: str, target: torch.Tensor, options: dict[str, Any]) -> float | None:
-    """The loss of a perfect output; None where that is not known.
+    """Return the loss of a perfect output; None if unknown.
 
     Args:
-        name: of the function in ``torch.nn.functional``.
-        target: what it was given.
+        name: the function in ``torch.nn.functional``.
+        target: its target.
         options: its keyword arguments.
     """
     if name in _ZERO:

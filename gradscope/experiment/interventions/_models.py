@@ -1,4 +1,4 @@
-"""The models that the script trains, found as they appear, and the script's calls of them."""
+"""Finds the models that the script trains, and changes their calls."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ Change = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def on_models(patches: ExitStack, found: Callable[[nn.Module], None]) -> None:
-    """Call ``found`` with each outermost model that an optimizer may train, once.
-
-    They are there when the first optimizer is made; those of a later one are found with it.
+    """Call ``found`` once with each outermost model that an optimizer may train. Models are
+    searched when an optimizer is made.
     """
     known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -54,12 +53,10 @@ def on_calls(
     change: Change,
     returned: Callable[[Any], None] = lambda output: None,
 ) -> None:
-    """Apply ``change`` to the inputs of each outermost call with gradients, and pass on its output.
-
-    Outermost is a call that no other call is inside of, whether of the model or of a part that the
-    script calls itself. ``notes`` counts them as "calls", and those that were changed; those that
-    return a loss are "whole" if no argument is named as labels: the targets, if there are any, are
-    among the inputs.
+    """Apply ``change`` to the inputs of each outermost call with gradients. A call is outermost if
+    it is not inside another call; the script may also call a part of the model. ``notes`` counts
+    "calls" and changed calls. It counts a call as "whole" if it returns a loss and no argument is
+    named as labels: the targets may be among the inputs.
     """
     depth, labelled = 0, False
     notes.update(calls=0, changed=0, whole=0)
@@ -104,16 +101,14 @@ def on_calls(
 
 
 def is_data(tensor: torch.Tensor) -> bool:
-    """Return True for a tensor of the script's data: no model computed it, and it is not
-    trained.
-    """
+    """Return True for a tensor of the script's data: not computed by a model, and not trained."""
     return tensor.grad_fn is None and not tensor.requires_grad and tensor.dim() > 0
 
 
 class Given(NamedTuple):
-    """A tensor of a call: the argument's name, or its key in a mapping, and its place.
-
-    The place has the argument beside the tensor's id: one tensor may be the input and the labels.
+    """A tensor of a call, with the argument's name, or its key in a mapping, and its place. The
+    place contains the argument and the tensor's id, because one tensor may be both input and
+    labels.
     """
 
     name: str
@@ -124,7 +119,7 @@ class Given(NamedTuple):
 def given_tensors(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Given]:
-    """The tensors of a call."""
+    """Return the tensors of a call."""
     try:
         names = list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):
@@ -139,7 +134,7 @@ def given_tensors(
 def with_tensors(
     args: tuple[Any, ...], kwargs: dict[str, Any], new: dict[tuple[str, int], torch.Tensor]
 ) -> Any:
-    """The call with other tensors at these places; None where there is none."""
+    """Return the call with other tensors at these places; None without any."""
     if not new:
         return None
 

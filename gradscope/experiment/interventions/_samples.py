@@ -1,4 +1,4 @@
-"""The samples of a batch, each as a row of numbers."""
+"""Reduces each sample of a batch to a row of numbers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ _PLACE, _TOKEN, _MIX = 1_000_003, 8_191, 2_654_435_761
 
 
 def hashes(batch: torch.Tensor) -> Iterator[int]:
-    """Yield a hash of each sample, the first dimension's entries."""
+    """Yield a hash of each sample; samples are along the first dimension."""
     rows = batch.detach().cpu().resolve_conj().reshape(len(batch), -1).contiguous()
     for row in rows.view(torch.uint8).numpy():
         yield hash(row.tobytes())
 
 
 def sketch(batch: torch.Tensor, width: int) -> torch.Tensor:
-    """Return at most ``width`` numbers of each sample, whose inner products are the samples'.
-
-    A count sketch: each number is added to one of the columns, with a random sign, so the
-    expected inner product of two rows is that of the samples (Charikar, Chen and Farach-Colton,
-    2002). Integers are tokens: the inner product is the number of places with the same token.
+    """Return a count sketch of each sample, with at most ``width`` numbers. Each element is added
+    to one of the columns with a random sign, so the expected inner product of two rows equals that
+    of the samples (Charikar, Chen and Farach-Colton, 2002). Integers count as tokens: the inner
+    product is the number of positions with the same token.
 
     Args:
         batch: samples × …

@@ -1,4 +1,4 @@
-"""``torch.autocast`` does nothing: the forward runs in the dtype of the weights."""
+"""Disables ``torch.autocast``: the forward runs in the dtype of the weights."""
 
 from __future__ import annotations
 

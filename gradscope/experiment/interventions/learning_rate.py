@@ -1,4 +1,4 @@
-"""All learning rates are multiplied in each step; schedules go on from their own."""
+"""Multiplies all learning rates during each step; schedules see their own rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``clip_grad_norm_`` and ``clip_grad_value_`` leave the gradients unchanged."""
+"""Makes ``clip_grad_norm_`` and ``clip_grad_value_`` leave gradients unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gradscope.capture.replaced import replace
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
-    """Replace both clipping functions: gradients stay, the norm is returned as before."""
+    """Replace both clipping functions: gradients stay unchanged, and the norm is returned as
+    before."""
     for place in (nn.utils, nn.utils.clip_grad):
         replace(patches, place, "clip_grad_norm_", _unbounded)
         replace(patches, place, "clip_grad_value_", _nothing)

@@ -1,4 +1,4 @@
-"""Dropout keeps everything: modules, functions, and the dropout inside attention and RNNs."""
+"""Disables dropout in modules, in functions, and inside attention and RNNs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FUNCTIONS = (
 
 
 def dropout_of(module: nn.Module) -> float:
-    """The largest probability by which a module drops, as far as its attributes tell."""
+    """Return the largest dropout probability in a module's attributes."""
     if isinstance(module, _DropoutNd):
         return float(module.p)
     values = [value for name, value in vars(module).items() if "drop" in name.lower()]

@@ -1,4 +1,4 @@
-"""The learning rate stays at the optimizer's first value."""
+"""Keeps the learning rate at the optimizer's first value."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from gradscope.experiment.interventions._during_step import during_step
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
-    """Keep each group's first learning rate in its steps.
-
-    A scheduler notes that rate in the group, as does the optimizer in its defaults where all groups
-    have one.
+    """Use each group's first learning rate in every step. The scheduler stores it in the group; the
+    optimizer's defaults have it if all groups share one.
     """
 
     def constant(group: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:

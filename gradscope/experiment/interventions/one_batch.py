@@ -1,8 +1,7 @@
-"""Every training step gets the first batch, inputs and targets together.
-
-A ``DataLoader`` gives its first batch again and again. What the calls of a model and the loss
-functions of PyTorch are given is compared with the first step's, and replaced by it where it
-differs: where there is no loader, or the script draws numbers beside it.
+"""Gives every training step the first batch, inputs and targets together. A ``DataLoader`` repeats
+its first batch. Arguments of model calls and of PyTorch's loss functions are compared with those of
+the first step, and replaced if they differ. This covers scripts without a loader, and random
+numbers beside it.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ LOSSES = (
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
     """Repeat the first batch.
 
-    ``notes`` counts "loaded" batches, "targets" of loss functions, and "labels" among arguments;
-    and "losses": the value of each loss function in the first step with its lowest possible one.
+    ``notes`` counts "loaded" batches, "targets" of loss functions, and "labels" among arguments.
+    "losses" has the value of each loss function in the first step, with the lowest possible value.
     """
     notes.update(loaded=0, targets=0, labels=0, losses=[])
     _repeat_loaders(patches, notes)

@@ -1,4 +1,4 @@
-"""Every seed is another: those that the script sets, and PyTorch's where it sets none."""
+"""Changes every seed: those that the script sets, and PyTorch's default seed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""An exception from the user's step, named: its kind, the layer, the user's own lines, the fix.
-
-Each kind has a file in ``kinds``: adding one is adding a file there.
+"""Explains an exception from the user's step: its kind, the layer, the user's lines, the fix. Each
+kind has a file in ``kinds``.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def explain_error(
     Args:
         failure: the exception, with its traceback.
         phase: construction, input, forward, loss, backward or step.
-        executing: calls that had not returned, outermost first.
+        executing: the calls that had not returned, outermost first.
         model: names layers, parameters and buffers.
     """
     text = as_written(message_of(failure).strip()) or type(failure).__name__
@@ -86,10 +85,9 @@ def worth_again(record: ErrorRecord, failure: BaseException) -> bool:
 
 
 def explain_again(record: ErrorRecord, failure: BaseException, again: Again) -> ErrorRecord:
-    """Add the facts that need a second run: the operands, and who saved, wrote or freed them.
-
-    The run is repeated under the tracer. If it raises no equal error, or the user stops it, the
-    record stays as it is.
+    """Add the facts that need a second run: the operands, and the operations that saved, wrote or
+    freed them. The run is repeated under the tracer. If it does not raise an equal error, or the
+    user stops it, the record stays unchanged.
     """
     if not worth_again(record, failure):
         return record

@@ -1,4 +1,4 @@
-"""The parts of an explanation, the text for tensors and lines in it, and the kinds: a file each."""
+"""The parts of an explanation, its texts for tensors and lines, and the kinds of errors."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The means to run a failed step again.
+    """Functions that run a failed step again.
 
     Attributes:
-        steps: the same steps; calls its argument with the name of the step that begins.
-        forward: one forward and the loss; None where backward does not start from the loss.
+    steps: the same steps; calls its argument with the name of the step that begins.
+    forward: one forward and the loss; None where backward does not start from the loss.
     """
 
     model: nn.Module
@@ -43,9 +43,9 @@ class Case:
     """An exception to explain.
 
     Attributes:
-        operation: where it began; without a name where no tensor took part.
-        again: there where it may be run again.
-        tracer: there where it was, under this watch.
+        operation: the operation that raised; without a name if no tensor took part.
+        again: runs the step again; None if that is not allowed.
+        tracer: the tracer of the second run; None without one.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Case:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Explanation of an error: the conflicting operands in one or more sentences, the fix, and
-    lines that belong to it. ``site`` is the place of the fix where that is not the error's.
+    lines that belong to it. ``site`` is the place of the fix, if it differs from the error's place.
     """
 
     details: str | tuple[str, ...]
@@ -82,7 +82,7 @@ def first_explanation(case: Case, explainers: Sequence[Explainer]) -> Explanatio
 
 
 def line(role: str, site: CallSite) -> tuple[RelatedLine, ...]:
-    """The call site as a related line, where it has one."""
+    """Return the call site as a related line; None without a line."""
     if not site.file or not site.line:
         return ()
     file, text = shown(site.file), source(site.file, site.line)
@@ -90,18 +90,19 @@ def line(role: str, site: CallSite) -> tuple[RelatedLine, ...]:
 
 
 def listed(operands: Sequence[Operand]) -> str:
-    """``a [2, 3], b [2, 4] and [5]``."""
+    """List operands: ``a [2, 3], b [2, 4] and [5]``."""
     words = [one.label for one in operands]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def factors(shape: Sequence[int]) -> str:
-    """``16 · 14 · 14``."""
+    """Join sizes: ``16 · 14 · 14``."""
     return " · ".join(str(n) for n in shape)
 
 
 def method(text: str, call: str) -> str:
-    """``x.float()`` of what the user wrote as ``x``; in parentheses where it is no single thing."""
+    """Return a method call on the user's expression: ``x.float()``; with parentheses unless it is a
+    name."""
     try:
         body = ast.parse(text, mode="eval").body
     except SyntaxError:
@@ -111,7 +112,8 @@ def method(text: str, call: str) -> str:
 
 
 def given_as(failed: FailedOperation, given: Operand) -> str:
-    """``the input `x` [2, 3]``: by the user's expression, if it is a single one."""
+    """Return the input in words: ``the input `x` [2, 3]``, with the user's expression if it is a
+    simple one."""
     word = failed.argument
     return f"the input{f' `{word}`' if word else ''} {list(given.shape)}"
 
@@ -129,13 +131,13 @@ def _always(message: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of exception, which bears the name of its file.
+    """One kind of exception; its name is the name of its file.
 
     Attributes:
         signs: patterns in messages of this kind, each with the smallest fix.
         explain: returns the conflicting operands; None if unknown.
-        worth_repeating: of a message, whether a second run can tell more and does no harm.
-        traced: whether the second run is that of the steps under a watch.
+        worth_repeating: returns True for a message if a second run is harmless and may show more.
+        traced: True if the second run repeats the steps under the tracer.
     """
 
     signs: Mapping[str, str]
@@ -146,12 +148,12 @@ class Kind:
 
 @functools.cache
 def kinds() -> dict[str, Kind]:
-    """Every kind by its name; a message is of the first that it has a sign of."""
+    """Return every kind by its name; the first kind whose pattern matches a message is its kind."""
     return {name: load(_FOLDER, name).KIND for name in names(_FOLDER)}
 
 
 def kind_of(failure: BaseException, text: str, phase: str) -> tuple[str, str | None]:
-    """The kind of an exception, and the smallest fix for any of that kind."""
+    """Return the kind of an exception, and the smallest fix for that kind."""
     if isinstance(failure, KeyboardInterrupt):
         return "interrupted", None
     if isinstance(failure, GradscopeError):  # found before PyTorch could raise

@@ -1,4 +1,5 @@
-"""The operation that raised: its operands as the user wrote them, and the layer that ran it."""
+"""Describes the operation that raised: its operands as the user wrote them, and the layer that ran
+it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _SPACES = ("torch.", "F.", "self.", "nn.", "np.", "numpy.", "math.")
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """Expression that was being evaluated: the name it calls, and its operands as text."""
+    """The expression that was being evaluated: the called name, and the operands as text."""
 
     name: str = ""
     operands: tuple[str, ...] = ()
@@ -29,7 +30,7 @@ class Expression:
 
     @staticmethod
     def of(code: CodeType, instruction: int) -> Expression:
-        """The expression at a bytecode offset of a function, as its source has it."""
+        """Return the expression at a bytecode offset of a function, from its source."""
         return _expression(code, instruction)
 
 
@@ -105,7 +106,7 @@ _COUNTED = 1 << 24  # no more ids than this are read for their range
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Tensor that took part: its name in the user's code, and its properties."""
+    """A tensor that took part: its name in the user's code, and its properties."""
 
     text: str | None
     shape: tuple[int, ...]
@@ -118,7 +119,8 @@ class Operand:
 
     @property
     def label(self) -> str:
-        """``x [2, 3]``, the name in backticks; the shape alone without one."""
+        """The name in backticks with the shape, such as ``x [2, 3]``; without a name only the
+        shape."""
         return f"`{self.text}` {list(self.shape)}" if self.text else f"{list(self.shape)}"
 
     @property
@@ -133,12 +135,12 @@ class FailedOperation:
 
     Attributes:
         function: its name.
-        layer: the module of ``torch.nn`` that ran it, where one did, and ``layer_name`` its name.
+        layer: the module of ``torch.nn`` that ran it, if any, and ``layer_name`` its name.
         called: the name that the user calls, and ``arguments`` its arguments as text.
-        local_shapes: of the tensors that the user's function has at hand.
-        constants: arguments beside tensors, such as the shape of a view.
-        complete: whether a function of PyTorch's tells all operands.
-        direct: whether the user's call is of the layer itself.
+        local_shapes: the shapes of the local tensors in the user's function.
+        constants: arguments other than tensors, such as the shape of a view.
+        complete: True if all operands are known.
+        direct: True if the user calls the layer directly.
     """
 
     function: str = ""
@@ -154,23 +156,23 @@ class FailedOperation:
 
     @property
     def argument(self) -> str | None:
-        """First argument of the layer as the user wrote it; None if a library calls the layer."""
+        """The layer's first argument as the user wrote it; None if a library calls the layer."""
         return self.arguments[0] if self.direct and self.arguments else None
 
     @property
     def layer_title(self) -> str:
-        """The layer's name, or its class where it has none."""
+        """The layer's name, or its class if it has no name."""
         return self.layer_name if self.layer_name is not None else type(self.layer).__name__
 
     @property
     def sides(self) -> tuple[Operand, Operand] | None:
-        """First two operands of an operation outside a layer; None if there are fewer."""
+        """The first two operands of an operation outside of layers; None if there are fewer."""
         if self.layer is not None or len(self.operands) < 2:
             return None
         return self.operands[0], self.operands[1]
 
     def title_of(self, operand: Operand) -> str:
-        """An operand by its role in a layer or a loss, else as the user wrote it."""
+        """Name an operand by its role in a layer or a loss, else as the user wrote it."""
         text = operand.text or ""
         if text in _ROLES and by_function(self.function).has(Trait.LOSS):
             return _ROLES[text]
@@ -186,7 +188,7 @@ NOTHING = FailedOperation()
 
 
 def operand(tensor: torch.Tensor, text: str | None, maker: str | None = None) -> Operand:
-    """A tensor as an operand; of integers also the range."""
+    """Make an operand of a tensor; for integers with their range."""
     low = high = None
     full = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
     if full and tensor.device.type == "cpu" and 0 < tensor.numel() <= _COUNTED:

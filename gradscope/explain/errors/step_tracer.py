@@ -1,8 +1,6 @@
-"""Traces a second run: who saved which tensor, who wrote to it, who freed the saved ones.
-
-A mode sees the operations in the order in which the user's code calls them; the graph's nodes are
-distinguished by who made them. No hook on saved tensors is used: with one, autograd would no longer
-notice the write in question.
+"""Traces a second run: which operation saved a tensor, which wrote to it, and which backward freed
+it. A mode gets the operations in the order of the user's code, and matches the graph's nodes to
+them. It uses no hook on saved tensors, because autograd would then miss the write in question.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from gradscope.nesting import find
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An operation that ran; ``epoch`` counts the backwards before it."""
+    """An operation that ran; ``epoch`` is the number of backwards before it."""
 
     op: str
     site: CallSite
@@ -55,7 +53,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class SavedTensor:
-    """A tensor that a node saved: where its memory is, and its version then."""
+    """A tensor that a node saved: the address of its memory, and its version at that time."""
 
     name: str
     memory: int
@@ -65,7 +63,7 @@ class SavedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write in place, which took the tensor's version to ``after``."""
+    """An in-place write; the tensor's version after it is ``after``."""
 
     event: Event
     after: int
@@ -74,7 +72,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class CarriedTensor:
-    """A tensor that was used after a backward though its graph was made before it."""
+    """A tensor whose graph was made before a backward, and that was used after it."""
 
     node: Node
     text: str | None
@@ -86,7 +84,7 @@ class CarriedTensor:
 
 @dataclass(slots=True)
 class BackwardRun:
-    """A run of backward: the nodes upstream of its roots, as the engine takes them."""
+    """A run of backward: the nodes upstream of its roots, in the engine's order."""
 
     event: Event
     roots: list[Node]
@@ -98,7 +96,7 @@ _RUNS = ("backward", "grad")
 
 
 class ErrorTracer:
-    """Sees one run that is expected to raise.
+    """Traces one run that is expected to raise.
 
     Args:
         model: names modules, parameters and buffers.
@@ -128,7 +126,7 @@ class ErrorTracer:
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
 
     def close(self) -> None:
-        """Give back the gradients of leaves that are not parameters, and free the graph."""
+        """Restore the gradients of leaves that are not parameters, and free the graph."""
         for leaf, gradient in self._gradients:
             leaf.grad = gradient
         nodes = list(self.made)
@@ -149,12 +147,12 @@ class ErrorTracer:
         return self._failed[1]
 
     def maker(self, tensor: torch.Tensor) -> str | None:
-        """The module that made a tensor, where one was seen to."""
+        """Return the module that made a tensor, if known."""
         made = self.made.get(tensor.grad_fn) if tensor.grad_fn is not None else None
         return made.site.module if made is not None else None
 
     def owner(self, kept: SavedTensor) -> str | None:
-        """The parameter or buffer in whose memory a saved tensor lies."""
+        """Return the parameter or buffer that shares its memory with a saved tensor."""
         return self._memory.get(kept.memory)
 
     def run(self, call: TracedCall) -> Any:

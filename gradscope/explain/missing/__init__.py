@@ -1,1 +1,1 @@
-"""Cause of a parameter's missing gradient: a second forward that follows the parameter's data."""
+"""Finds the cause of a missing gradient, by a second forward that follows the parameter's data."""

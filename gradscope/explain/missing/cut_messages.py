@@ -1,4 +1,4 @@
-"""The message on a cut: one sentence, and the smallest fix."""
+"""Messages on cuts of the graph: one sentence, and the smallest fix."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ _TITLES = {
 
 
 def answer(cut: Cut, upstream: Sequence[str], start: str | None) -> Answer:
-    """The answer for parameters that one operation cut off from ``start``; None is the loss."""
+    """Return the answer for parameters that one operation cut off from ``start`` (None: the
+    loss)."""
     value = cut.value
     site = value.site
     return Answer(
@@ -91,7 +92,8 @@ def answer(cut: Cut, upstream: Sequence[str], start: str | None) -> Answer:
 
 
 def uncalled(model: nn.Module, names: Sequence[str], called: Collection[nn.Module]) -> list[Answer]:
-    """The answers for parameters that no operation took, one for each module that owns them."""
+    """Return the answers for parameters that no operation used, one for each module that owns
+    them."""
     groups: dict[str, list[str]] = {}
     modules = modules_by_name(model)
     unused = set(names)

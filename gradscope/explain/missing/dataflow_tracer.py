@@ -1,8 +1,6 @@
-"""The second run: every operation, with the parameters upstream of its arguments and of its
-result.
-
-A mode sees the operations as the user's code and ``torch.nn`` call them; the autograd graph says
-which gradient paths they kept, also where an operation is many in one or written in C++.
+"""Traces a second run: every operation, with the parameters upstream of its arguments and of its
+result. A mode gets the operations as the user's code and ``torch.nn`` call them. The autograd graph
+shows which gradient paths they kept, also for composite operations and for C++.
 """
 
 from __future__ import annotations
@@ -44,10 +42,10 @@ class Tracer:
 
     Args:
         model: names the modules.
-        parameters: the parameters that are followed; bit i of every mask is the i-th.
+        parameters: the parameters to follow; bit i of every mask is the i-th.
         last: the code of the function that starts the run: the frames around it are not the user's.
-        numbers: whether the floats that leave torch tell where they are from. Their class is then
-            another than ``float``, so this is only for code that we run ourselves.
+        numbers: True if floats that leave torch keep their origin. They are then of a subclass of
+        ``float``, so this is only for runs of our own.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Finds in the source which statement switched gradients off around a line."""
+"""Finds in the source the statement that disabled gradients around a line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _NAMES = ("no_grad", "inference_mode", "set_grad_enabled")
 
 
 def disabling(file: str, line: int) -> int | None:
-    """The line of the innermost ``with no_grad()`` or the like, or decorator, around a line."""
+    """Return the line of the innermost ``with no_grad()``, similar block or decorator around a
+    line."""
     best = None
     for first, last, at in _disabled_spans(file):
         if first <= line <= last and (best is None or at > best):
@@ -25,7 +26,8 @@ def disabling(file: str, line: int) -> int | None:
 
 
 def called_at(file: str, line: int, name: str) -> int:
-    """The last call of ``name`` up to a line in the same function; the line itself without one."""
+    """Return the line of the last call of ``name`` up to a line in the same function; the line
+    itself without one."""
     tree = tree_of(file)
     within: ast.AST | None = None
     for node in ast.walk(tree) if tree else ():
@@ -63,9 +65,9 @@ def why_disabled(frame: FrameType, last: CodeType, seen: str | None) -> tuple[st
     """Return the cause if an operation ran without gradients, and the code that disabled them.
 
     Args:
-        frame: that of the operation or one inside it.
-        last: the code of the function that the frames are searched up to.
-        seen: where gradients were last seen to be disabled; None where they are enabled.
+        frame: the frame of the operation, or one inside it.
+        last: the code of the function where the search of frames ends.
+        seen: the place where gradients were disabled last; None if they are enabled.
 
     Returns:
         ``checkpoint`` for the first pass of a reentrant checkpoint that will be recomputed.

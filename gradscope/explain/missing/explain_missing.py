@@ -1,4 +1,4 @@
-"""Explain parameters that are missing in the loss's graph: one cause and one place for each."""
+"""Explains parameters that are missing in the loss's graph: one cause and one place for each."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from gradscope.records.answers import Answer
 
 
 class MissingTrace:
-    """Follows the data of parameters through every operation, also where no gradient path goes.
+    """Follows the data of parameters through every operation, also without a gradient path.
 
     Args:
         model: the model that owns the parameters.
         missing: names of the parameters that got no gradient.
-        last: the code of the function that starts what is traced: the frames around it are not the
-            user's.
-        lent: the code that is traced belongs to somebody else: it gets plain numbers from
-            ``.item()``, which are followed by their identity alone.
-        guarding: makes functions of the hooks that never raise.
+        last: the code of the function that starts the traced code: the frames around it are not
+            the user's.
+        lent: True for a script's own run: ``.item()`` returns plain numbers, which are followed
+            by identity only.
+        guarding: wraps the hooks, so that they never raise.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class MissingTrace:
             yield
 
     def value_of(self, loss: torch.Tensor) -> int | None:
-        """The number of a loss's value; None where nothing that is followed went into it."""
+        """Return the number of a loss's value; None if no followed data went into it."""
         return self._tracer.observed.value_of(loss)
 
     def reached(self, losses: Sequence[int | None]) -> tuple[str, ...]:
-        """The names of the parameters that the graph of a loss leads to."""
+        """Return the names of the parameters in the graph of a loss."""
         live = 0
         for number in losses:
             live |= 0 if number is None else self._tracer.observed.flow.values[number].live
@@ -75,14 +75,14 @@ class MissingTrace:
         start: str | None = None,
         silent: Collection[str] | None = None,
     ) -> tuple[Answer, ...]:
-        """One answer per cause and place, those with the earliest first name first.
-
-        A parameter of a scripted module that nothing was seen to use has none: calls of scripted
-        code cannot be traced. Nor has one that a loss does lead to.
+        """Return one answer per cause and place, sorted by their first names. There is no answer
+        for an unused parameter of a scripted module, because scripted code cannot be traced. There
+        is none for a parameter in a loss's graph either.
 
         Args:
-            losses: the values that backward began with.
-            complete: whether the run came to its end: else only what was decided by then counts.
+            losses: the values from which backward started.
+            complete: True if the run came to its end; otherwise only facts that cannot change
+                any more count.
             start, silent: as for ``explain_missing``.
         """
         flow = self._tracer.observed.flow
@@ -111,17 +111,17 @@ def explain_missing(
 ) -> tuple[Answer, ...]:
     """Explain parameters that require a gradient and got none from the loss.
 
-    Runs the model again under a ``MissingTrace``. Only for when something is wrong: it is slow
-    next to a plain run.
+    Runs the model again under a ``MissingTrace``, which is slow. Use it only after a problem was
+    found.
 
     Args:
         model: the model that owns the parameters.
-        forward: runs the model and the loss and returns the loss. If it raises, the answers known
-            by then are returned.
+        forward: runs the model and the loss, and returns the loss. If it raises, the answers so
+            far are returned.
         missing: names of the parameters.
-        start: what ``forward`` returns the sum of, where that is another output than the loss.
-        silent: the graph's nodes that were seen to give no gradient on, as ``ClipBackward``; None
-            where backward was not traced, and any autograd function may be one.
+        start: the output whose sum ``forward`` returns, if it is not the loss.
+        silent: the graph's nodes that passed no gradient on, such as ``ClipBackward``; None if
+            backward was not traced, so that any autograd function may be one.
 
     Returns:
         As ``MissingTrace.answers``.

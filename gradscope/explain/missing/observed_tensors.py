@@ -1,4 +1,4 @@
-"""Values that tensors hold, by the tensor's identity, its memory, or numbers read into Python."""
+"""Finds the value of a tensor by its identity, its memory, or numbers read into Python."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from gradscope.nesting import find
 
 
 class Number(float):
-    """A float read from a tensor or computed from one, with the numbers of its values.
-
-    It is a float to everything else; the functions of ``math`` give a plain one.
+    """A float that was read or computed from a tensor, with the numbers of its values. It behaves
+    as a float; functions of ``math`` return a plain one.
     """
 
     sources: frozenset[int]
@@ -78,7 +77,7 @@ for _name in [
 
 
 def values_in(tree: Any) -> list[torch.Tensor | Number]:
-    """Tensors and traced numbers in nested arguments."""
+    """Yield tensors and traced numbers in nested arguments."""
     tensors = (tensor for _, tensor in find(tree, torch.Tensor))
     return [*tensors, *(number for _, number in find(tree, Number))]
 
@@ -91,7 +90,7 @@ def address_of(array: Any) -> int | None:
 
 
 def numbered(result: Any, sources: frozenset[int]) -> Any:
-    """The floats of a result as traced numbers."""
+    """Return the floats of a result as traced numbers."""
     if type(result) is float:
         return Number(result, sources)
     if type(result) is list:
@@ -104,11 +103,11 @@ _CLEAN = -1  # a tensor seen to be made of nothing that is followed
 
 
 class ObservedTensors:
-    """The values of tensors, those included that no operation was seen to make.
+    """The values of tensors, also of tensors without a traced operation.
 
     Args:
-        parameters: the parameters that are followed; bit i of every mask is the i-th.
-        calls: where the run is.
+        parameters: the parameters to follow; bit i of every mask is the i-th.
+        calls: the running module calls.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], calls: ModuleCalls) -> None:
@@ -130,7 +129,7 @@ class ObservedTensors:
         self._existing = {id(tensor): weakref.ref(tensor) for tensor in live_objects(torch.Tensor)}
 
     def value_of(self, tensor: torch.Tensor) -> int | None:
-        """The number of a tensor's present value; None where nothing that is followed went in."""
+        """Return the number of a tensor's present value; None if no followed data went into it."""
         tensor = bare(tensor)
         memory = memory_of(tensor)
         number, before = self._noted.get(tensor, (None, memory))
@@ -205,19 +204,19 @@ class ObservedTensors:
         return self.flow.add(value)
 
     def live(self, tensor: torch.Tensor) -> int:
-        """The parameters that the tensor's graph leads to, by the graph alone."""
+        """Return the parameters in the tensor's graph."""
         return self._masks.of(tensor, 0)
 
     def own(self, tensor: torch.Tensor) -> int:
-        """The parameters whose memory the tensor shares."""
+        """Return the parameters whose memory the tensor shares."""
         return self._memory.get(memory_of(tensor), 0)
 
     def latest(self, tensor: torch.Tensor) -> int | None:
-        """The value last noted for this very tensor."""
+        """Return the value that was noted last for this tensor object."""
         return self._noted.get(tensor, (None, 0))[0]
 
     def note(self, tensor: torch.Tensor, value: Value, *, written: bool) -> None:
-        """Note that the tensor holds this value now."""
+        """Note that the tensor has this value now."""
         number = self.flow.add(value)
         memory = memory_of(tensor)
         self._noted[tensor] = number, memory
@@ -245,9 +244,8 @@ T = TypeVar("T")
 
 
 def live_objects(kind: type[T]) -> list[T]:
-    """Every object of a class or of one derived from it that the garbage collector knows.
-
-    Objects are not asked: ``isinstance`` wants their ``__class__``, and some make things for it.
+    """Return every object of a class, or of a subclass, that the garbage collector knows. It does
+    not use ``isinstance``, which reads ``__class__`` and may run code of the object.
     """
     kinds = _derived(kind)
     return [found for found in gc.get_objects() if type(found) in kinds]

@@ -1,7 +1,6 @@
-"""The values of the second run: each tensor's value, its sources, its line, and its cut.
-
-Sets of parameters are bit masks. A value comes after those it was computed from, so one sweep in
-either direction answers for all parameters at once.
+"""The values of the second run: sources, line and cut of each tensor's value. Sets of parameters
+are bit masks. A value comes after the values it was computed from, so one sweep in either direction
+is enough for all parameters.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ CAUSES = ("no-grad", "detached", "non-differentiable")
 
 @dataclass(slots=True)
 class Value:
-    """State of a tensor, or of data that left for Python (then nothing is ``live``).
+    """The state of a tensor, or of data that left torch for Python (then nothing is ``live``).
 
     Attributes:
         parents: the values it was computed from.
-        live: the parameters that its autograd graph leads to.
+        live: the parameters in its autograd graph.
         op: the name of the operation.
-        cause: why a gradient path ended here, where one did.
+        cause: the cause if a gradient path ended here.
         reason: a detail for the message: the line that disabled gradients, a Function's name.
         own: the parameters whose memory it shares.
-        guessed: whether the parents are all that had left for Python, for want of a trace.
-        function: the user's autograd Function that gave it its graph, where one did.
+        guessed: True if the parents are unknown, so that all data that had left for Python count.
+        function: the user's autograd Function that made its graph, if any.
     """
 
     parents: tuple[int, ...]
@@ -55,7 +54,7 @@ class Flow:
     values: list[Value] = field(default_factory=list)
 
     def add(self, value: Value) -> int:
-        """Append a value; its number."""
+        """Append a value, and return its number."""
         self.values.append(value)
         return len(self.values) - 1
 
@@ -69,7 +68,7 @@ class Flow:
         return self.add(Value(tuple(numbers), live, "", self.values[numbers[-1]].site))
 
     def reaching(self, loss: int | None, *, guesses: bool) -> list[int]:
-        """Return for each value the parameters that it carries to the loss without a gradient
+        """Return for each value the parameters whose data it brings to the loss without a gradient
         path.
         """
         reach = [0] * len(self.values)
@@ -120,9 +119,8 @@ class LiveMasks:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Return the one cause for the parameters of a mask, and the value with its place.
-
-    ``left`` is the operation that passed values to Python which never reach the loss.
+    """The cause for the parameters of a mask, and the value with its place. ``left`` is the
+    operation that passed values to Python, if these never reach the loss.
     """
 
     cause: str
@@ -138,16 +136,17 @@ def find_cuts(
     full: bool,
     silent: Collection[str] | None = None,
 ) -> list[Cut]:
-    """Find the cuts of parameters with a source; none for a parameter whose cut is unknown.
-
-    A cut counts if its data go on to the loss. The earliest counts, by precedence.
+    """Find the cuts of parameters with a source; none for a parameter whose cut is unknown. A cut
+    counts if its data reach the loss. Of several, the one with the highest precedence counts, then
+    the earliest.
 
     Args:
         flow: the values.
         sources: a parameter's bit to its first value.
-        loss: the loss's value, where anything that is followed goes into it.
-        full: whether the run came to its end: else only what was decided by then counts.
-        silent: nodes that gave no gradient on; None where that is not known.
+        loss: the loss's value, if followed data reach it.
+        full: True if the run came to its end; otherwise only facts that cannot change any more
+            count.
+        silent: nodes that passed no gradient on; None if unknown.
     """
     left = 0
     for bit in sources:

@@ -1,4 +1,5 @@
-"""Reasons for any operation: by its elements, its rows, sums, products, or its inputs."""
+"""Finds the reason for a NaN or Inf of any operation: in its elements, rows, sums, products, or
+inputs."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def reason_of(result: NonFiniteResult) -> Reason:
 
 
 def reduction(result: NonFiniteResult) -> Reason | None:
-    """The reason of an operation of this kind; None of one that is none of them."""
+    """Return the reason for a reduction; None for another operation."""
     operation = by_operator(result.name)
     if operation.name.startswith("scaled_dot_product"):
         return _attention(result)
@@ -49,7 +50,7 @@ def reduction(result: NonFiniteResult) -> Reason | None:
 
 
 def anything(result: NonFiniteResult) -> Reason:
-    """The reason for any operation: its inputs."""
+    """Return the reason for any operation, by its inputs."""
     tensors = result.tensors()
     if any(t.numel() == 0 for t in tensors):
         return Reason(f"{result.name} of no values", _NOT_EMPTY)

@@ -1,4 +1,4 @@
-"""The context of an operation: phase, module call, line, function, node of backward."""
+"""Tracks the context of each operation: phase, module call, line, function, node of backward."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CurrentFunction:
 
 
 class NodeSites:
-    """Line, module call and function of the nodes that the run makes."""
+    """The line, module call and function of each node that the run makes."""
 
     def __init__(self) -> None:
         self._last = torch._C._autograd._get_sequence_nr()
@@ -67,7 +67,8 @@ class NodeSites:
         return torch._C._autograd._get_sequence_nr() != self._last
 
     def note(self, site: CallSite, serial: int, function: str | None) -> None:
-        """Attribute the nodes made since to this place, and to this call of a function."""
+        """Attribute the nodes since the last ``note`` to this place, and to this call of a
+        function."""
         hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
         self._starts.append(self._last)
         self._places.append((self._seen.setdefault(site, site), serial, function, hooked))
@@ -87,12 +88,12 @@ _FUNCTION = "/torch/autograd/function.py"
 
 @dataclass(frozen=True, slots=True)
 class OperationContext:
-    """One moment of the run.
+    """The context of one operation.
 
     Attributes:
-        group: the function call, or the node, that the operation is a part of.
-        name: the parameter that is being worked on, where that is known.
-        node: the node of backward that runs, ``made_by`` the call of ``function`` that made it.
+    group: the function call, or the node, that the operation is a part of.
+    name: the parameter that the operation belongs to, if known.
+    node: the running node of backward, and ``made_by`` the call of ``function`` that made it.
     """
 
     phase: str
@@ -110,9 +111,9 @@ class RunContext:
 
     Args:
         model: names the parameters.
-        calls: the module calls under way.
-        function: the function under way.
-        made: where the nodes of backward were made.
+        calls: the running module calls.
+        function: the running function.
+        made: the places where the nodes of backward were made.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class RunContext:
         return self._calls.site()
 
     def now(self, core: str = "", out: torch.Tensor | None = None) -> OperationContext:
-        """The moment of an operation, which ``core`` names where no function does."""
+        """Return the context of an operation; ``core`` is its name if no function runs."""
         op = self._function.name or {"to_copy": "to"}.get(core, core)
         node = torch._C._current_autograd_node()
         frame = sys._getframe(1)

@@ -1,4 +1,4 @@
-"""Operations that treat each element separately: the first element that went wrong, in words."""
+"""Explains elementwise operations by the first element that became NaN or Inf."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SAFE_INFINITY = "keep Inf out of the product: `masked_fill` or `where` instead 
 
 
 def element(result: NonFiniteResult) -> Reason | None:
-    """The reason of an operation on single elements; None where the operands cannot be matched."""
+    """Return the reason of an elementwise operation; None if the operands cannot be matched."""
     operands = _operands(result)
     bad = broken(result.out, result.kind)
     shape = result.out.shape
@@ -47,7 +47,7 @@ def element(result: NonFiniteResult) -> Reason | None:
 
 
 def unseen_element(result: NonFiniteResult) -> Reason | None:
-    """Explain an element without the operands; None if they may have been anything."""
+    """Explain an element without known operands; None if they are arbitrary."""
     if result.name in ("exp", "exp2", "expm1") and result.kind != NAN:
         top = _largest_exponent(result)
         text = f"{result.name} of a number above {top:.1f} in {str(result.out.dtype)[6:]}"

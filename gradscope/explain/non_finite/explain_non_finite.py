@@ -28,27 +28,25 @@ def explain_non_finite(
     *,
     inputs: Mapping[str, Any] | None = None,
 ) -> tuple[NonFiniteOrigin, ...]:
-    """The operations that made a NaN or Inf of finite numbers, oldest first.
-
-    Runs one step under a mode that checks the result of every operation. Only for when something
-    is wrong: it is slow next to a plain run. It keeps no tensor.
-
-    What does not come to anything that stays (the loss, a gradient, a parameter, a buffer, a NaN in
-    a module's output, a choice made by comparing) is left out: the -inf of a mask, a quotient that
-    `where` leaves out for good.
+    """Return the operations that made a NaN or Inf from finite numbers, oldest first. Runs one step
+    under a mode that checks the result of every operation. It is slow, so use it only after a
+    problem was found. It keeps no tensor. A NaN or Inf counts only if it reaches something that
+    persists: the loss, a gradient, a parameter, a buffer, a NaN in a module's output, an index
+    found by comparison. So the -inf of a mask does not count, nor does a quotient that `where`
+    discards.
 
     Args:
         model: names the modules and owns the parameters, whose ``.grad`` should be empty.
-        forward: runs the model and the loss and returns the loss.
+        forward: runs the model and the loss, and returns the loss.
         backward: takes the loss and fills the gradients.
-        step: the optimizer's step; None leaves it out. What it does to the weights is the caller's
-            to undo.
-        inputs: the inputs of the model and of the loss, by name, in any nesting. The model's own
-            arguments are always checked.
+        step: the optimizer's step; None leaves it out. The caller restores the weights
+            afterwards.
+        inputs: the inputs of the model and of the loss, by name, in any nesting. The model's
+            own arguments are always checked.
 
     Returns:
-        One record per operation and place. Where something is NaN or Inf though no operation was
-        seen to make it so, a record that says that. If the run raises, the origins found by then.
+        One record per operation and place. If no traced operation made a NaN or Inf, a record says
+        so. If the run raises: the origins so far.
     """
     tracer = NonFiniteTracer(model, _run.__code__)
     with tracer.quiet():
@@ -74,12 +72,12 @@ def explain_call(
 
     Args:
         model: names the modules and owns the parameters.
-        root: the module of the call: ``model``, or one that it holds.
+        root: the module of the call: ``model``, or a module inside it.
         forward: calls it, and returns its output.
-        backward: takes that, and sends gradients into it; returns those of the call's arguments,
-            with names. None leaves it out.
+        backward: takes the output, runs backward, and returns the gradients of the call's
+            arguments by name; None leaves it out.
         inputs: its arguments by name.
-        line: of the call, for what is written in no line of the user's.
+        line: the line of the call, for operations without a line of the user.
     """
     calls = ModuleCalls(model, _run_call.__code__, line)
     tracer = NonFiniteTracer(model, calls.last, root, calls)
@@ -157,7 +155,7 @@ def _run(
 
 
 def gradients(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
-    """The gradients that there are, by parameter."""
+    """Return the existing gradients by parameter."""
     return ((n, p.grad) for n, p in first_names(model) if p.grad is not None)
 
 
@@ -172,10 +170,10 @@ def stays(
 
 
 class ScriptStepTracer:
-    """Checks every operation from one moment of a training to another.
+    """Checks every operation during some steps of a training.
 
     Args:
-        models: those that are trained, by name.
+        models: the trained models, by name.
         last: the code of the function that runs the script: the frames around it are not the
             user's.
     """
@@ -192,12 +190,12 @@ class ScriptStepTracer:
 
     @contextmanager
     def ignoring(self) -> Iterator[None]:
-        """Exclude the computations in the block: they are not the script's."""
+        """Exclude the computations in the block: they do not belong to the script."""
         with self._tracer.ignoring():
             yield
 
     def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
-        """Forward and loss are done."""
+        """Note the end of forward and loss."""
         named = [("loss", root) for root in roots]
         self._left += stays(self._tracer, "loss", named)
         self._left += stays(self._tracer, "forward", buffer_names(self._model))
@@ -213,7 +211,7 @@ class ScriptStepTracer:
         self._tracer.context.stage = "step"
 
     def step_ended(self) -> tuple[NonFiniteOrigin, ...]:
-        """The origins of NaN and Inf since the last step ended, oldest first."""
+        """Return the origins of NaN and Inf since the end of the last step, oldest first."""
         self._left += stays(self._tracer, "step", first_names(self._model))
         self._tracer.external.kept_in_state()
         self._tracer.context.stage = "forward"

@@ -1,4 +1,4 @@
-"""Tensors that exist before the run or after it: inputs, parameters, buffers, outputs."""
+"""Handles tensors that exist before or after the run: inputs, parameters, buffers, outputs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LOAD = "load a checkpoint from before, or initialise it"
 
 
 class ExternalTensors:
-    """Registers tensors from outside the run, and notes non-finite tensors that it leaves.
+    """Registers tensors from outside the run, and notes its non-finite results.
 
     Args:
         model: owns parameters and buffers.
-        origins: where they are registered.
+        origins: the registry.
     """
 
     def __init__(self, model: nn.Module, origins: ObservedOrigins) -> None:
@@ -50,7 +50,7 @@ class ExternalTensors:
                 self._input(name, tensor)
 
     def returned(self, name: str, root: bool, output: Any) -> None:
-        """Note a module's output: its NaN persists, and so does an Inf in the model's own
+        """Note a module's output: a NaN in it counts as lasting, and so does an Inf in the model's
         result.
         """
         for tensor in tensors_in(output):
@@ -65,7 +65,7 @@ class ExternalTensors:
                 self._origins.mark_reached(mask)
 
     def stays(self, tensor: torch.Tensor, name: str) -> int:
-        """Tell the origins of something that stays; its level where it has none."""
+        """Mark the origins of a lasting tensor; return its level if it has no known origin."""
         found = level(tensor)
         mask = self._origins.of(tensor) if found else 0
         self._origins.spread(mask, name)
@@ -73,7 +73,7 @@ class ExternalTensors:
         return 0 if mask else found
 
     def kept_in_state(self) -> None:
-        """Mark origins from the optimizer's step that are still held in its state."""
+        """Mark origins from the optimizer's step that are still in its state."""
         held = self._origins.living()
         for number, origin in enumerate(self._origins.all):
             if held >> number & 1 and origin.phase == "step" and not origin.deliberate:
@@ -81,7 +81,7 @@ class ExternalTensors:
                 origin.reached = True
 
     def outside(self, tensor: torch.Tensor, found: int, site: CallSite) -> int:
-        """Register a tensor of unknown origin: a constant, a closure's, a file's."""
+        """Register a tensor of unknown origin: a constant, or from a closure or a file."""
         count = _count(tensor, found)
         reason = Reason(_share(tensor, count), _LOOK, count)
         return self._origins.add(

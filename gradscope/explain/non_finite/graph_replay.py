@@ -1,7 +1,6 @@
-"""Operations that ran untraced, replayed under a tracer from the tensors that nodes saved.
-
-``explain_graph`` replays a graph; ``explain_singular_derivatives`` single operations whose graph is
-gone. The line of an operation in the script, which no frame shows, is set beforehand.
+"""Replays untraced operations under a tracer, from the tensors that their nodes saved.
+``explain_graph`` replays a graph. ``explain_singular_derivatives`` replays single operations whose
+graph is gone. No frame shows an operation's line in the script, so the line is set beforehand.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class ReplayedOperation:
 
 
 class ReplayedLines(ModuleCalls):
-    """Replaces module calls: an operation that runs has the line that was set."""
+    """Replaces ``ModuleCalls``: a running operation has the line that was set."""
 
     def __init__(self) -> None:
         module = nn.Module()
@@ -59,7 +58,7 @@ class ReplayedLines(ModuleCalls):
         return self.at
 
     def tracer(self) -> NonFiniteTracer:
-        """A watch that asks here."""
+        """Return a tracer that reads its lines here."""
         return NonFiniteTracer(self._module, self.last, calls=self)
 
 
@@ -75,13 +74,13 @@ def explain_graph(
     known: Mapping[Edge, torch.Tensor],
     written: Callable[[Node], ReplayedOperation],
 ) -> tuple[NonFiniteOrigin, ...]:
-    """The operations of a graph that made a NaN or Inf of finite numbers, oldest first.
+    """Return the operations of a graph that made a NaN or Inf from finite numbers, oldest first.
 
     Args:
-        roots: where the graph ends, such as the loss.
-        nodes: those to replay, oldest first; their saved tensors are still there.
+        roots: the ends of the graph, such as the loss.
+        nodes: the nodes to replay, oldest first; their saved tensors must still exist.
         known: values by the edges at which the graph begins.
-        written: of each node.
+        written: the place of each node's operation.
     """
     replay = _Replay(written, known)
     replay.foresee(roots, nodes)
@@ -245,11 +244,11 @@ class _Replay:
 
 @dataclass(frozen=True, slots=True)
 class SavedNode:
-    """Node with a possibly infinite derivative: its saved tensors, kept beyond its graph.
+    """A node with a possibly infinite derivative; its saved tensors outlive its graph.
 
     Attributes:
-        name: of the operation.
-        edges: how many lead to its inputs.
+        name: the operation's name.
+        edges: the number of edges to its inputs.
     """
 
     name: str

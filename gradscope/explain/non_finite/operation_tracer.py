@@ -1,5 +1,5 @@
-"""The second run: each operation of PyTorch's core, in forward, backward and the optimizer's step,
-and if it made a NaN or Inf from better inputs.
+"""Traces a second run: tests for each ATen operation in forward, backward and the optimizer's step
+whether it made a NaN or Inf from better inputs.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class OperatorSchema:
     Attributes:
         name: without underscores: ``softmax``, ``div`` for ``div_``.
         arguments: their names.
-        written: those that are written to, and ``updated`` those of them that are read before.
-        idle: makes nothing new: a view, a question, uninitialised memory.
-        pointwise: each element separately.
-        many: works on lists of tensors, one entry at a time.
-        decides: gives indices that it found by comparing: a NaN among what it compares decides.
+        written: the arguments that it writes to, and ``updated`` those that it reads before.
+        idle: True if it makes no new values: a view, a query, uninitialised memory.
+        pointwise: True if elementwise.
+        many: True if it works on lists of tensors, one entry at a time.
+        decides: True if it returns indices found by comparison: a NaN then changes the result.
     """
 
     name: str
@@ -68,7 +68,7 @@ class OperatorSchema:
     decides: bool
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by their names."""
+        """Return the arguments by their names."""
         return dict(zip(self.arguments, args, strict=False)) | kwargs
 
 
@@ -102,7 +102,8 @@ def schema_of(func: OpOverload) -> OperatorSchema:
 def entries(
     schema: OperatorSchema, arguments: dict[str, Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The arguments of each entry of an operation on lists; of another one, all of them."""
+    """Yield the arguments for each entry of an operation on lists; for another operation, all
+    arguments once."""
     if not schema.many:
         yield 0, arguments
         return
@@ -126,9 +127,10 @@ class NonFiniteTracer:
 
     Args:
         model: names the modules.
-        last: the code of the function that starts the run: the frames around it are not the user's.
-        root: the module whose arguments come from outside; None is the model itself.
-        calls: of modules; None are those that ``enter`` and ``leave`` tell of.
+        last: the code of the function that starts the run: the frames around it are not the
+            user's.
+        root: the module whose arguments come from outside; None: the model.
+        calls: the module calls; None: those that ``enter`` and ``leave`` report.
     """
 
     def __init__(
@@ -154,7 +156,7 @@ class NonFiniteTracer:
 
     @contextmanager
     def replaying(self, function: str | None) -> Iterator[None]:
-        """Trace operations as parts of one function that was called earlier, by its name."""
+        """Attribute the block's operations to a function that was called earlier."""
         with self._function.named(function), OperatorTracer(self._operator):
             yield
 
@@ -183,7 +185,7 @@ class NonFiniteTracer:
     def leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        """Note the NaN of a module's output, which persists, and leave the module's call."""
+        """Note a NaN in a module's output, which counts as lasting, and leave the module's call."""
         call = self.calls.innermost(module)
         if self.context.stage == "forward" and call is not None:
             with self.quiet():

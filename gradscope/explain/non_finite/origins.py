@@ -1,4 +1,4 @@
-"""The origins of NaN and Inf, the memory that holds the results, and the message on each."""
+"""Records the origins of NaN and Inf, by the memory of the results, and writes their messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradscope.records.answers import NonFiniteOrigin
 
 @dataclass(frozen=True, slots=True)
 class BecameNaN:
-    """The first operation that made a NaN of an origin's infinities."""
+    """The first operation that made a NaN from an origin's infinities."""
 
     op: str
     site: CallSite
@@ -26,19 +26,19 @@ class BecameNaN:
 
 @dataclass(slots=True)
 class ObservedOrigin:
-    """Origin of NaN and Inf: an operation, or a tensor that held them before.
+    """An origin of NaN and Inf: an operation, or a tensor from before the run.
 
     Attributes:
         kind: INF or NAN.
         group: the function call, or the node of backward, that made it.
         reason: the arithmetic in words.
-        deliberate: put there on purpose, as the -inf of a mask: nothing to report alone.
-        name: of the parameter, buffer or input that held it.
-        spread: the names it went on to, in order.
-        reached: it came to something that stays.
-        of_infinities: a NaN, made of infinities that were put there on purpose.
+        deliberate: True if intended, as the -inf of a mask; not reported alone.
+        name: the parameter, buffer or input that held it.
+        spread: the names that it reached, in order.
+        reached: True if it reached something that persists.
+        of_infinities: True for a NaN from intended infinities.
         and_then: the arithmetic by which the same function then made a NaN.
-        function: of a node of backward, whose backward it is.
+        function: for a node of backward, the function of forward.
     """
 
     kind: int
@@ -67,7 +67,7 @@ class ObservedOrigin:
 
 
 class ObservedOrigins:
-    """All origins, oldest first; a set of them is an int, one bit for each."""
+    """All origins, oldest first; a set of origins is an int, with one bit each."""
 
     def __init__(self) -> None:
         self.all: list[ObservedOrigin] = []
@@ -76,14 +76,15 @@ class ObservedOrigins:
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def add(self, origin: ObservedOrigin) -> int:
-        """Add an origin and return its bit; an equal one of the same line keeps the earlier bit."""
+        """Add an origin and return its bit; an equal origin of the same line returns the earlier
+        bit."""
         number = self._known.setdefault(origin.key, len(self.all))
         if number == len(self.all):
             self.all.append(origin)
         return 1 << number
 
     def made_in(self, group: object, function: str, site: CallSite) -> int:
-        """Return the bit of the origin that a call of a function, or that line, made in forward."""
+        """Return the bit of the origin that a function call, or that line, made in forward."""
         for number, origin in enumerate(self.all):
             same = (origin.op or "").strip("_") == function
             at = (origin.site.file, origin.site.line)
@@ -92,7 +93,7 @@ class ObservedOrigins:
         return 0
 
     def members(self, mask: int) -> Iterator[ObservedOrigin]:
-        """The origins of a mask, oldest first."""
+        """Return the origins of a mask, oldest first."""
         while mask:
             yield self.all[(mask & -mask).bit_length() - 1]
             mask &= mask - 1
@@ -102,8 +103,8 @@ class ObservedOrigins:
         return self._held.get(memory_of(_holder(tensor)), (None, 0))[1]
 
     def put(self, tensor: torch.Tensor, mask: int, *, overwritten: bool) -> None:
-        """Note these origins in the tensor's memory; earlier ones too, unless all of it is
-        overwritten.
+        """Note these origins in the tensor's memory; earlier origins stay, unless the full memory
+        is overwritten.
         """
         tensor = _holder(tensor)
         memory = memory_of(tensor)
@@ -129,7 +130,7 @@ class ObservedOrigins:
                 origin.spread.setdefault(name)
 
     def mark_reached(self, mask: int) -> None:
-        """Mark these as lasting; inputs are blamed only if nothing else can be."""
+        """Mark these origins as reached; an input is blamed only if there is no other origin."""
         made = [origin for origin in self.members(mask) if not origin.deliberate]
         for origin in made or self.members(mask):
             origin.reached = True
@@ -139,7 +140,7 @@ class ObservedOrigins:
         return [origin for origin in self.all if origin.reached]
 
     def made_nan(self) -> int:
-        """The origins of NaN, also by a later operation, and of unintended infinities."""
+        """Return the origins of NaN, also by a later operation, and of unintended infinities."""
         mask = 0
         for number, origin in enumerate(self.all):
             if origin.kind == NAN or origin.became_nan is not None:
@@ -164,7 +165,7 @@ _ROLES = ("input", "target")
 def records(
     origins: Iterable[ObservedOrigin], parameters: Collection[str]
 ) -> tuple[NonFiniteOrigin, ...]:
-    """The records of origins; ``parameters`` are the names of the model's."""
+    """Return the records of origins; ``parameters`` has the names of the model's parameters."""
     listed = list(origins)
     measured: list[Measured] = [item for origin in listed for item in origin.inputs]
     done = resolve(measured)
@@ -188,7 +189,7 @@ def records(
 
 
 def unseen(kind: int, phase: str, what: str) -> NonFiniteOrigin:
-    """A tensor has NaN or Inf, and no traced operation made it."""
+    """Return the record of a tensor with NaN or Inf that no traced operation made."""
     return NonFiniteOrigin(
         kind=KINDS[kind],
         phase=phase,
@@ -207,9 +208,8 @@ def reason(origin: ObservedOrigin) -> str:
 
 
 def compact(names: list[str], module: str | None, parameters: Collection[str]) -> tuple[str, ...]:
-    """Each parameter, and of the modules the outermost ones.
-
-    Modules around the one that made it are left out: they contain it anyway.
+    """Return each parameter and the outermost modules. Modules around the origin's module are left
+    out.
     """
     parts = (module or "").split(".")
     around = {".".join(parts[:i]) for i in range(1, len(parts) + 1)}

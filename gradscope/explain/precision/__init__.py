@@ -1,1 +1,1 @@
-"""The loss of narrower dtypes."""
+"""Forecasts the values that narrower dtypes would lose."""

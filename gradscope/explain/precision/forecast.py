@@ -1,7 +1,5 @@
-"""The precision forecast: values of a run that narrower dtypes would lose.
-
-Counted exactly: PyTorch's own casts say where zero and infinity begin, and one pass over a tensor
-counts for every dtype and scale at once.
+"""Counts the values of a run that narrower dtypes would lose. Counts are exact: the limits come
+from PyTorch's own casts, and one pass over a tensor counts for all dtypes and scales.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Multiply by ``scale`` in the tensor's own precision, then cast to ``dtype``."""
+    """A multiplication by ``scale`` in the tensor's precision, then a cast to ``dtype``."""
 
     dtype: str
     scale: float
@@ -39,7 +37,8 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bits of the smallest magnitudes that a cast keeps from zero, and that it cannot hold."""
+    """The bits of the smallest magnitude that a cast does not flush to zero, and of the smallest
+    that overflows."""
 
     alive: int
     broken: int
@@ -49,8 +48,8 @@ class Bounds:
 def bounds(cast: Cast, source: torch.dtype) -> Bounds:
     """Return the magnitudes at which a cast from ``source`` (float32 or float64) loses elements.
 
-    Casts are monotone, so a search over the bits finds the exact place, ties to even and this
-    PyTorch's overflow included.
+    Casts are monotone, so a binary search over the bits finds the exact limits of the installed
+    PyTorch.
     """
     top = _bits_of(float("inf"), source)
     target: torch.dtype = getattr(torch, cast.dtype)
@@ -101,8 +100,7 @@ class Counter:
 
     @torch.no_grad()
     def count(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Count the elements that each cast makes zero, those that overflow, and all elements.
-
+        """Count the elements that each cast flushes to zero, those that overflow, and all elements:
         int64 of length 2 × casts + 1. Elements that are already zero, NaN or Inf are not counted.
         """
         total = torch.zeros(2 * len(self.casts) + 1, dtype=torch.int64, device=tensor.device)
@@ -200,22 +198,23 @@ def forecast(
 ) -> tuple[PrecisionForecast, ...]:
     """Forecast the share of non-zero finite elements that a cast would make zero or overflow.
 
-    Runs forward and backward once, in the run's own precision and without a loss scale, and asks of
-    each tensor what a cast to each dtype would do to it: of activations as they are, of gradients
-    at each loss scale. Counted exactly, rounding of ties included.
+    Runs forward and backward once, in the run's precision and without a loss scale. For each tensor
+    it counts the effect of a cast to each dtype: for activations unscaled, for gradients at each
+    loss scale. Counts are exact.
 
     Args:
-        model: its ``.grad`` are None when this begins, and left as ``backward`` leaves them.
-        forward: runs the model and the loss and returns the loss.
-        backward: of that loss.
+        model: the model; its ``.grad`` must be None, and has the gradients of ``backward``
+            afterwards.
+        forward: runs the model and the loss, and returns the loss.
+        backward: runs backward from the loss.
         dtypes: names of torch's floating-point dtypes.
-        scales: loss scales to tell of.
+        scales: the loss scales.
 
     Returns:
-        For each dtype: the outputs of each call (kind "activation"), the gradient of each call's
-        outputs and of each parameter (kind "gradient"), one for each scale, and the totals at every
-        power of two up to 2^24 (kind "total"), from which ``safest_scale`` chooses. Tensors without
-        a non-zero element are left out.
+        For each dtype: the outputs of each call (kind "activation"); the gradient of each call's
+        outputs and of each parameter, for each scale (kind "gradient"); and the totals at every
+        power of two up to 2^24 (kind "total"), used by ``safest_scale``. Tensors of zeros are left
+        out.
     """
     counter = Counter([Cast(d, s) for d in dtypes for s in sorted({1.0, *scales, *POWERS})])
     tracer = _CastTracer(model, counter)
@@ -234,8 +233,8 @@ def forecast(
 def safest_scale(
     forecasts: Iterable[PrecisionForecast], dtype: str, *, underflow: float = 0.01
 ) -> float | None:
-    """The smallest power of two at which no gradient overflows in ``dtype`` and no more than this
-    share of the parameters' gradients becomes zero; None where there is none up to 2^24."""
+    """Return the smallest power of two at which no gradient overflows in ``dtype``, and at most
+    this share of the parameters' gradients becomes zero; None if there is none up to 2^24."""
     safe = [
         one.scale
         for one in forecasts

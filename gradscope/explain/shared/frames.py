@@ -1,4 +1,5 @@
-"""Frames: the owner of their code (user, library, PyTorch, gradscope), its text, a call site."""
+"""Reads Python frames: the owner of their code (user, library, PyTorch, gradscope), its text, the
+call site."""
 
 from __future__ import annotations
 
@@ -59,10 +60,8 @@ def in_library(file: str) -> bool:
 
 
 def shown(file: str) -> str:
-    """The path as the user would type it: relative below the working directory.
-
-    An installed file goes by its package, as an import would name it: `torchvision/models/vgg.py`.
-    So does gradscope's own demo, wherever it lies.
+    """Return a path for messages: relative below the working directory. An installed file has its
+    path from the package on: `torchvision/models/vgg.py`. So has gradscope's demo.
     """
     if file.startswith(PACKAGE + os.sep):
         return file.removeprefix(_ABOVE + os.sep)
@@ -82,7 +81,7 @@ def is_standard(file: str) -> bool:
 
 
 def user_frames(trace: TracebackType | None) -> list[Frame]:
-    """The lines outside PyTorch, Python's own library and gradscope, outermost first."""
+    """Return the lines outside of PyTorch, the standard library and gradscope, outermost first."""
     frames = []
     for frame, line in traceback.walk_tb(trace):
         file = frame.f_code.co_filename
@@ -99,7 +98,8 @@ def raised_by_user(trace: TracebackType | None) -> bool:
 
 
 def raised_at(trace: TracebackType | None) -> str | None:
-    """The innermost line of the user's own in a traceback, as ``net.py:31``; else a library's."""
+    """Return the innermost line of the user's code in a traceback, as ``net.py:31``; else of a
+    library."""
     lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
     lines = [(file, line) for file, line in lines if not is_hidden(file)]
     own = [(file, line) for file, line in lines if not in_library(file)]
@@ -109,7 +109,7 @@ def raised_at(trace: TracebackType | None) -> str | None:
 
 
 def source(file: str, line: int) -> str | None:
-    """The text of a line, where the file, as it is or as it is ``shown``, can be read."""
+    """Return the text of a line, if the file can be read by its path or its ``shown`` path."""
     if not Path(file).exists():
         places = [Path(folder, file) for folder in (_ABOVE, *_LIBRARIES)]
         file = str(next((place for place in places if place.exists()), file))
@@ -126,7 +126,7 @@ def outwards(frame: FrameType | None, last: CodeType | None = None) -> Iterator[
 
 
 def nearest(frame: FrameType | None, last: CodeType | None = None) -> FrameType | None:
-    """The innermost frame of the user's own around ``frame``; else of a library's."""
+    """Return the innermost frame of the user's code around ``frame``; else of a library."""
     library = None
     for around in outwards(frame, last):
         file = around.f_code.co_filename
@@ -139,9 +139,8 @@ def nearest(frame: FrameType | None, last: CodeType | None = None) -> FrameType 
 
 
 def locate(stack: Sequence[str]) -> str | None:
-    """The innermost line of the user's own in a stack of formatted frames, as ``net.py:31``.
-
-    Where there is none below the call of the model, a library's.
+    """Return the innermost line of the user's code in a stack of formatted frames, as
+    ``net.py:31``. Without one below the model's call, return a library's line.
     """
     line = user_line(stack)
     return f"{shown(line[0])}:{line[1]}" if line else None
@@ -150,7 +149,7 @@ def locate(stack: Sequence[str]) -> str | None:
 def user_line(stack: Sequence[str]) -> tuple[str, int, str | None] | None:
     """Return the user's file and line, with the PyTorch function that the line calls.
 
-    The function is None where it is not written in Python, and leaves no frame.
+    The function is None if it has no frame, because it is not written in Python.
     """
     library = function = None
     for formatted in reversed(stack):
@@ -174,7 +173,7 @@ def user_line(stack: Sequence[str]) -> tuple[str, int, str | None] | None:
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """Place of an operation: the innermost module call, and the user's file and line."""
+    """The place of an operation: the innermost module call, and the user's file and line."""
 
     module: str | None = None
     call: int | None = None
@@ -183,7 +182,7 @@ class CallSite:
 
     @property
     def location(self) -> str | None:
-        """``net.py:19``, where the line is known."""
+        """``net.py:19``, if the line is known."""
         return f"{shown(self.file)}:{self.line}" if self.file and self.line else None
 
     @property
@@ -198,7 +197,7 @@ class CallSite:
 
     @property
     def at_code(self) -> str:
-        """Place with the text of the line: `` at net.py:19 (`x = x * 0`)``."""
+        """The place with the text of the line: `` at net.py:19 (`x = x * 0`)``."""
         return self.at + (f" (`{self.code}`)" if self.code else "")
 
     @property

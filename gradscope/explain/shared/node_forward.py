@@ -1,7 +1,6 @@
-"""A node of the graph, run forward again: its operation and its inputs.
-
-A node's attributes are named as the arguments of its operation, so the operation's schema names the
-known ones: saved tensors, edges to its inputs, the shape of its result.
+"""Runs the operation of a graph node forward again. A node's attributes have the names of its
+operation's arguments. So the operation's schema shows which arguments are known: saved tensors,
+edges to inputs, the shape of the result.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ _UNDONE: dict[str, Callable[[Mapping[str, Any]], torch.Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class NodeForward:
-    """An operation with those of its arguments that its node knows.
+    """An operation, with the arguments that its node knows.
 
     Attributes:
         arguments: by name.
-        edges: of the arguments that a gradient may go to: the edges of the node, by position.
-        missing: of those, what the node has not saved.
+        edges: for each argument that may get a gradient, the node's edge, by position.
+        missing: the arguments among them that the node has not saved.
     """
 
     function: OpOverload
@@ -58,7 +57,7 @@ class NodeForward:
 
 
 def forwards(node: Node) -> Iterator[NodeForward]:
-    """The operations that may have made the node; none where it is not one of PyTorch's own."""
+    """Return the operations that may have made the node; empty if it is not a node of PyTorch."""
     made = node._input_metadata[0] if node._input_metadata else None
     yield from bound(by_node(node).name, saved_by(node), len(node.next_functions), made)
 
@@ -66,10 +65,10 @@ def forwards(node: Node) -> Iterator[NodeForward]:
 def bound(
     name: str, saved: Mapping[str, Any], count: int, made: Any = None
 ) -> Iterator[NodeForward]:
-    """Yield the same by the operation's name, its saved values and its number of edges.
+    """Yield the operations with an operation's name, its saved values and its number of edges.
 
     Args:
-        made: has shape, dtype and device of the result, where these are known.
+        made: has shape, dtype and device of the result, if known.
     """
     name = "reshape" if name in ("view", "unsafe_view") else name
     packet = getattr(torch.ops.aten, name, None) or getattr(torch.ops.aten, f"_{name}", None)
@@ -80,7 +79,7 @@ def bound(
 
 
 def saved_by(node: Node) -> dict[str, Any]:
-    """Return the tensors and numbers that a PyTorch node saved for backward and lets be read."""
+    """Return the readable tensors and numbers that a PyTorch node saved for backward."""
     try:
         tensors = dict(saved_tensors(node))
     except RuntimeError:
@@ -102,7 +101,7 @@ def result_of(saved: Mapping[str, Any]) -> torch.Tensor | None:
 
 
 def undone(name: str, saved: Mapping[str, Any]) -> torch.Tensor | None:
-    """The input of an operation, computed from its output: its node keeps only that."""
+    """Compute the input of an operation from its output, if its node keeps only the output."""
     undo = _UNDONE.get(name)
     if undo is None:
         return None

@@ -1,8 +1,8 @@
-"""Properties of operations under all their names: one table for functions, operators and nodes.
+"""One table of the properties of PyTorch's operations, for functions, operators and nodes.
 
 An operation has three names: the function that Python calls (``softmax``, ``__truediv__``), ATen's
-operator (``_softmax``, ``div``) and the node of the graph (``SoftmaxBackward0``). Enter a new one
-here once, by ATen's name without the underscores around it.
+operator (``_softmax``, ``div``) and the node of the graph (``SoftmaxBackward0``). A new operation
+is one entry, by ATen's name without the underscores around it.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Operation:
 
     Attributes:
         name: ATen's, without underscores around it.
-        title: how its users know it, where that is not the name.
-        factors: by the input that a gradient goes to: the factor of the gradient, as the
-            attribute of the node that holds it and the input that it came from.
+        title: the users' name for it, if that differs.
+        factors: for each input that gets a gradient, the factor of that gradient: the node's
+            attribute that holds it, and the input that it came from.
     """
 
     name: str
@@ -223,7 +223,7 @@ _NUMBERED = re.compile(r"(Backward)?\d*$")
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Return the name of a mode's function: ``linear``, ``add_``, ``.data``."""
+    """Return the name of a function in a mode: ``linear``, ``add_``, ``.data``."""
     name = getattr(function, "__name__", type(function).__name__)
     if name in ("__get__", "__set__"):
         return "." + str(getattr(getattr(function, "__self__", None), "__name__", name))
@@ -231,7 +231,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def written(name: str) -> str:
-    """A function's name as PyTorch spells it: ``div`` for ``__truediv__``."""
+    """Return a function's name as PyTorch spells it: ``div`` for ``__truediv__``."""
     bare = name[2:-2] if name.startswith("__") and name.endswith("__") else name
     return _ALIASES.get(bare, bare)
 
@@ -244,18 +244,18 @@ def by_function(name: str) -> Operation:
 
 
 def by_operator(name: str) -> Operation:
-    """The operation upstream of an operator of ATen's, as ``_softmax`` or ``relu_``."""
+    """Return the operation of an ATen operator, such as ``_softmax`` or ``relu_``."""
     plain = name.strip("_")
     return _TABLE.get(plain) or _TABLE.get(plain.removesuffix("_forward")) or _unknown(plain)
 
 
 def node_name(node: Node) -> str:
-    """``Addmm`` for ``AddmmBackward0``; the user's name for a custom function's node."""
+    """Return ``Addmm`` for ``AddmmBackward0``, and the user's name for a custom function's node."""
     return _NUMBERED.sub("", type(node).__name__)
 
 
 def by_node(node: Node) -> Operation:
-    """The operation that made a node of the graph."""
+    """Return the operation that made a node of the graph."""
     name = node_name(node)
     return _NODES.get(name) or _unknown("".join(map(_spelled, name)).lstrip("_"))
 

@@ -1,4 +1,4 @@
-"""The text of a script as Python's own parser reads it: functions, assignments, names."""
+"""Parses the text of a script: functions, assignments, names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradscope.explain.shared.frames import in_library, is_ours
 
 @functools.cache
 def tree_of(file: str) -> ast.Module | None:
-    """The syntax tree of a file; None if it cannot be read."""
+    """Return the syntax tree of a file; None if it cannot be read."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):
@@ -20,7 +20,7 @@ def tree_of(file: str) -> ast.Module | None:
 
 
 def source_file(kind: type) -> str | None:
-    """The file of a class; None if it has none, as in C or typed at a prompt."""
+    """Return the file of a class; None without one, for example for C code or at a prompt."""
     try:
         return inspect.getsourcefile(kind)
     except (TypeError, OSError):
@@ -28,9 +28,8 @@ def source_file(kind: type) -> str | None:
 
 
 def classes_of_script(kind: type) -> list[tuple[str, ast.ClassDef]]:
-    """The text of a class that the script wrote itself, with its file; none of a library's.
-
-    A file may have several classes of one name.
+    """Return the text of a class and its file, for classes of the script, not of libraries. A file
+    may have several classes of one name.
     """
     file = source_file(kind)
     tree = None if file is None or in_library(file) or is_ours(file) else tree_of(file)
@@ -49,7 +48,7 @@ def is_at(node: ast.expr | ast.stmt, line: int) -> bool:
 
 
 def innermost(tree: ast.Module, line: int) -> ast.AST:
-    """The innermost function around a line."""
+    """Return the innermost function around a line."""
     found: ast.AST = tree
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_at(node, line):
@@ -71,7 +70,7 @@ def assignment(name: str, scope: ast.AST, line: int) -> ast.Assign | None:
 
 
 def last_name(expression: ast.expr) -> str:
-    """The last part of a name: ``dropout`` of ``F.dropout``; "" of another expression."""
+    """Return the last part of a name: ``dropout`` for ``F.dropout``; "" for another expression."""
     if isinstance(expression, ast.Attribute):
         return expression.attr
     return expression.id if isinstance(expression, ast.Name) else ""

@@ -1,8 +1,6 @@
-"""Tracers of a run: calls from Python to PyTorch, calls of ATen, and the module call and line of
-each.
-
-Each mode passes a call to one handler, which runs it and returns its result. The functions at the
-end find the tensors in it, and the identity of their memory.
+"""Traces a run: calls from Python to PyTorch, calls of ATen operators, and the module call and line
+of each. A mode passes each call to a handler, which runs it and returns the result. The functions
+at the end find tensors in arguments, and identify their memory.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from gradscope.nesting import find
 
 @dataclass(slots=True)
 class TracedCall:
-    """A call of a function or of an operator, which has not run yet."""
+    """A call of a function or an operator that has not run yet."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -67,12 +65,13 @@ class _CalledOnce(TracedCall):
 def lent(
     handler: Handler, ignores: Callable[[], bool], failed: Callable[[Exception], None]
 ) -> Handler:
-    """Lend a handler to calls of foreign code: each runs once, even if the handler fails.
+    """Wrap a handler for calls of the script's code: each call runs once, even if the handler
+    fails.
 
     Args:
         handler: gets the calls.
-        ignores: whether a call is none of theirs.
-        failed: takes an error of the handler's own.
+        ignores: returns True for calls that do not belong to the script.
+        failed: called with an error of the handler.
     """
 
     def handle(call: TracedCall) -> Any:
@@ -91,13 +90,13 @@ def lent(
 
 
 class Guarding(Protocol):
-    """Guard between code that is not gradscope's and gradscope's hooks and handlers."""
+    """Protects the script's code from errors in gradscope's hooks and handlers."""
 
     def hook(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The hook, as one that may be set on the code's modules."""
+        """Return a hook that is safe on the script's modules."""
 
     def handler(self, handler: Handler) -> Handler:
-        """The handler, as one that may run the code's calls."""
+        """Return a handler that is safe for the script's calls."""
 
 
 class _Unguarded:
@@ -117,14 +116,15 @@ unguarded: Guarding = _Unguarded()
 def functions_traced(
     model: nn.Module, calls: ModuleCalls, handler: Handler, guarding: Guarding = unguarded
 ) -> Iterator[None]:
-    """Pass the functions that the block calls to the handler, and follow the model's calls."""
+    """Pass the function calls in the block to the handler, and follow the model's calls."""
     enter, leave = guarding.hook(calls.enter), guarding.hook(calls.leave)
     with hooked(watchable(model), enter, leave), FunctionTracer(guarding.handler(handler)):
         yield
 
 
 class FunctionTracer(TorchFunctionMode):
-    """The functions of PyTorch's that the user's code and ``torch.nn`` call; none of their own."""
+    """Traces the PyTorch functions that the user's code and ``torch.nn`` call, but not their inner
+    calls."""
 
     def __init__(self, handler: Handler) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class FunctionTracer(TorchFunctionMode):
 
 
 class OperatorTracer(TorchDispatchMode):
-    """Traces ATen's operators in a run, those of backward and the optimizer included."""
+    """Traces ATen's operators in a run, also in backward and the optimizer."""
 
     supports_higher_order_operators = True
 
@@ -163,12 +163,12 @@ class OperatorTracer(TorchDispatchMode):
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
-    """Every tensor in nested arguments or results, bare."""
+    """Yield every tensor in nested arguments or results, without wrappers."""
     return [bare(tensor) for _, tensor in find(tree, torch.Tensor)]
 
 
 def bare(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor inside the wrappers of ``vmap`` and its like."""
+    """Return the tensor inside the wrappers of ``vmap`` and similar functions."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
@@ -190,7 +190,7 @@ class ModuleCalls(calls.ModuleCalls):
     Args:
         model: names the modules.
         last: the code of the function that starts the run: the frames around it are not the user's.
-        line: file and line of what is in no frame of the user's.
+        line: file and line for operations without a frame of the user.
     """
 
     def __init__(
@@ -202,12 +202,13 @@ class ModuleCalls(calls.ModuleCalls):
         self.called: set[nn.Module] = set()
 
     def begin(self, module: nn.Module) -> ModuleCall:
-        """A module's forward begins."""
+        """Note that a module's forward begins."""
         self.called.add(module)
         return super().begin(module)
 
     def site(self, frame: FrameType | None = None) -> CallSite:
-        """The innermost module call and the user's line nearest to ``frame``, else to now."""
+        """Return the innermost module call, and the user's line nearest to ``frame`` (default: the
+        current frame)."""
         call = self.innermost()
         name, number = (None, None) if call is None else (call.name, call.number)
         user = nearest(frame or sys._getframe(1), self.last)
@@ -216,7 +217,7 @@ class ModuleCalls(calls.ModuleCalls):
         return CallSite(name, number, user.f_code.co_filename, user.f_lineno)
 
     def makers(self, nodes: Sequence[Node]) -> list[ModuleCall | None]:
-        """The innermost call that made each node."""
+        """Return the innermost call that made each node."""
         now = sequence_number()
         spans = [
             Span(call.start, now if call.end is None else call.end, call.parent)

@@ -1,1 +1,1 @@
-"""Dead and saturated units."""
+"""Finds dead and saturated units."""

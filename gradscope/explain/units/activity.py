@@ -1,4 +1,4 @@
-"""Dead and saturated units: one run, traced operation by operation."""
+"""Measures dead and saturated units in one run, traced operation by operation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gradscope.records.modules import UnitActivity
 
 
 class Channels:
-    """Follows shapes through a run; ``axis`` answers for a tensor of one of them."""
+    """Follows shapes through a run; ``axis`` returns the axis of the units for a tensor."""
 
     def __init__(self) -> None:
         self._axes: dict[tuple[int, ...], int] = {}
@@ -46,7 +46,8 @@ class Channels:
                 self._axes[tuple(made.shape)] = made.dim() - 1
 
     def axis(self, tensor: torch.Tensor) -> int:
-        """The axis of the units; without a sign, pictures have theirs second and the rest last."""
+        """Return the axis of the units; if unknown, it is the second axis for pictures, else the
+        last."""
         known = self._axes.get(tuple(tensor.shape))
         if known is not None:
             return known
@@ -58,19 +59,17 @@ _FEW = 16
 
 
 class Reach:
-    """Follows linear layers' outputs for few rows; ``highest`` gives their bounds.
-
-    With weights w and a bias b, no input whose entries lie between l and h, and whose length is n
-    at most, gives more than b + min(h·Σw⁺ + l·Σw⁻, n·‖w‖).
+    """Follows the outputs of linear layers with few rows; ``highest`` gives their upper bounds.
+    With weights w and bias b, an input with entries between l and h and a norm of at most n gives
+    at most b + min(h·Σw⁺ + l·Σw⁻, n·‖w‖).
     """
 
     def __init__(self) -> None:
         self._bounds: dict[int, torch.Tensor] = {}  # by the memory of what the layer gave
 
     def saw(self, operation: Operation, args: tuple[Any, ...], result: Any) -> None:
-        """Note a linear layer's ``result``; drop results that are overwritten.
-
-        A view is of the same memory and the same numbers.
+        """Note a linear layer's ``result``; drop results that are overwritten. A view has the same
+        memory and the same numbers.
         """
         if operation.has(Trait.RESHAPES):
             return
@@ -82,7 +81,8 @@ class Reach:
                 self._bounds[memory_of(result)] = _highest(bias, x.float(), weight.float())
 
     def highest(self, tensor: torch.Tensor, axis: int) -> torch.Tensor | None:
-        """A bound for each unit on ``axis``; None where the tensor is no linear layer's result."""
+        """Return an upper bound for each unit on ``axis``; None if the tensor is not a linear
+        layer's result."""
         bound = self._bounds.get(memory_of(tensor))
         fits = bound is not None and axis == tensor.dim() - 1 and len(bound) == tensor.shape[-1]
         return bound if fits else None
@@ -108,26 +108,26 @@ def unit_activity(
 ) -> tuple[UnitActivity, ...]:
     """Measure the units after every nonlinearity in the model, in the order of forward.
 
-    Functional, in-place and module nonlinearities are seen alike; so are the gates of a recurrent
-    layer where PyTorch computes them one by one. What runs in a fused kernel is not: the gates of
-    an LSTM or GRU in cuDNN or oneDNN, the softmax inside fused attention. What runs outside every
-    module of the model, as a loss does, is not the model's.
+    It measures functional, in-place and module nonlinearities, and the gates of a recurrent layer
+    if PyTorch computes them one by one. It cannot see inside fused kernels: the gates of an LSTM or
+    GRU in cuDNN or oneDNN, the softmax in fused attention. Operations outside of the model's
+    modules, such as the loss, do not count.
 
-    Rectifiers (relu, relu6, threshold, clamp at zero, hardswish) are off where they give zero and
-    no slope. Of gelu, silu, mish and softplus that is where the slope is below ``slope``, and elu
-    is flat there. A leaky relu is never dead. What one line of one call runs several times, as in a
-    loop, is one record.
+    Rectifiers (relu, relu6, threshold, clamp at zero, hardswish) are off if result and slope are
+    zero. gelu, silu, mish and softplus are off if the slope is below ``slope``; elu is then flat. A
+    leaky relu is never dead. If one line of a call runs several times, as in a loop, it is one
+    record.
 
     Args:
         model: names the modules.
-        forward: runs the model once. If it raises, the records up to then are returned.
-        active: a unit that is on (or not flat) in less than this share of its values is dead (or
-            saturated). The default is that of SageMaker Debugger's DeadRelu.
-        sigmoid: the inputs beyond which a sigmoid is flat.
-        tanh: the magnitude of the input beyond which tanh is flat.
-        softmax: a distribution whose largest probability is this near to 1 is saturated, unless
-            only one entry is not masked.
-        slope: the slope below which a smooth nonlinearity counts as flat.
+        forward: runs the model once. If it raises, the records so far are returned.
+        active: a unit is dead (or saturated) if it is on (or not flat) in less than this share
+            of its values. The default is that of SageMaker Debugger's DeadRelu.
+        sigmoid: a sigmoid is flat at inputs beyond these.
+        tanh: tanh is flat at inputs of a larger magnitude.
+        softmax: a distribution is saturated if its largest probability is this near to 1,
+            unless only one entry is visible.
+        slope: a smooth nonlinearity counts as flat below this slope.
     """
     tracer = _UnitTracer(model, Flat(sigmoid, tanh, softmax, slope))
     with hooked(watchable(model), tracer.calls.enter, tracer.calls.leave):

@@ -1,4 +1,4 @@
-"""The ranges in which each nonlinearity is off (zero and flat) or flat."""
+"""Finds the elements at which a nonlinearity is off (zero and flat) or flat."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ _MASKED = -9000.0
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Limits from which nonlinearities count as flat; of inputs, except for the last two.
-
-    The ends of sigmoid and tanh are those of SageMaker Debugger's rule SaturatedActivation: float32
-    resolves no slope beyond them.
+    """Limits from which nonlinearities count as flat; limits of inputs, except for the last two.
+    Those of sigmoid and tanh are from SageMaker Debugger's rule SaturatedActivation: beyond them
+    the slope is 0 in float32.
     """
 
     sigmoid: tuple[float, float] = (-23.0, 16.99999)
@@ -31,9 +30,7 @@ class Flat:
 
 @dataclass(slots=True)
 class FlatRanges:
-    """Masks of the elements that are ``off``, ``flat`` or ``near`` to flat; None: there are
-    none.
-    """
+    """Masks of the elements that are ``off``, ``flat`` or ``near`` to flat; None without any."""
 
     op: str
     off: torch.Tensor | None = None
@@ -47,13 +44,13 @@ Rule = Callable[[torch.Tensor, tuple[Any, ...], dict[str, Any], Flat], FlatRange
 def ends(
     op: str, x: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], flat: Flat
 ) -> FlatRanges | None:
-    """The ends of the nonlinearity ``op`` on its input; None where it is none.
+    """Return the masks of a nonlinearity ``op`` on its input; None if it is not a nonlinearity.
 
     Args:
         op: the operation by ATen's name, without underscores around it.
         x: its input.
-        args, kwargs: what else it was called with.
-        flat: what counts as flat.
+        args, kwargs: its other arguments.
+        flat: the limits.
     """
     rule = _RULES.get(op)
     return None if rule is None else rule(x, args, kwargs, flat)
@@ -62,9 +59,8 @@ def ends(
 def softmax_ends(
     x: torch.Tensor, result: torch.Tensor, dim: int, flat: Flat
 ) -> tuple[int, torch.Tensor]:
-    """Return the number of distributions, and how many have all their mass in one entry.
-
-    A distribution with a single entry that is not masked is no choice and does not count as flat.
+    """Return the number of distributions, and the number of those with all mass in one entry. A
+    distribution with a single visible entry does not count as flat.
     """
     choice = (x > _MASKED).sum(dim) > 1
     one = result.amax(dim).double() >= 1 - flat.softmax

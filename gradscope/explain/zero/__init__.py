@@ -1,1 +1,1 @@
-"""Cause of an exactly zero gradient: a second backward, traced edge by edge."""
+"""Finds the cause of an exactly zero gradient, by a second backward that is traced edge by edge."""

@@ -1,4 +1,4 @@
-"""The points at which gradients end, each with its cause, its words and its upstream parameters."""
+"""Collects the points at which gradients end, with cause, message and upstream parameters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Blocker:
 
 @dataclass(slots=True)
 class Blockers:
-    """The causes, each with its upstream parameters; equal kinds at one line are merged."""
+    """The causes, each with its upstream parameters; equal causes at one line are merged."""
 
     model: nn.Module
     found: list[Blocker] = field(default_factory=list)
@@ -61,9 +61,8 @@ class Blockers:
         *,
         satisfied: bool,
     ) -> None:
-        """Locate each cause, and merge those at one place.
-
-        ``satisfied`` is whether the loss is zero: there is nothing left to learn then.
+        """Locate each cause, and merge causes at one place. ``satisfied`` means that the loss is
+        zero, so there is nothing left to learn.
         """
         listed = list(self._by_cause.values())
         nodes = [blocker.cause.node for blocker in listed if blocker.cause.node is not None]
@@ -98,7 +97,7 @@ class Blockers:
         return (kind, blocker.module, blocker.location)
 
     def forget(self) -> None:
-        """Let the graph's nodes go; their messages stay."""
+        """Release the graph's nodes; their messages stay."""
         self._by_cause.clear()
         for blocker in self.found:
             cause = blocker.cause

@@ -1,4 +1,4 @@
-"""The cause that stops a gradient at an operation, with its figures."""
+"""Finds the cause that stops a gradient at an operation, with its figures."""
 
 from __future__ import annotations
 

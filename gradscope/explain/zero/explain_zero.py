@@ -1,4 +1,5 @@
-"""Explain zero gradients: where each one ends on its way from the loss, and the cause."""
+"""Explains zero gradients: the place where each becomes zero on its way from the loss, and the
+cause."""
 
 from __future__ import annotations
 
@@ -44,14 +45,14 @@ _STEPS = 3
 
 
 class ZeroTrace:
-    """Traces one forward and one backward: where gradients end on their way to parameters.
+    """Traces one forward and one backward, to find where gradients end on their way to parameters.
 
     Args:
         model: the model that owns the parameters.
         zero: names of the parameters whose gradient is zero.
-        last: the code of the function that starts what is traced: the frames around it are not the
-            user's.
-        guarding: makes functions of the hooks that never raise.
+        last: the code of the function that starts the traced code: the frames around it are not
+            the user's.
+        guarding: wraps the hooks, so that they never raise.
     """
 
     def __init__(
@@ -75,8 +76,8 @@ class ZeroTrace:
         """Trace the operations of the block.
 
         Args:
-            stacks: whether each node is to remember the Python stack that made it, by which the
-            line is reported; else the caller sees to that.
+            stacks: True if each node records its Python stack, which gives the line; otherwise the
+            caller provides it.
         """
         recorded = stacks_recorded() if stacks else nullcontext()
         with recorded, functions_traced(self._model, self._calls, self._tracer.run, self._guarding):
@@ -96,11 +97,11 @@ class ZeroTrace:
         """Trace one backward from ``loss``, and find the causes that end gradients.
 
         Args:
-            loss: what backward begins with.
-            run: runs it, keeps the graph, and leaves gradients in ``.grad``.
+            loss: the start of backward.
+            run: runs backward, keeps the graph, and writes gradients to ``.grad``.
 
         Returns:
-            The nodes that were seen, to be freed when the graph is gone.
+            The traced nodes, to be freed when the graph is gone.
         """
         assert loss.grad_fn is not None
         trace = BackwardTrace(loss.grad_fn)
@@ -112,17 +113,16 @@ class ZeroTrace:
         return nodes
 
     def replay(self, loss: torch.Tensor, gradient: torch.Tensor | None = None) -> list[Node] | None:
-        """Trace a graph that another backward is about to run through.
-
-        Nothing but the values of gradients is computed for it: no ``.grad`` is written.
+        """Trace a graph before another backward runs through it. It computes gradients only, and
+        writes no ``.grad``.
 
         Args:
-            loss: what that backward begins with.
-            gradient: the one that it is given for it.
+            loss: the start of that backward.
+            gradient: the gradient passed to it.
 
         Returns:
-            The nodes that were seen; None, with nothing run, where none of the parameters is
-            upstream of the loss, or code that is not PyTorch's would be called.
+            The traced nodes. None, without a run, if no parameter is upstream of the loss, or if
+            code outside of PyTorch would be called.
         """
         assert loss.grad_fn is not None
         trace = BackwardTrace(loss.grad_fn)
@@ -176,13 +176,12 @@ class ZeroTrace:
     def answers(
         self, later: Callable[[], Collection[str] | None] | None = None, *, seen: int = 0
     ) -> tuple[Answer, ...]:
-        """One answer per cause and place, those with the earliest first name first.
-
-        The cause is None where none of the usual ones fits, such as gradients that cancel exactly.
+        """Return one answer per cause and place, sorted by their first names. The cause is None if
+        it is not a usual one, for example if gradients cancel exactly.
 
         Args:
             later: as for ``explain_zeros``.
-            seen: in how many optimizer steps the gradients were zero, where that is known.
+            seen: the number of optimizer steps with zero gradients, if known.
         """
         found = self._blockers.found
         passing = [blocker for blocker in found if _may_pass(blocker.cause)]
@@ -204,19 +203,19 @@ def explain_zeros(
 ) -> tuple[Answer, ...]:
     """Explain parameters whose gradient is exactly zero.
 
-    Runs the model again, forward and then backward as far as gradients come, traces every
-    edge of the graph, and asks the operations at which gradients end again. Where the model or its
-    user has hooks in backward, all of it runs, and parameters have zeros in their ``.grad``.
+    Runs forward again, then backward as far as gradients are nonzero, and traces every edge of the
+    graph. It runs the operations at which gradients end once more, to find the cause. With hooks in
+    backward, the full backward runs, and parameters have zeros in their ``.grad``.
 
     Args:
         model: the model that owns the parameters; their ``.grad`` must be None.
         forward: runs the model and the loss and returns the loss.
         backward: one backward from the loss, which must keep the graph (``retain_graph=True``).
         zero: names of the parameters whose gradient is zero.
-        later: makes an optimizer step and gives the names whose gradient is zero after it, or None
-            where it cannot be made. Asked only where a cause is found that may pass,
-            ``zero-weight`` or ``masked``, and again, three times at most, while something is left.
-            At first the parameters have the ``.grad`` of this run; it may be None for a zero.
+        later: makes an optimizer step and returns the names whose gradient is still zero, or None
+        if it cannot. Called up to three times, and only for the causes ``zero-weight`` and
+        ``masked``, which may be temporary. At the first call, parameters have the ``.grad`` of this
+        run; None stands for a zero.
 
     Returns:
         As ``ZeroTrace.answers``.

@@ -1,4 +1,4 @@
-"""The factor of a gradient in an operation, and why it is zero."""
+"""Finds the factor of a gradient in an operation, and the reason why it is zero."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradscope.explain.zero.traces import ObservedValues
 
 
 def saved(node: Node, name: str) -> torch.Tensor | None:
-    """Return a tensor saved by the node; None if there is none or it was overwritten since."""
+    """Return a tensor saved by the node; None if there is none, or if it was overwritten."""
     try:
         value = getattr(node, f"_saved_{name}", None)
     except RuntimeError:
@@ -36,10 +36,9 @@ def factor(node: Node, position: int) -> tuple[torch.Tensor | None, Node | None]
 
 @dataclass(frozen=True, slots=True)
 class FactorOrigin:
-    """Origin of a zero factor: ``kind`` is a cause or ``unknown``; ``at`` is the node to report.
-
-    ``name`` is the parameter, the buffer or "input" (the model's input), if the factor is one.
-    ``data`` marks a tensor that needs no gradient and does not belong to the model.
+    """The origin of a zero factor: ``kind`` is a cause or ``unknown``; ``at`` is the node to
+    report. ``name`` is the parameter, the buffer or "input" (the model's input), if the factor is
+    one. ``data`` marks a tensor that needs no gradient and does not belong to the model.
     """
 
     kind: str
@@ -52,8 +51,8 @@ class FactorOrigins:
     """Follows zeros back to their origin.
 
     Args:
-        names: of parameters and buffers by ``id``.
-        memories: of the same by their storage, for those that were saved without their gradient.
+        names: names of parameters and buffers by ``id``.
+        memories: the same by storage, for tensors that were saved detached.
         seen: the observed values of each node's result.
     """
 

@@ -1,4 +1,4 @@
-"""A node run again with other gradients, and the verdict where an activation or softmax is flat."""
+"""Runs a node again with other gradients, to find out whether an activation or softmax is flat."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class NodeReplay:
         return tuple(None if g is None else larger(g) for g in self.got)
 
     def weighed(self) -> Gradients:
-        """The scaled gradients, each element by its own factor between 0.5 and 1.5."""
+        """Return the scaled gradients, with a factor between 0.5 and 1.5 for each element."""
         weights = torch.Generator().manual_seed(0)
 
         def weigh(g: torch.Tensor) -> torch.Tensor:
@@ -70,7 +70,8 @@ class NodeReplay:
         return tuple(None if g is None else weigh(g) for g in self.scaled())
 
     def slopes(self) -> torch.Tensor | None:
-        """The local slope of an elementwise operation where a gradient reaches it, else NaN."""
+        """Return the local slope of an elementwise operation at each element that a gradient
+        reaches, else NaN."""
         (got,) = self.got if len(self.got) == 1 else (None,)
         if got is None:
             return None
@@ -81,7 +82,7 @@ class NodeReplay:
 
     @property
     def largest(self) -> float:
-        """The largest magnitude that arrived, among finite numbers."""
+        """The largest finite magnitude of the arriving gradient."""
         sizes = [
             float(finite.abs().max())
             for g in self.got
@@ -91,7 +92,7 @@ class NodeReplay:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the sent gradient: in it, a number may be too small."""
+        """The dtype of the sent gradient, in which a number may be too small."""
         tensors = [t for t in (self.answer, *self.got) if t is not None]
         return tensors[0].dtype if tensors else torch.float32
 
@@ -102,7 +103,8 @@ _GENTLE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class ZeroCause:
-    """One cause at one node. ``why`` is a key of the sentences, ``figures`` fill it in."""
+    """One cause at one node. ``why`` is the key of its sentence, and ``figures`` has the numbers in
+    it."""
 
     kind: str | None
     node: Node | None
@@ -115,7 +117,7 @@ class ZeroCause:
 
 
 def curved(replay: NodeReplay, operation: Operation) -> ZeroCause:
-    """Return the cause at an activation with a slope everywhere: a flat end, or too small a
+    """Return the cause at an activation that is nowhere exactly flat: a flat end, or too small a
     product.
     """
     slopes = replay.slopes()

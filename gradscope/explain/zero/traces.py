@@ -1,4 +1,4 @@
-"""Traces one forward and one backward for zeros: zero results, and where gradients end."""
+"""Traces one forward and one backward: finds zero results, and the points where gradients end."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def _reading_hook(passed: NodeGradients) -> Callable[..., Gradients | None]:
 
 @dataclass(frozen=True, slots=True)
 class ZeroPoint:
-    """Point at which a gradient ends.
+    """A point at which a gradient ends.
 
     Attributes:
-        node: the operation that gets a gradient and passes zeros on; for ``sum`` the node at which
-            contributions that are not zero add up to zero.
-        position: which of its inputs the zeros go to.
-        kind: ``op``, ``sum``, or ``start`` where the gradient that backward begins with is zero.
+        node: the operation that gets a gradient and passes zeros on; for ``sum``, the node at
+            which nonzero contributions add up to zero.
+        position: the input that gets the zeros.
+        kind: ``op``, ``sum``, or ``start`` if backward starts with a zero gradient.
         consumers: for ``sum``, the operations whose contributions were added.
     """
 
@@ -83,7 +83,7 @@ class ZeroPoint:
 
 @dataclass(slots=True)
 class BackwardTrace:
-    """The graph upstream of a loss, and the gradients that ``backward`` brings to it."""
+    """The graph upstream of a loss, with its gradients after ``backward``."""
 
     root: Node
     nodes: list[Node] = field(default_factory=list)
@@ -118,11 +118,9 @@ class BackwardTrace:
         return fresh
 
     def backward(self, run: Callable[[], None], *, short: bool) -> None:
-        """Run backward; ``short`` stops each gradient where it becomes zero.
-
-        Behind a zero-initialised head that is all of the network. The engine hands on nothing
-        instead of zeros, and so no operation upstream computes; a hook, or a function of the user's
-        own, may not take nothing for an answer, and then all of it is run.
+        """Run backward; ``short`` stops each gradient where it becomes zero. Upstream of a
+        zero-initialised head, this skips the full network, because the engine passes None instead
+        of zeros. A hook, or a custom function, may not accept None; then the full backward runs.
         """
         # A checkpoint's recomputation is part of the graph only once it is complete.
         short = short and not any(type(node).__name__ == CHECKPOINT for node in self.nodes)
@@ -252,7 +250,7 @@ _HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad
 
 @dataclass(frozen=True, slots=True)
 class ObservedValues:
-    """Range of an operation's first input, and True in ``zero`` if it returned only zeros."""
+    """The range of an operation's first input; ``zero`` is True if it returned only zeros."""
 
     zero: bool
     low: float | None = None
@@ -322,6 +320,7 @@ def with_hooks(model: nn.Module) -> bool:
 
 
 def location(node: Node) -> str | None:
-    """The user's line that made a node, as ``net.py:31``; None inside a checkpoint's second run."""
+    """Return the user's line that made a node, as ``net.py:31``; None in a checkpoint's second
+    run."""
     # The tracer's own frames are between the operation and the user's line.
     return locate([frame for frame in stack_of(node) if not any(file in frame for file in _OWN)])

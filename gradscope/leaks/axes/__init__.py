@@ -1,1 +1,1 @@
-"""A file for each axis, with ``judge(subject) -> AxisResult``; its name is the axis."""
+"""One file per axis, with ``judge(subject) -> AxisResult``; the file's name is the axis."""

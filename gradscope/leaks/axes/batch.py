@@ -1,4 +1,4 @@
-"""Does a sample depend on the others of its batch?"""
+"""Judges whether a sample depends on the others of its batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ADVICE = "compute each sample from its own entries: check reshapes, and the axe
 
 
 def judge(subject: Subject) -> AxisResult:
-    """All rows but one get other content: this one must not change."""
+    """Judge the batch: all rows but one get other values, and this one must not change."""
     rows, layout = subject.rows, subject.layout
     if subject.meaning.samples is None:
         return not_judged("batch", "no input has a batch axis", "say which it is: `--axis batch=0`")

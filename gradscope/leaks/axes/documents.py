@@ -1,4 +1,4 @@
-"""Documents that are packed in a row are samples too: does one see another?"""
+"""Judges whether a document depends on another one packed into the same row."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ _ADVICE = "mask all pairs of positions whose document differs"
 
 
 def judge(subject: Subject) -> AxisResult:
-    """Judge documents: in each row one document gets other content, and the others must not
-    change.
-    """
+    """Judge documents: one document per row gets other values; the others must not change."""
     named = [one for one in subject.meaning.of(DOCUMENTS) if one.time is not None]
     if not named:
         return not_judged("documents", "no input assigns a document to each position")

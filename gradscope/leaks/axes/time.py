@@ -1,4 +1,4 @@
-"""Does output t of a causal model depend on inputs after t?"""
+"""Judges whether output t of a causal model depends on inputs after t."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _ADVICE = "mask later positions, or pad on the left only; `--no-causal` if the m
 
 
 def judge(subject: Subject) -> AxisResult:
-    """Replaces the content after each row's cut; outputs before the cut must not change."""
+    """Judge time: values after each row's cut are replaced; outputs before the cut must not
+    change."""
     meaning, rows, layout = subject.meaning, subject.rows, subject.layout
     if not subject.causal:
         why = "the model is not known to be causal"

@@ -1,7 +1,6 @@
-"""Inputs for a model whose config gives none, written in the config's own grammar.
-
-One file per family of models; each gives an ``Inferred``, which the same code reads as would read
-the user's own ``input``. Add a family by a file here and a line in ``infer``.
+"""Infers the inputs of a model without ``input`` in its config. One file per family of models. Each
+returns an ``Inferred`` in the config's grammar, so the same code reads it as reads the user's
+``input``. A new family is a file here and a line in ``infer``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ def infer(context: Context, *, batch: int | None = None) -> Inferred:
     """Infer the input from the model's library, with ``batch`` rows (default: 2).
 
     Raises:
-        ConfigError: a model of which nothing is known; the help suggests an input from its layers.
+        ConfigError: the input cannot be inferred; the help suggests one from the model's layers.
     """
     families = {
         "demo": infer_demo,

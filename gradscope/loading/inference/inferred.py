@@ -1,4 +1,4 @@
-"""The result of an inference, and the sources that may lead to a layer, the likeliest first."""
+"""The result of an inference, and the possible sources for a layer, the likeliest first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INTEGRAL = ("int", "uint", "bool")
 
 @dataclass(frozen=True)
 class Inferred:
-    """``input`` and ``target`` as the config would give them; ``origin`` is where from."""
+    """``input`` and ``target`` in the config's grammar; ``origin`` names their origin."""
 
     input: Any
     summary: str
@@ -54,12 +54,12 @@ _SMALL = 8
 
 
 def likeliest(layer: nn.Module, rows: int) -> Source | None:
-    """The source that fits a layer; None for a layer that says nothing about its input."""
+    """Return the likeliest source for a layer; None if the layer does not determine its input."""
     return next(iter(sources(layer, rows)), None)
 
 
 def sources(layer: nn.Module, rows: int) -> list[Source]:
-    """The sources that may lead to a layer, the likeliest first."""
+    """Return the possible sources for a layer, the likeliest first."""
     for kinds, shapes in _SHAPES:
         if isinstance(layer, kinds):
             return [

@@ -1,4 +1,4 @@
-"""Inputs for transformers models, by ``main_input_name`` and the model's config."""
+"""Infers inputs of transformers models, by ``main_input_name`` and the model's config."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _CLIPS = ("videomae", "vivit", "timesformer")
 
 
 def infer_transformers(context: Context, batch: int | None) -> Inferred:
-    """Token ids, pixels or sound, as keyword arguments; and the decoder's ids where there is one.
+    """Infer token ids, pixels or sound, as keyword arguments, and the decoder's ids if there is a
+    decoder.
 
     Raises:
-        ConfigError: an input of a kind that the config says nothing about.
+        ConfigError: the config does not describe this kind of input.
     """
     model: Any = context.model
     config = context.kind.hf_config or model.config

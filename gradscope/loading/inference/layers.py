@@ -34,9 +34,8 @@ Layer = tuple[str, nn.Module]
 
 @dataclass
 class Trial:
-    """One call of forward: its inputs, its error, and the arguments refused by layers.
-
-    Where no copy of the model could be made, there was no call.
+    """One call of forward: its inputs, its error, and the arguments that layers refused. There is
+    no call if the model could not be copied.
     """
 
     given: Mapping[str, Source]
@@ -46,7 +45,7 @@ class Trial:
 
     @property
     def settles(self) -> bool:
-        """True if no further trial helps: this input fits, or no input would."""
+        """True if no further trial helps: this input fits, or no input can."""
         return self.error is None or (self.copied and _is_a_bug(self.error))
 
     def __str__(self) -> str:
@@ -63,14 +62,13 @@ class Trial:
 def fitting(
     context: Context, names: Sequence[str], first: Layer, rows: int
 ) -> Inferred | list[Trial]:
-    """Return the input that forward takes, or the failed trials if no input fits.
-
-    Each argument gets the input of the ``first`` layer. Where a layer refuses an argument, that
-    argument gets this layer's input from then on.
+    """Return the input that forward accepts, or the failed trials if no input fits. At first each
+    argument gets the input of the ``first`` layer. If a layer refuses an argument, that argument
+    then gets this layer's input.
 
     Args:
         context: the surroundings, with the model.
-        names: the arguments of forward; one empty name is the only one, by position.
+        names: the arguments of forward; a single empty name stands for one positional argument.
         first: the first layer with a known input.
         rows: samples in the batch.
     """
@@ -165,7 +163,7 @@ def _is_a_bug(error: BaseException) -> bool:
 
 
 def as_input(given: Mapping[str, Source]) -> Any:
-    """Return the input as a config states it: the source, or sources by argument name."""
+    """Return the input in the config's grammar: the source, or sources by argument name."""
     return given[""] if "" in given else dict(given)
 
 
@@ -184,10 +182,10 @@ _RESHAPING = (nn.PixelShuffle, nn.PixelUnshuffle, nn.Unflatten, nn.Fold, nn.Unfo
 
 
 def infer_layers(context: Context, batch: int | None) -> Inferred:
-    """The input of a model that takes none, whose first layer is certain, or that a trial fits.
+    """Infer the input: none if forward takes none, else by a known first layer, else by trials.
 
     Raises:
-        ConfigError: any other model, with the input that its first layer suggests.
+        ConfigError: none of these works; the help has the input that the first layer suggests.
     """
     model = context.model
     required = required_arguments(model)
@@ -215,7 +213,7 @@ def infer_layers(context: Context, batch: int | None) -> Inferred:
 
 
 def required_arguments(model: nn.Module) -> list[str] | None:
-    """The names of forward's arguments without a default; None if they are unknown."""
+    """Return the names of forward's arguments without a default; None if unknown."""
     if not _has_forward(model):
         return None
     parameters = inspect.signature(model.forward).parameters.values()

@@ -1,4 +1,4 @@
-"""Inputs for torchvision and timm models and for the bundled demo."""
+"""Infers inputs of torchvision and timm models, and of the bundled demo."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BOXES = [[20.0, 30.0, 120.0, 140.0], [60.0, 80.0, 200.0, 210.0]]
 
 
 def infer_demo(context: Context, batch: int | None) -> Inferred:
-    """The first bundled digit, with its label as the target."""
+    """Return the first bundled digit, with its label as the target."""
     path, label = demo.DIGITS[0]
     spec: dict[str, Any] = {"image": str(path), "transform": {}}
     summary = f"a bundled handwritten {label}, pixel / 255"

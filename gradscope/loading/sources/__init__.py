@@ -1,8 +1,8 @@
 """Sources of a model's inputs: one file per kind of source, one for their grammar.
 
-A source is planned once, when all its mistakes are reported, and built as often as needed. Each
-build gives fresh leaf tensors, so that a run never gets inputs that an earlier run changed. Every
-source shares this module's context: the model, the base of paths, the device, the dtype.
+A source is planned once, which reports all its mistakes, and built as often as needed. Each build
+makes new leaf tensors, so a run never gets inputs that an earlier run changed. All sources share a
+context: the model, the base of paths, the device, the dtype.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Build = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Context:
-    """The surroundings of one config's sources."""
+    """The context of one config's sources: model, paths, device, dtype."""
 
     model: nn.Module
     kind: ModelKind
@@ -38,7 +38,7 @@ class Context:
     notices: list[str] = field(default_factory=list)
 
     def error(self, key: str, message: str, help: str | None = None) -> ConfigError:
-        """A ConfigError that points at ``key``."""
+        """Return a ConfigError that points at ``key``."""
         return ConfigError(message, place=self.place(key), help=help)
 
     def say(self, notice: str) -> None:
@@ -50,7 +50,7 @@ class Context:
 def in_channels(model: nn.Module) -> int | None:
     """Return the channels of the model's first convolution, or None without one.
 
-    Some stems rearrange space into channels first; their count is not a picture's.
+    If a stem first moves pixels into channels, its count is not the picture's.
     """
     for module in model.modules():
         if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):

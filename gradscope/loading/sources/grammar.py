@@ -1,10 +1,7 @@
-"""The grammar of ``input`` and ``target``, whose form the config has checked already.
-
-A mapping is keyword arguments only if every one of its values is a source; else it is itself a
-source, known by the one key that says its kind. A list is positional arguments; lists and
-mappings inside are passed as they are, with sources in them. ``{value: x}`` passes x itself.
-A kind of source is named, with the keys that go beside it, in the config's form check, and
-planned below.
+"""Plans ``input`` and ``target``, whose form ``config/inputs.py`` has checked. A mapping gives
+keyword arguments if all of its values are sources; otherwise it is one source, and a key names its
+kind. A list gives positional arguments. Nested lists and mappings may contain sources. ``{value:
+x}`` passes x itself. A new kind of source also needs an entry in ``config/inputs.py``.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ def plan_call(config: Any, context: Context, key: str = "input") -> Callable[[],
     """Plan the model's call; return a function that builds fresh ``(args, kwargs)``.
 
     Raises:
-        ConfigError: a source that is malformed, or whose file is.
+        ConfigError: a source, or its file, is malformed.
     """
     _refuse(check_input(config), context)
     if isinstance(config, list):
@@ -65,7 +62,7 @@ def _refuse(complaints: list[Complaint], context: Context) -> None:
 
 
 def plan_value(value: Any, context: Context, key: str, *, listed: bool = False) -> Build:
-    """One argument: a source, or a list or a mapping of them."""
+    """Plan one argument: a source, or a list or a mapping of sources."""
     if isinstance(value, list):
         items = [plan_value(v, context, f"{key}.{i}", listed=True) for i, v in enumerate(value)]
         return lambda: [build() for build in items]
@@ -96,11 +93,11 @@ def _plan_source(
 
 
 def plan_target(config: Any, context: Context, key: str = "target") -> Build:
-    """Plan ``target``: class ids or values (a number stands for the full batch), a path to a file,
-    or sources; detection models take a list of mappings of sources.
+    """Plan ``target``: class ids or values (a number counts for the full batch), a path to a file,
+    or sources. Detection models take a list of mappings of sources.
 
     Raises:
-        ConfigError: a target that is malformed, or whose file is.
+        ConfigError: the target, or its file, is malformed.
     """
     _refuse(check_target(config), context)
     if isinstance(config, str):

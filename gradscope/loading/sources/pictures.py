@@ -1,4 +1,5 @@
-"""``image:`` — pictures through the weights' own transform, the config's, or pixel / 255."""
+"""``image:`` — reads pictures, with the transform of the config or of the weights, or as pixel /
+255."""
 
 from __future__ import annotations
 
@@ -28,10 +29,9 @@ Transform = Callable[[Image.Image], Tensor]
 def plan_image(
     spec: Mapping[str, Any], context: Context, key: str, *, single: bool = False
 ) -> Build:
-    """Pictures as one batch ``[N, C, H, W]``.
-
-    With ``single``, as inside a nested list, a picture has no batch dimension (``[C, H, W]``) and
-    several are a list. A torchvision detection model takes its pictures as one such list.
+    """Plan pictures as one batch ``[N, C, H, W]``. With ``single``, as inside a nested list, a
+    picture has no batch dimension (``[C, H, W]``), and several are a list. A torchvision detection
+    model takes such a list.
     """
     modifiers = Modifiers.read(spec, context, key)
     paths = _paths(spec["image"], context, f"{key}.image")
@@ -72,7 +72,7 @@ def _paths(names: Any, context: Context, key: str) -> list[Path]:
 
 
 def choose_transform(wanted: Any, context: Context, key: str) -> tuple[Transform, str | None]:
-    """The transform, and its name where the config did not ask for it."""
+    """Return the transform, and its name if the config does not set it."""
     place = f"{key}.transform"
     if wanted is None:
         return _own(context) or (_pixels(context), "pixel / 255")

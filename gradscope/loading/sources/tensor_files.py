@@ -1,4 +1,4 @@
-"""Files of tensors and of weights, read so that they cannot run code; and ``file:`` in an input."""
+"""Reads files of tensors and weights without running code; plans ``file:`` in an input."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def read(path: Path, place: Place | None = None) -> Any:
     """Read a file onto the CPU. Pickles are always read with ``weights_only=True``.
 
     Raises:
-        ConfigError: missing, empty, truncated, of an unknown kind, or not weights alone.
+        ConfigError: the file is missing, empty, truncated, of an unknown kind, or holds more than
+        weights.
     """
     existing_file(path, suffixes=SUFFIXES, place=place, what="checkpoint")
     if path.suffix.lower() not in SUFFIXES:
@@ -57,7 +58,7 @@ def read(path: Path, place: Place | None = None) -> Any:
 
 
 def read_tensors(path: Path) -> Any:
-    """A safetensors file or a pickle as the library reads it, errors included; no code runs."""
+    """Read a safetensors file or a pickle with its library, which may raise; no code runs."""
     if path.suffix.lower() == ".safetensors":
         return safetensors.torch.load_file(path)
     with warnings.catch_warnings():
@@ -66,10 +67,10 @@ def read_tensors(path: Path) -> Any:
 
 
 def require_values(tensors: Iterable[Any], path: Path, place: Place | None) -> None:
-    """Refuse tensors of the meta device, which a file holds as shapes alone.
+    """Refuse tensors of the meta device, which have shapes only.
 
     Raises:
-        ConfigError: one of them is.
+        ConfigError: there is one.
     """
     if any(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in tensors):
         raise ConfigError(
@@ -91,7 +92,7 @@ def _refuse_pointer(path: Path, place: Place | None) -> None:
 
 
 def refused(path: Path, reason: str, place: Place | None) -> ConfigError:
-    """The error for a pickle that wants more than tensors."""
+    """Return the error for a pickle that holds more than tensors."""
     if "TorchScript" in reason:
         return ConfigError(
             f"{shown(path)} is a TorchScript archive, not a file of weights",
@@ -166,10 +167,12 @@ _SOURCES = (".npy", ".npz", ".pt", ".pth", ".safetensors")
 
 
 def plan_file(spec: Mapping[str, Any], context: Context, key: str) -> Build:
-    """One array gives a tensor; several, by name, a mapping; a saved list or tuple a list.
+    """Plan a file: one array gives a tensor, several arrays a mapping by name, and a list or tuple
+    a list.
 
     Raises:
-        ConfigError: missing, empty, damaged, of another kind, or holding more than plain arrays.
+        ConfigError: the file is missing, empty, damaged, of another kind, or holds more than
+            plain arrays.
     """
     modifiers = Modifiers.read(spec, context, key)
     content = read_source(spec["file"], context, f"{key}.file")
@@ -177,7 +180,7 @@ def plan_file(spec: Mapping[str, Any], context: Context, key: str) -> Build:
 
 
 def read_source(name: Any, context: Context, key: str) -> Any:
-    """The file's tensors on the CPU: a tensor, a dict of them, or a list of them."""
+    """Read the file's tensors on the CPU: a tensor, a dict of tensors, or a list of tensors."""
     if not isinstance(name, str):
         raise context.error(key, f"`file` is {name!r}, not a path")
     path = context.directory / expanded(name)

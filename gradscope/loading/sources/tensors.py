@@ -1,4 +1,5 @@
-"""Tensors that the config describes (``shape``, ``values``), and options common to all tensors."""
+"""Makes tensors that the config describes (``shape``, ``values``); has the options of all
+sources."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _RANDINT = re.compile(r"randint\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
 
 @dataclass(frozen=True)
 class Modifiers:
-    """Options beside any source of tensors."""
+    """The options of all sources of tensors."""
 
     dtype: torch.dtype | None = None
     requires_grad: bool = False
@@ -34,10 +35,10 @@ class Modifiers:
 
     @classmethod
     def read(cls, spec: Mapping[str, Any], context: Context, key: str) -> Modifiers:
-        """The modifiers of one source.
+        """Read the options of one source.
 
         Raises:
-            ConfigError: a dtype that does not exist, a batch that is no positive number.
+            ConfigError: the dtype does not exist, or the batch is not a positive number.
         """
         name, batch, leaf = spec.get("dtype"), spec.get("batch"), spec.get("requires_grad", False)
         if batch is not None and not (_is_int(batch) and 1 <= batch <= LARGEST):
@@ -53,7 +54,7 @@ class Modifiers:
 
 
 def read_dtype(name: Any, context: Context, key: str) -> torch.dtype:
-    """The torch dtype of that name, with or without ``torch.`` before it."""
+    """Return the torch dtype of that name, with or without ``torch.`` before it."""
     short = str(name).removeprefix("torch.")
     dtype = getattr(torch, short, None)
     if isinstance(dtype, torch.dtype):
@@ -64,7 +65,8 @@ def read_dtype(name: Any, context: Context, key: str) -> torch.dtype:
 
 
 def finish(tensor: Tensor, modifiers: Modifiers, context: Context, key: str) -> Tensor:
-    """A fresh leaf on the run's device: floating ones in its dtype unless ``dtype`` says else."""
+    """Return a new leaf on the run's device; floating tensors get the run's dtype, unless ``dtype``
+    is set."""
     if modifiers.batch is not None:
         tensor = _rows(tensor, modifiers.batch, context, key)
     keep = context.dtype if tensor.is_floating_point() else tensor.dtype
@@ -93,8 +95,8 @@ def _rows(tensor: Tensor, count: int, context: Context, key: str) -> Tensor:
 
 
 def plan_shape(spec: Mapping[str, Any], context: Context, key: str) -> Build:
-    """``shape: [2, 3]`` with ``fill``: drawn on the CPU in float32, so that every device and
-    dtype starts from the same numbers."""
+    """Plan ``shape: [2, 3]`` with ``fill``. Numbers are drawn on the CPU in float32, so every
+    device and dtype starts from the same numbers."""
     shape = spec["shape"]
     shape = [shape] if _is_int(shape) else shape
     if not isinstance(shape, list) or not all(_is_int(n) and 0 <= n <= LARGEST for n in shape):
@@ -193,17 +195,19 @@ def _number(fill: float, place: str, context: Context, *, integral: bool) -> flo
 
 
 def plan_values(spec: Mapping[str, Any], context: Context, key: str) -> Build:
-    """``values: [[1, 2], [3, 4]]``: integers as int64, true and false as bool."""
+    """Plan ``values: [[1, 2], [3, 4]]``: integers become int64, true and false bool."""
     modifiers = Modifiers.read(spec, context, key)
     tensor = to_tensor(spec["values"], context, f"{key}.values")
     return lambda: finish(tensor, modifiers, context, key)
 
 
 def to_tensor(values: Any, context: Context, key: str) -> Tensor:
-    """Nested lists of numbers as a tensor; numbers with a fraction in float64, to be rounded once.
+    """Convert nested lists of numbers to a tensor; fractions become float64, so that they are
+    rounded only once.
 
     Raises:
-        ConfigError: something that is no number, rows of unequal length, a number beyond int64.
+        ConfigError: an item is not a number, rows have unequal lengths, or a number is beyond
+            int64.
     """
     flat, stack = [], [values]
     while stack:
@@ -236,9 +240,9 @@ def _is_real_or_complex(dtype: torch.dtype) -> bool:
 
 
 def mover(context: Context, key: str) -> Callable[[Any], Any]:
-    """A function that moves a value of any nesting: arrays become tensors, floating ones take the
-    run's dtype, ``requires_grad`` is kept. One tensor seen twice stays one: the model may
-    distinguish its arguments by identity alone.
+    """Return a function that moves a nested value: arrays become tensors, floating ones get the
+    run's dtype, ``requires_grad`` is kept. A tensor at two places stays one tensor, because the
+    model may compare arguments by identity.
     """
     moved: dict[int, tuple[Any, Tensor]] = {}
 

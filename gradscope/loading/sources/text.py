@@ -1,4 +1,4 @@
-"""``text:`` and ``tokens:`` — token ids for language models, with forward's other inputs."""
+"""``text:`` and ``tokens:`` — makes token ids for language models, with forward's other inputs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from gradscope.loading.wall import Wall
 def plan_tokens(
     spec: Mapping[str, Any], context: Context, key: str, *, only_input: bool = False
 ) -> Build:
-    """``tokens: [[1, 2, 3]]``, one list for each row; shorter rows are padded at their end.
-
-    With ``only_input``, where the ids are the model's only input, a transformers model gets them as
-    keyword arguments, with the mask and the decoder's start that they need.
+    """Plan ``tokens: [[1, 2, 3]]``, one list per row; shorter rows are padded at their end. With
+    ``only_input``, a transformers model gets the ids as keyword arguments, with the mask and the
+    decoder's start token.
     """
     rows = spec["tokens"]
     rows = [rows] if isinstance(rows, list) and rows and type(rows[0]) is int else rows
@@ -50,10 +49,10 @@ def plan_tokens(
 def plan_text(
     spec: Mapping[str, Any], context: Context, key: str, *, only_input: bool = False
 ) -> Build:
-    """``text:`` one string or a list, through the model's own tokenizer.
+    """Plan ``text:``, a string or a list, with the model's tokenizer.
 
     Raises:
-        ConfigError: a model without a tokenizer beside it.
+        ConfigError: the model has no tokenizer.
     """
     text = spec["text"]
     lines = text if isinstance(text, list) else [text]
@@ -115,7 +114,8 @@ def _say_class(name: str, folder: Path, context: Context) -> None:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """A JSON file of a model's folder, as far as it is one: transformers does without it too."""
+    """Read a JSON file of a model's folder; return an empty mapping if it is missing or broken,
+    because transformers does not require it."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Models by spec: one file for each library, named as the spec's first word.
+"""Builds models by spec: one file per library, named as the spec's first word.
 
 Each has ``build(request) -> Built``. To add a library, add its file here and its word to the
 forms in config/targets.py."""
@@ -27,15 +27,15 @@ from gradscope.typeset.numbers import size
 
 
 def check_fits(model: nn.Module, name: str, place: Place | None) -> None:
-    """Refuse a model whose parameters and buffers take more than this machine has.
+    """Refuse a model whose parameters and buffers exceed this machine's memory.
 
     Args:
-        model: on the meta device.
-        name: as the user wrote it.
-        place: where.
+        model: the model on the meta device.
+        name: its name as the user wrote it.
+        place: its place in the config.
 
     Raises:
-        ConfigError: says how much it takes, and how much there is.
+        ConfigError: with the needed and the available memory.
     """
     there_is = machine_memory()
     tensors = dict.fromkeys(t for t in chain(model.parameters(), model.buffers()) if not is_lazy(t))
@@ -71,8 +71,8 @@ def build(
         random: the config has ``weights: null`` explicitly.
 
     Raises:
-        ConfigError: weights or arguments that do not exist, files that cannot be loaded.
-        TargetError: a name that is refused or does not exist.
+        ConfigError: weights or arguments do not exist, or a file cannot be loaded.
+        TargetError: a name is refused or does not exist.
         ModelError: the builder raised.
     """
     device = device if device is not None and device.type == "meta" else torch.device("cpu")
@@ -95,9 +95,8 @@ def build(
 
 
 def check_memory(model: str | Mapping[str, Any], targets: Targets) -> None:
-    """Refuse a library's model that cannot fit into memory: it is built on meta to be measured.
-
-    The user's own constructors run once only, and some cannot do without values: those are built.
+    """Refuse a library's model that does not fit into memory, by building it on meta first. The
+    user's own classes are not measured: their constructors run only once, and some need values.
 
     Raises:
         GradscopeError: it does not fit, or as ``build``.

@@ -1,4 +1,4 @@
-"""``demo``, ``demo:lecture``, ``demo:scouter``…: the bundled networks, trained unless asked not."""
+"""``demo``, ``demo:lecture``, ``demo:scouter``…: the bundled networks, trained by default."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _CLASSES = {
 
 
 def check(request: Request) -> None:
-    """Refuse a demo that there is not.
+    """Refuse an unknown demo.
 
     Raises:
-        TargetError: unknown; the closest is offered.
+        TargetError: the message suggests the closest.
     """
     if request.name not in _CLASSES:
         close = did_you_mean(request.spec, WEIGHTS)
@@ -31,7 +31,8 @@ def check(request: Request) -> None:
 
 
 def build(request: Request) -> Built:
-    """The network with its trained weights; ``weights: null``, written out, leaves them random."""
+    """Build the network with its trained weights; an explicit ``weights: null`` leaves them
+    random."""
     check(request)
     if request.weights not in (None, "DEFAULT"):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""``hf:DIR``, ``hf:config.json``, ``hf:ID``: transformers models by their config."""
+"""``hf:DIR``, ``hf:config.json``, ``hf:ID``: builds transformers models by their config."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _BROAD = ("AutoModelForPreTraining", "AutoModelForTextEncoding")
 
 
 def build(request: Request) -> Built:
-    """Random weights from the config, or ``weights: DEFAULT`` (or a revision) from the folder."""
+    """Build the model with random weights, or with those of the folder for ``weights: DEFAULT`` (or
+    a revision)."""
     transformers = require("transformers", wanted_by=request.spec, place=request.place())
     source, local = _source(request)
     notices = _check_json(source, local, request)
@@ -117,7 +118,7 @@ def _check_json(source: str, local: bool, request: Request) -> list[str]:
 
 
 def refuse_kernels(content: dict[str, Any], name: str, place: Place | None) -> None:
-    """Refuse a config whose attention comes from a hub: it would be fetched and run."""
+    """Refuse a config whose attention is a kernel of a hub: the kernel would be fetched and run."""
     for key, value in content.items():
         if isinstance(value, dict):
             refuse_kernels(value, name, place)
@@ -193,7 +194,7 @@ def _is_offline(message: str) -> bool:
 
 
 def auto_class(transformers: ModuleType, config: Any) -> str:
-    """The Auto class that holds the config's first architecture; AutoModel where it names none."""
+    """Return the Auto class of the config's first architecture; AutoModel if it names none."""
     listed = config.architectures
     wanted = next(iter(listed), None) if isinstance(listed, (list, tuple)) else None
     names = [n for n in dir(transformers) if n.startswith("AutoModelFor")]

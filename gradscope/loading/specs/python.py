@@ -15,7 +15,7 @@ def check(request: Request) -> None:
     """Refuse a class that cannot be a model before it is built.
 
     Raises:
-        TargetError: refused, unknown, or a class that is no torch.nn.Module.
+        TargetError: the name is refused or unknown, or the class is not a torch.nn.Module.
     """
     found = request.targets.names.locate(request.name, "model")
     if inspect.isclass(found) and not issubclass(found, nn.Module):

@@ -13,10 +13,10 @@ from gradscope.loading.libraries import hub, require
 
 
 def check(request: Request) -> None:
-    """Refuse a name that the registry has not.
+    """Refuse an unknown name.
 
     Raises:
-        TargetError: unknown; the closest is offered.
+        TargetError: the message suggests the closest.
     """
     timm = _timm(request)
     name, _, tag = request.name.partition(".")
@@ -38,7 +38,7 @@ def check(request: Request) -> None:
 
 
 def build(request: Request) -> Built:
-    """A timm model, random unless weights are asked for."""
+    """Build a timm model, with random weights by default."""
     check(request)
     timm = _timm(request)
     kwargs = dict(request.kwargs)

@@ -24,10 +24,10 @@ _SECONDS = 30  # without an answer, before a download is given up
 
 
 def check(request: Request) -> None:
-    """Refuse a name that no registry has.
+    """Refuse an unknown name.
 
     Raises:
-        TargetError: unknown; the closest is offered.
+        TargetError: the message suggests the closest.
     """
     models = _models(request)
     if request.name.lower() not in models.list_models():
@@ -40,7 +40,7 @@ def check(request: Request) -> None:
 
 
 def build(request: Request) -> Built:
-    """A torchvision model, random unless weights are asked for; then nothing is downloaded."""
+    """Build a torchvision model. By default weights are random, and nothing is downloaded."""
     check(request)
     models = _models(request)
     builder = models.get_model_builder(request.name)
@@ -131,12 +131,12 @@ def _backbone(parameters: Any, kwargs: Any, models: ModuleType, request: Request
 
 
 def fetch(entry: Any, request: Request) -> Path:
-    """The file of a weights entry, downloaded where it is not yet, and seen to hold only tensors.
-
-    torchvision itself would read it with weights_only=False.
+    """Return the file of a weights entry, downloaded if necessary, after a check that it holds only
+    tensors. torchvision itself would read it with weights_only=False.
 
     Raises:
-        ConfigError: it cannot be loaded; names the address and the folder to put it in.
+        ConfigError: it cannot be loaded; the message has the address, and the folder for the
+            file.
     """
     path = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(entry.url).path).name
     if not path.exists():

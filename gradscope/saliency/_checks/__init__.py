@@ -1,6 +1,5 @@
-"""Checks of a map's trustworthiness: one per file, each gives a dict of plain values per image.
-
-To add a check, add a file with a function of the subject and the maps [N, H, W].
+"""Checks how far a map can be trusted: one check per file, which returns a dict of plain values per
+image. A check is a function of the subject and the maps [N, H, W].
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blank maps: whether a map says nothing, and why."""
+"""Finds blank maps, and the reason."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from gradscope.saliency._subject import Subject
 
 
 def blank(subject: Subject, maps: Tensor, reads: Sequence[str]) -> list[CheckResults]:
-    """``blank`` for each image: one sentence why its map has no shape, or None where it has one.
-
-    ``reads`` is the method's: the layer's activation and gradient are read only for those that
-    use them.
+    """Return ``blank`` for each image: one sentence on why its map has no structure, else None.
+    ``reads`` is the method's attribute: the layer's activation and gradient are read only for
+    methods that use them.
     """
     return [{"blank": _why(subject, maps[i], i, reads)} for i in range(len(maps))]
 

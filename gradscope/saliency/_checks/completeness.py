@@ -1,4 +1,4 @@
-"""Completeness: a map's values must add up to the score's gain over the baseline."""
+"""Checks completeness: a map's values must add up to the score's gain over the baseline."""
 
 from __future__ import annotations
 

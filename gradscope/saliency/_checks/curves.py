@@ -1,6 +1,6 @@
-"""Deletion and insertion: how fast the class goes, or comes, with the pixels a map ranks first.
-
-The map must beat a random one, or it does not show the pixels that the model uses.
+"""Measures deletion and insertion: how fast the class's probability falls, or rises, with the
+pixels that a map ranks highest. A map that does not beat a random one does not show the pixels that
+the model uses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Areas(NamedTuple):
 def curves(
     subject: Subject, maps: Tensor, *, steps: int = 20, baseline: float = 0.0, randoms: int = 3
 ) -> list[CheckResults]:
-    """The areas of each image's map beside the mean of as many of random maps."""
+    """Return the areas of each image's map, and the mean areas of random maps."""
     own = areas(subject, maps, steps=steps, baseline=baseline)
     draw = subject.generator()
     chance = [
@@ -46,12 +46,11 @@ def curves(
 
 
 def areas(subject: Subject, maps: Tensor, *, steps: int = 20, baseline: float = 0.0) -> Areas:
-    """The areas under the target's probability over the share of pixels (Petsiuk et al. 2018).
-
-    Pixels go, all channels at once, from the highest value of the map to the lowest, in ``steps``
-    equal parts; equal values go in an order drawn by the seed. Deletion sets them to the baseline,
-    insertion starts from the baseline (the paper: from a blurred picture) and brings them back. The
-    trapezoidal rule over [0, 1], so that each area lies in [0, 1].
+    """Return the areas under the target's probability over the share of pixels (Petsiuk et al.
+    2018). Pixels are removed, all channels at once, from the highest value of the map to the
+    lowest, in ``steps`` equal parts; the seed sets the order of equal values. Deletion sets them to
+    the baseline, insertion starts from the baseline (the paper: from a blurred picture) and brings
+    them back. The trapezoidal rule over [0, 1], so that each area lies in [0, 1].
     """
     images, pixels = len(maps), maps[0].numel()
     ranks = _ranks(maps, subject.generator()).to(subject.inputs.device)

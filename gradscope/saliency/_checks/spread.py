@@ -1,4 +1,4 @@
-"""Spread over seeds: how much of a random method's map is the luck of the draw."""
+"""Measures the spread over seeds: how much a random method's map depends on the seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters of low rank that are frozen as they were made: with a second factor of zeros."""
+"""Finds low-rank adapters that are frozen in their initial state, with a second factor of zeros."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PARTS = 3
 
 
 class Adapters:
-    """Looks for them in the second sample, and whether they are frozen still when it is asked."""
+    """Searches for adapters in the second sample, and checks whether they are still frozen."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[tuple[str, tuple[str, str]]]] = {}
@@ -35,7 +35,7 @@ class Adapters:
     def records(
         self, models: Iterable[Model], places: Callable[[int, str], str | None]
     ) -> Iterator[FrozenAdapters]:
-        """Yield partly trained models without a trained adapter."""
+        """Yield a record for each partly trained model without a trained adapter."""
         for model in models:
             known = self._of.get(model.id)
             if not known:

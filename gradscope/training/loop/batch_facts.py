@@ -1,4 +1,4 @@
-"""Inputs and outputs of models in sampled steps: samples that are equal."""
+"""Finds equal samples among the inputs and outputs of models, in sampled steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detection of a loop that gives the models the same batch at every call."""
+"""Detects a loop that gives the models the same batch at every call."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ class Batches:
     """Compares the inputs of each call with the first one's, until they differ.
 
     Attributes:
-        same: in how many calls, of models that were called again, it was the same numbers; 0 once
-            it was not.
-        differ: whether one was given others.
-        same_tensor: whether it was the same memory each time, and no small part of a larger
-            tensor: a script that trains on all of its data at once does so.
+        same: the number of calls with equal numbers, of models that were called again; 0 after the
+        first difference. differ: True if a call got other numbers. same_tensor: True if it was the
+        same memory each time, and not a small part of a larger tensor, as in training on the full
+        data set.
     """
 
     def __init__(self) -> None:

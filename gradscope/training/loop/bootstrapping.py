@@ -1,4 +1,5 @@
-"""Targets of a value, made of the network's own maximum, that gradients flow through."""
+"""Finds bootstrapped value targets (from the network's own maximum) through which gradients
+flow."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ _DEEP = 24
 
 
 def bootstrapped(root: Node) -> tuple[Node, tuple[float, ...]] | None:
-    """The distance of a loss between two values that both have a gradient, one of which is a sum of
-    a constant and a multiple of a maximum: ``reward + gamma * q(next).max(1).values``."""
+    """Return a loss's distance between two values with gradients, if one of them is a constant plus
+    a multiple of a maximum: ``reward + gamma * q(next).max(1).values``."""
     for node in operations(root):
         if kind(node) not in DIFFERENCES and kind(node) != "SubBackward":
             continue

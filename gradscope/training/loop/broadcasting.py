@@ -1,4 +1,4 @@
-"""Detection of losses that compare each prediction with all targets: [N, 1] with [N]."""
+"""Detects losses that compare each prediction with all targets: [N, 1] with [N]."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Broadcast:
 def broadcast(node: Node) -> Broadcast | None:
     """Return the unintended broadcast of an operation; None without one.
 
-    A script that wants all pairs gives both sides as many axes. Here one side has an axis less.
+    A script that wants all pairs gives both sides equally many axes; here one side has an axis
+    less.
     """
     name = kind(node)
     if name in DIFFERENCES:

@@ -1,4 +1,4 @@
-"""Checkpoints that ``torch.load`` reads: whose weights are loaded, and whose optimizer's state."""
+"""Finds checkpoints whose weights the script loads, but not the optimizer's state."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Checkpoints:
         self._any_loaded = False
 
     def read(self, data: object) -> None:
-        """``torch.load`` has returned this."""
+        """Note a result of ``torch.load``."""
         if self._any_loaded or not isinstance(data, Mapping) or len(self._read) == _MOST:
             return
         found = list(_mappings(data, _DEPTH))
@@ -60,7 +60,7 @@ class Checkpoints:
             self._read.append(_Checkpoint(weights, states, None if line is None else str(line)))
 
     def loaded(self, module: nn.Module) -> None:
-        """``load_state_dict`` of a module has returned."""
+        """Note a ``load_state_dict`` of a module."""
         waiting = [one for one in self._read if not one.loaded]
         if waiting:
             own = _shapes(module.state_dict())
@@ -68,12 +68,13 @@ class Checkpoints:
                 one.loaded = own in one.weights
 
     def optimizer_loaded(self) -> None:
-        """``load_state_dict`` of an optimizer has returned: the script knows of states."""
+        """Note a ``load_state_dict`` of an optimizer: the script does load states."""
         self._any_loaded = True
         self._read.clear()
 
     def left(self) -> Iterator[LeftState]:
-        """States that fit an optimizer of the script, beside weights that were loaded."""
+        """Return states that fit an optimizer of the script, from checkpoints whose weights were
+        loaded."""
         for checkpoint in self._read if not self._any_loaded else ():
             for groups, count in checkpoint.states if checkpoint.loaded else ():
                 for optimizer, use in self._uses:

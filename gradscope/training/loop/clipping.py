@@ -1,7 +1,5 @@
-"""The factor by which gradients are clipped, at every step.
-
-``clip_grad_norm_`` returns the norm that it found. On an accelerator it is kept as it is and read
-now and then: to read a number waits for the device.
+"""Measures the factor of gradient clipping at every step. ``clip_grad_norm_`` returns the norm. On
+an accelerator, norms are collected and read in groups, because each read waits for the device.
 """
 
 from __future__ import annotations
@@ -51,21 +49,20 @@ class _Of:
 
 
 class Clipping:
-    """The factors of each optimizer, by its name.
-
-    What a script clips by itself is seen where the gradients are read before and after.
+    """The factors of each optimizer, by its name. Clipping by the script's own code shows in the
+    norms before and after.
     """
 
     def __init__(self) -> None:
         self._of: dict[str, _Of] = {}
 
     def clipped(self, of: str, norm: object, bound: float, location: str | None) -> None:
-        """Note the norm that ``clip_grad_norm_`` found.
+        """Note the norm that ``clip_grad_norm_`` returned.
 
         Args:
             of: the name of the optimizer.
-            bound: what it clips to.
-            location: where.
+            bound: the largest norm.
+            location: the line.
         """
         if not isinstance(norm, torch.Tensor) or is_spread(norm) or norm.numel() != 1:
             return

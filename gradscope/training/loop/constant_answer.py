@@ -1,4 +1,4 @@
-"""The loss of the best answer that ignores the input: a network must beat it."""
+"""Computes the loss of the best constant answer, which a network must beat."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ConstantAnswer:
         self._counts = counts
 
     def add_numbers(self, targets: torch.Tensor) -> None:
-        """Add the targets of a regression, or probabilities: the first axis is the samples'."""
+        """Add the targets of a regression, or probabilities, with samples along the first axis."""
         samples = len(targets) if targets.dim() else 1
         numbers = targets.detach().double().reshape(samples, -1)
         if numbers.shape[1] > _NUMBERS:
@@ -59,7 +59,7 @@ class ConstantAnswer:
 
     @property
     def binary_entropy(self) -> float | None:
-        """The mean over the outputs of the entropy of yes and no."""
+        """Return the binary entropy, averaged over the outputs."""
         if self._sums is None or not self._fits:
             return None
         means = [min(max(one / self._count, 0.0), 1.0) for one in self._sums[0].tolist()]
@@ -68,7 +68,7 @@ class ConstantAnswer:
 
     @property
     def variance(self) -> float | None:
-        """The mean over the outputs of the variance over the samples."""
+        """Return the variance over samples, averaged over the outputs."""
         if self._sums is None or not self._fits:
             return None
         means = self._sums[0] / self._count
@@ -76,7 +76,7 @@ class ConstantAnswer:
 
     @property
     def rms(self) -> float | None:
-        """The root mean square of all numbers."""
+        """Return the root mean square of all numbers."""
         if self._sums is None or not self._fits:
             return None
         return math.sqrt(float((self._sums[1] / self._count).mean()))

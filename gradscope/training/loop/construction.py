@@ -1,4 +1,4 @@
-"""Place in the script that created each module and each parameter."""
+"""Finds the line of the script that created each module and each parameter."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from gradscope.training.loop.script_lines import ScriptLine, script_line
 
 
 class Made(NamedTuple):
-    """A line, and a number that grows with each registration: plain values, outside the garbage
-    collector's reach.
+    """A line, and a number that grows with each registration. Plain values, so the garbage
+    collector skips it.
     """
 
     file: str
@@ -81,10 +81,9 @@ class _Lines:
 
 
 class Construction:
-    """Stores lines by module, without keeping a module alive.
-
-    No weak reference is made to a parameter: ``torch.utils.swap_tensors`` refuses tensors that have
-    one. A copy (``copy.deepcopy``) or what was unpickled registers nothing: its line is not known.
+    """Stores lines by module, without keeping modules alive. It makes no weak reference to a
+    parameter, because ``torch.utils.swap_tensors`` refuses tensors with one. Deep copies and
+    unpickled modules do not register, so their lines are unknown.
     """
 
     def __init__(self) -> None:
@@ -92,11 +91,11 @@ class Construction:
         self._count = itertools.count()
 
     def now(self) -> int:
-        """A number that is higher than those of all that was made before."""
+        """A number that is higher than those of all earlier registrations."""
         return next(self._count)
 
     def module_set(self, owner: nn.Module, module: nn.Module) -> None:
-        """Note a new child of a module; a module that is a child already keeps its first line."""
+        """Note a new child of a module; a module keeps the line of its first registration."""
         self._lines_of(owner)
         lines = self._lines_of(module)
         if lines.child is None:

@@ -1,4 +1,4 @@
-"""Copies of models: targets, averages and teachers, which follow a model that trains."""
+"""Finds copies of trained models, such as target networks, moving averages and teachers."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class _Copy:
 
 
 class Copies:
-    """Compares the copies that exist before the first step with their first weights.
+    """Compares copies with their weights from before the first step.
 
     Args:
-        models: those of the training.
+        models: the trained models.
     """
 
     def __init__(self, models: Models) -> None:
@@ -66,12 +66,12 @@ class Copies:
         self._hooks: list[OwnHook] = []
 
     def find(self, held: Collection[nn.Parameter], step: Callable[[], int], guard: Guard) -> None:
-        """Search for them: at the first backward, when all weights are those of the start.
+        """Search for copies at the first backward, before any weight changes.
 
         Args:
             held: the parameters of all optimizers.
-            step: tells how many steps have ended.
-            guard: makes functions of the hooks that never raise.
+            step: returns the number of ended steps.
+            guard: wraps the hooks, so that they never raise.
         """
         optimized = {id(parameter) for parameter in held}
         trained: list[tuple[str, nn.Module]] = []
@@ -111,7 +111,7 @@ class Copies:
             copy.location = None if line is None else str(line)
 
     def close(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

@@ -1,4 +1,4 @@
-"""Scores of a classification that are cosines times a constant: they have a bound."""
+"""Finds classification scores that are cosines times a constant, and so have a bound."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NEAR = 1e-3
 
 
 def cosine_scores(root: Node) -> Iterator[tuple[Node, float, int]]:
-    """For each classification by cosines: what multiplies them, or else the loss; by how much; and
-    the number of classes."""
+    """Yield for each classification by cosines: the node that multiplies them, else the loss; the
+    factor; and the number of classes."""
     for loss in operations(root):
         if kind(loss) not in CLASSES:
             continue

@@ -1,8 +1,7 @@
-"""The backward of the script's own ``torch.autograd.Function``s, against finite differences.
-
-In a sampled step the arguments of each function's first call are kept, if they are small. When the
-step has ended the function is called again on them, in float64, a few times. No function is called
-whose code writes to anything outside of it, or that is given anything but tensors and numbers.
+"""Compares the backward of the script's own ``torch.autograd.Function``s with finite differences.
+In a sampled step it keeps the arguments of each function's first call, if they are small. After the
+step, it calls the function again on them, in float64, a few times. It skips functions whose code
+writes to anything outside, and functions with arguments other than tensors and numbers.
 """
 
 from __future__ import annotations
@@ -45,9 +44,8 @@ class CustomFunctions:
         self._found: list[LoopFunction] = []
 
     def sample_begins(self, keep: Callable[[type, Sequence[Any]], None]) -> None:
-        """Call ``keep`` with the arguments of each function's forward from now on.
-
-        Where one raises in a sampled step, its traceback has a frame of ours in it.
+        """Call ``keep`` with the arguments of each function's forward from now on. If a function
+        raises in a sampled step, its traceback contains a frame of this file.
         """
         self.sample_ended()
         for kind in _own_functions(_Function):

@@ -1,4 +1,4 @@
-"""Data sets of a training: written to as they give a batch, and iterators that are used up."""
+"""Finds data sets that are written to when they give a batch, and exhausted iterators."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class DataSets:
         self._lasting: list[_End] = []
 
     def batch_drawn(self, iterator: Any) -> None:
-        """The indices of a batch are known; in this process, its samples come next."""
+        """Note the indices of a batch; in this process, its samples are read next."""
         dataset = getattr(iterator, "_dataset", None)
         if not isinstance(dataset, Dataset) or getattr(iterator, "_num_workers", None) != 0:
             self._open = None
@@ -60,7 +60,7 @@ class DataSets:
         self._open = (use, [one._version for _, one in use.tensors]) if use.tensors else None
 
     def called(self) -> None:
-        """A model is called: the batch is there."""
+        """Note a model's call: the batch is complete."""
         if self._open is None:
             return
         (use, before), self._open = self._open, None
@@ -72,7 +72,7 @@ class DataSets:
                 return
 
     def used_up(self, iterator: Any) -> None:
-        """An iterator is at its end, and says so."""
+        """Note that an iterator is exhausted."""
         if getattr(iterator, "_num_workers", None) != 0:
             return  # it asks for more before its last batches are given
         end = self._ends.get(iterator)
@@ -86,7 +86,7 @@ class DataSets:
         end.more += 1
 
     def facts(self) -> Iterator[LoopFact]:
-        """The data sets that are written to, and the iterators that are used up."""
+        """Return the facts on written data sets and exhausted iterators."""
         for use in self._of.values():
             if use.written:
                 yield LoopFact(

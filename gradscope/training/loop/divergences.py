@@ -1,4 +1,5 @@
-"""Arguments of ``kl_div``: logarithms of probabilities first, then probabilities."""
+"""Checks the arguments of ``kl_div``: the first must be log-probabilities, the second
+probabilities."""
 
 from __future__ import annotations
 
@@ -11,9 +12,7 @@ _NEAR = 1e-2
 def divergence_fault(
     given: torch.Tensor, target: torch.Tensor, *, log_target: bool
 ) -> tuple[str, tuple[float, ...]] | None:
-    """Return the argument of the wrong kind, with its least and greatest value; None without
-    one.
-    """
+    """Return the wrong argument, with its smallest and largest value; None without one."""
     if given.shape != target.shape or not given.dim() or given.numel() < 2:
         return None
     given, target = given.detach(), target.detach()

@@ -1,4 +1,4 @@
-"""Samples of distributions that cut the graph: ``sample()`` where there is ``rsample()``."""
+"""Finds samples of distributions that cut the graph: ``sample()`` although ``rsample()`` exists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Key = tuple[str, int]
 
 
 def distributions() -> Iterator[type]:
-    """The classes of ``torch.distributions``."""
+    """Return the classes of ``torch.distributions``."""
     module = sys.modules.get("torch.distributions.distribution")
     base = getattr(module, "Distribution", None)
     found: list[type] = [base] if isinstance(base, type) else []
@@ -39,11 +39,9 @@ class _Drawn:
 
 
 class Draws:
-    """Counts them.
-
-    A score function (``log_prob`` of what was drawn) needs no gradient through it, so that a kind
-    of distribution whose ``log_prob`` is used is left out; so is one that gives ``rsample`` to the
-    loss, and ``sample`` to the reader.
+    """Counts such samples. With a score function (``log_prob`` of a sample) no gradient through the
+    sample is needed, so distributions whose ``log_prob`` is used are left out. So are those with
+    ``rsample`` for the loss and ``sample`` for display.
     """
 
     def __init__(self) -> None:
@@ -53,7 +51,8 @@ class Draws:
         self._used: set[_Key] = set()
 
     def drew(self, distribution: Any, drawn: object, step: int, *, inside: bool) -> None:
-        """Note a return of ``sample``; ``inside``: while a model ran, with gradients."""
+        """Note a result of ``sample``; ``inside``: it was drawn during a model's call with
+        gradients."""
         if not torch.is_grad_enabled() or not isinstance(drawn, torch.Tensor):
             return
         if not drawn.dim() or drawn.numel() < 2:  # one action: it is scored with others
@@ -85,7 +84,7 @@ class Draws:
 
     @property
     def waits(self) -> bool:
-        """True if there is a sample that a model may get."""
+        """True if there is a sample that may become a model's input."""
         return self._latest is not None
 
     def scored(self, distribution: Any, value: object) -> None:

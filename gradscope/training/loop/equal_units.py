@@ -1,4 +1,4 @@
-"""Weights whose rows are equal and stay so: units that start alike get the same gradient."""
+"""Finds weights whose rows stay equal: units with equal weights get equal gradients."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ class _Known:
 
 
 class EqualWeights:
-    """Compares the rows of each weight with two axes or more, until the first that differ.
-
-    Nearly all of them are done with after two rows of the first reading.
+    """Compares the rows of each weight with two axes or more, up to the first difference. For
+    almost all weights, two rows of the first reading are enough.
     """
 
     def __init__(self) -> None:

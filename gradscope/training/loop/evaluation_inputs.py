@@ -1,4 +1,4 @@
-"""The scale of what a model is given: in its training, and in evaluations."""
+"""Compares the scale of a model's inputs in training and in evaluations."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class _Scales:
 
 
 class EvaluationInputs:
-    """Reads the first tensor of numbers of each model's calls: in sampled steps, and in the first
-    evaluations and ever fewer of the next."""
+    """Reads the first floating tensor of each model's calls: in sampled steps, and in evaluations
+    1, 2, 4, 8, …"""
 
     def __init__(self) -> None:
         self._of: dict[int, _Scales] = {}

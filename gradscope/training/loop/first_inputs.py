@@ -1,4 +1,5 @@
-"""Inputs of modules at their first call: axes that a view has mixed, and padding among tokens."""
+"""Checks the inputs of modules at their first call: axes scrambled by a view, and padding among
+tokens."""
 
 from __future__ import annotations
 
@@ -26,14 +27,14 @@ _Module = weakref.ref[nn.Module]
 
 
 class FirstInputs:
-    """Keeps no input: its shapes alone, and where the module was called."""
+    """Keeps only shapes and the line of the call, not the input."""
 
     def __init__(self) -> None:
         self._scrambled: list[tuple[_Module, tuple[tuple[int, ...], ...], str | None]] = []
         self._padded: list[tuple[_Module, int, int, int]] = []
 
     def called(self, module: nn.Module, args: Sequence[Any]) -> None:
-        """A module is called for the first time."""
+        """Note the first call of a module."""
         given = args[0] if args else None
         if not isinstance(given, torch.Tensor) or type(given) not in (torch.Tensor, nn.Parameter):
             return
@@ -49,7 +50,7 @@ class FirstInputs:
             self._scrambled.append((weakref.ref(module), shapes, _view_before()))
 
     def facts(self, models: Models) -> Iterator[LoopFact]:
-        """The facts on the modules that are in a model."""
+        """Return the facts on the modules of a model."""
         if not self._scrambled and not self._padded:
             return
         named = {
@@ -69,10 +70,8 @@ class FirstInputs:
 
 
 def is_scrambled(tensor: torch.Tensor) -> bool:
-    """Return True if a tensor is a view with the axes of its base in another order, though the
-    numbers lie as before.
-
-    ``permute`` moves the strides along. A view that does not leaves no axis what it was.
+    """Return True if a view has the axis sizes of its base in another order, although no number
+    moved. ``permute`` also permutes the strides. If a view does not, its axes are scrambled.
     """
     base = tensor._base
     if base is None or base.dim() < 2 or not (tensor.is_contiguous() and base.is_contiguous()):

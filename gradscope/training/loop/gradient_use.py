@@ -1,4 +1,4 @@
-"""Check, by identity and version, that an optimizer's step gets the right gradients."""
+"""Checks by identity and version whether an optimizer's step gets the right gradients."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ State = tuple[int, int] | None
 
 
 class GradientUse:
-    """The gradients of one optimizer between two of its steps.
-
-    One of its parameters that got a gradient stands for all. Facts of a step:
+    """The gradients of one optimizer between two of its steps, represented by one of its parameters
+    with a gradient. Facts of a step:
 
     - "uncleared": backward added to gradients that the step before has used already
     - "cleared": they were cleared between the last backward and the step
@@ -83,7 +82,7 @@ class GradientUse:
             self._other, self._called = (now, line), False
 
     def called(self) -> None:
-        """Note a call with gradients: later backwards are no part of the same forward."""
+        """Note a call with gradients: later backwards belong to another forward."""
         self._called = True
 
     def step_begins(self, held: Iterable[nn.Parameter], *, closure: bool) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Facts on an optimizer's parameters that held in every step so far."""
+"""Collects facts on an optimizer's parameters that held in every step so far."""
 
 from __future__ import annotations
 
@@ -18,19 +18,16 @@ class HeldParameters:
     """Facts on the parameters of one optimizer, by their ids: the optimizer keeps them alive.
 
     Attributes:
-        without: those that had no gradient at any of its steps; None before the first.
-        zero: those whose gradient was exactly zero when it was read last, with the number of the
-            reading since which it is, and of the run's step then.
-        moved: those that want no gradient and have one all the same, so that the optimizer moves
-            them, with the number of such steps.
-        zero_rates: by group, in how many steps its learning rate was 0.
-        steps: how many steps there were.
-        readings: in how many of them gradients were read.
-        scaled: in how many of these a gradient scaler's factor was still in them.
-        peak: the highest learning rate of the first group so far; ``rate``: the latest.
-        rises: whether the rate has gone up when it changed last, and has not stayed there longer
-            than between any two changes before.
-        gone: the step since which the rate is below a hundredth of the highest; 0 where it is not.
+        without: parameters without a gradient at any of its steps; None before the first. zero:
+        parameters whose gradient was exactly zero when last read, with the first such reading and
+        its step. moved: frozen parameters that have a gradient, so that the optimizer moves them,
+        with the number of such steps. zero_rates: by group, the number of steps with a learning
+        rate of 0. steps: the number of steps. readings: the number of steps whose gradients were
+        read. scaled: the number of these with a gradient scaler's factor in the gradients. peak:
+        the highest learning rate of the first group so far; ``rate``: the latest. rises: True if
+        the last change raised the rate, and was not longer ago than any earlier interval between
+        changes. gone: the first step at which the rate was below a hundredth of the highest; 0 if
+        it is not.
     """
 
     def __init__(self) -> None:
@@ -118,9 +115,7 @@ class HeldParameters:
 
     def zeros(self) -> set[int]:
         """Return the parameters whose gradient was zero in the last readings: in half of all, or in
-        64.
-
-        Fewer in a row come and go, as of experts that the data choose.
+        64. Shorter stretches are normal, for example for experts that the data choose.
         """
         return {
             one

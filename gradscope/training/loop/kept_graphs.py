@@ -1,4 +1,4 @@
-"""Detection of old steps' graphs that stay alive, as ``total += loss`` keeps them."""
+"""Detects graphs of old steps that stay alive, for example by ``total += loss``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Token:
 
 
 class KeptGraphs:
-    """Hangs a token on the node of each loss, and sees which are alive."""
+    """Attaches a token to the node of each loss, and checks which tokens are alive."""
 
     def __init__(self) -> None:
         #: Step, backward and sample of each.
@@ -59,7 +59,7 @@ class KeptGraphs:
         """Note the backward of this number, in that step.
 
         Args:
-            sample: the number of the sample that is being taken; 0 where none is.
+            sample: the number of the current sample; 0 without one.
         """
         self._sample = sample or self._sample
         tokens = self._tokens
@@ -83,7 +83,7 @@ class KeptGraphs:
         ]
 
     def keeper(self) -> tuple[str, str | None] | None:
-        """The script's variable that holds several of them, and the line that makes it do so."""
+        """Return the script's variable that holds several of them, and the responsible line."""
         for name, value, file in _variables():
             if len(set(_steps_behind(value))) > 1:
                 return name, _line(name, file)

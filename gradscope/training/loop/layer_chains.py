@@ -1,5 +1,5 @@
-"""Activations that never ran, where layers follow each other with linear operations alone between
-them: together they are one layer."""
+"""Finds unused activations between layers with only linear operations between them: together such
+layers are one linear layer."""
 
 from __future__ import annotations
 
@@ -45,10 +45,7 @@ class Pair(NamedTuple):
 
 
 def layer_pairs(roots: Sequence[object]) -> Iterator[Pair]:
-    """The layers, upstream of these tensors, whose output only linear operations lead to the next.
-
-    A layer is one whose weight is a parameter itself, and a product by a bias without one too.
-    """
+    """Return pairs of layers upstream of these tensors with only linear operations between them."""
     stack = [root.grad_fn for root in roots if isinstance(root, torch.Tensor) and root.grad_fn]
     seen = set(stack)
     while stack and len(seen) < _MOST:
@@ -78,10 +75,11 @@ def _layer_before(layer: Node) -> Node | None:
 def unused_activations(
     model: nn.Module, pairs: Collection[tuple[int, int]], idle: Collection[nn.Module]
 ) -> Iterator[LoopFact]:
-    """The activations of a model that never ran, beside layers most of which follow each other.
+    """Return the unused activations of a model, if most of the layers around them follow each other
+    directly.
 
     Args:
-        pairs: the ids of the weights of layers that do.
+        pairs: the ids of the weights of such layers.
         idle: modules that were never called.
     """
     if not pairs or not idle:

@@ -1,4 +1,4 @@
-"""Weights of a loss's terms that train, and that nothing keeps from going to zero."""
+"""Finds trained weights of a loss's terms that can fall to zero."""
 
 from __future__ import annotations
 

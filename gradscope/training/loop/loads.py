@@ -1,4 +1,4 @@
-"""Weights that are loaded into a model while it trains: the same again undo its steps."""
+"""Finds loads of a model's earlier weights during training, which undo its steps."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MOST = 8
 
 @dataclass(slots=True)
 class Undone:
-    """The loads of one model: the state after the last one, and how many repeated it though an
-    optimizer had made steps between them.
+    """The loads of one model: the state after the last one, and the number of loads that restored
+    it after optimizer steps.
     """
 
     digest: str
@@ -84,6 +84,6 @@ class Loads:
             )  # fmt: skip
 
     def undone(self, number: int) -> tuple[int, str | None]:
-        """Return how often a model's training was undone, and where."""
+        """Return how often a model's training was undone, and the line."""
         found = self._of.get(number)
         return (found.count, found.location) if found is not None else (0, None)

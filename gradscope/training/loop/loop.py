@@ -1,4 +1,4 @@
-"""The training loop: its record so far, which rules read."""
+"""Makes the record of a training loop so far, for the rules."""
 
 from __future__ import annotations
 
@@ -51,19 +51,17 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 class Loop:
-    """Takes in the moments of a loop, and makes a record of it.
+    """Receives the events of a loop, and makes its record.
 
     Attributes:
-        changed: whether a module was set since the models were looked for.
-        copies: of models, which no optimizer holds.
-        tokens: that models are given, beside the targets of their losses.
-        functions: the script's own autograd functions.
-        optimizer_uses: facts on the optimizers.
-        model_uses: facts on the models.
+        changed: True if a module was set since the last search for models. copies: copies of
+            models that no optimizer holds. tokens: the relation of targets to tokens.
+            functions: the script's own autograd functions. optimizer_uses: facts on the
+            optimizers. model_uses: facts on the models.
 
     Args:
-        models: those of the training.
-        optimizers: all that were made.
+        models: the trained models.
+        optimizers: all optimizers.
     """
 
     def __init__(self, models: Models, optimizers: Optimizers) -> None:
@@ -102,8 +100,7 @@ class Loop:
 
     def optimizer_made(self, optimizer: Optimizer) -> bool:
         """Note a new optimizer, which has no parameters yet; return True if its models may be new.
-
-        They are not where the same line made one before and no module was changed since.
+        They are not if the same line made one before and no module has changed since.
         """
         line = script_line()
         self.optimizer_uses.add(optimizer, line, self._construction.now())
@@ -112,9 +109,8 @@ class Loop:
         return before != self._registrations or line in self._made_for_others
 
     def module_set(self, owner: nn.Module, name: str, module: nn.Module) -> None:
-        """A module becomes the child of another: of interest where an optimizer was made before.
-
-        What it is set in may train from now on, and be a model that was none.
+        """Note a module that becomes the child of another. After an optimizer was made, the parent
+        may be a new model.
         """
         self._registrations += 1
         self._construction.module_set(owner, module)
@@ -124,7 +120,7 @@ class Loop:
             self.changed = True
 
     def parameter_set(self, owner: nn.Module, name: str, parameter: nn.Parameter) -> None:
-        """A parameter becomes one of a module's own."""
+        """Note a parameter that is set on a module."""
         self._registrations += 1
         self._construction.parameter_set(owner, name)
         if self._loss_graphs.inside and (line := script_line()) is not None:
@@ -133,7 +129,8 @@ class Loop:
                 self._made_inside[str(line)] = count + 1, self._steps
 
     def made_at(self, model: int, name: str) -> str | None:
-        """The line of the script that made a module or a parameter of a model, by its number."""
+        """Return the line of the script that made a module or a parameter, by the model's
+        number."""
         for one in self._models:
             if one.id == model:
                 made = self._construction.places(one.module)(name)
@@ -152,11 +149,11 @@ class Loop:
         return self.changed or not (self.backwards or self.model_uses.called)
 
     def scheduler_made(self, scheduler: LRScheduler) -> None:
-        """A learning-rate scheduler was made."""
+        """Note a new learning-rate scheduler."""
         self._schedulers.made(scheduler)
 
     def epoch_begins(self, loader: DataLoader[Any]) -> None:
-        """A data loader is iterated over."""
+        """Note a new iteration over a data loader."""
         with contextlib.suppress(TypeError):  # a stream has no length
             self._loader = max(self._loader, len(loader))
         if self._loader_at is None:
@@ -166,13 +163,13 @@ class Loop:
         self._rounds.add("epoch")
 
     def clearing(self) -> None:
-        """``zero_grad`` is about to be called, perhaps on other parameters."""
+        """Note the start of ``zero_grad``, perhaps on other parameters."""
         self.optimizer_uses.count_unused(self._last_backward)
         for _, known in self.optimizer_uses:
             known.fresh = False
 
     def cleared(self, owner: Optimizer | nn.Module) -> None:
-        """``zero_grad`` was called on it."""
+        """Note the end of ``zero_grad``."""
         for _, known in self.optimizer_uses:
             known.use.cleared()
         self._losses.cleared()
@@ -187,7 +184,7 @@ class Loop:
         gradients: bool,
         sampled: bool,
     ) -> None:
-        """A model of the training is called, perhaps in a sampled step."""
+        """Note a call of a trained model, perhaps in a sampled step."""
         module = model.module_ref()
         if module is None:
             return
@@ -214,7 +211,7 @@ class Loop:
             self._rounds.add("evaluation", self._models.name(model), facts)
 
     def returned(self, model: Model, output: object) -> None:
-        """A model that was called with gradients has returned."""
+        """Note the return of a model that was called with gradients."""
         self._loss_graphs.returned()
         self._batch_facts.returned(model.id, output)
         self.tokens.returned(model.id, output)
@@ -223,11 +220,11 @@ class Loop:
             self._graphs.evaluated(output, self._steps)
 
     def batch_drawn(self, iterator: object) -> None:
-        """A data loader's iterator drew the indices of a batch."""
+        """Note the indices of a batch from a data loader's iterator."""
         self._data.batch_drawn(iterator)
 
     def used_up(self, iterator: object) -> None:
-        """A data loader's iterator is at its end."""
+        """Note that a data loader's iterator is exhausted."""
         self._data.used_up(iterator)
 
     def seeded(self, seed: object) -> None:
@@ -235,7 +232,7 @@ class Loop:
         self._seeds.seeded(seed, self._steps)
 
     def loaded(self, module: nn.Module, result: object) -> None:
-        """``load_state_dict`` of a module has returned the keys that did not fit."""
+        """Note the keys that did not match in a module's ``load_state_dict``."""
         self._loads.matched(module, result)
         self._checkpoints.loaded(module)
         for model in self._models:
@@ -248,27 +245,28 @@ class Loop:
         self._checkpoints.read(data)
 
     def drew(self, distribution: object, drawn: object) -> None:
-        """``sample`` of a distribution has returned."""
+        """Note a sample of a distribution."""
         self._draws.drew(distribution, drawn, self._steps, inside=self._loss_graphs.inside)
 
     def filled(self, tensor: torch.Tensor) -> None:
-        """``torch.nn.init`` has set all entries of a tensor to one number."""
+        """Note a tensor that ``torch.nn.init`` filled with one number."""
         line = script_line()
         self._equal_weights.filled(tensor, None if line is None else str(line))
 
     def asked_without_graph(self) -> None:
-        """``torch.autograd.grad`` was called for what is no parameter, without a graph."""
+        """Note a ``torch.autograd.grad`` without ``create_graph`` for a tensor that is not a
+        parameter."""
         self._loss_graphs.asked = script_line()
 
     def diverged(self, given: object, target: object, log_target: object) -> None:
-        """``kl_div`` is about to compare these."""
+        """Note the arguments of ``kl_div``."""
         if not isinstance(given, torch.Tensor) or not isinstance(target, torch.Tensor):
             return
         if self._loss_graphs.sampled and given.requires_grad and torch.is_grad_enabled():
             self._loss_graphs.divergence(given, target, log_target=bool(log_target))
 
     def restoring(self, optimizer: Optimizer) -> None:
-        """A state is about to be loaded into an optimizer."""
+        """Note a state that is about to be loaded into an optimizer."""
         self.optimizer_uses.restoring(optimizer)
 
     def restored(self, optimizer: Optimizer) -> None:
@@ -277,7 +275,7 @@ class Loop:
         self.optimizer_uses.restored(optimizer)
 
     def scored(self, distribution: object, value: object) -> None:
-        """``log_prob`` of a distribution was called."""
+        """Note a call of ``log_prob``."""
         self._draws.scored(distribution, value)
 
     @property
@@ -288,12 +286,12 @@ class Loop:
     def backward_begins(
         self, roots: Sequence[Any], loss: float | None, *, scale: float | None, sample: int
     ) -> None:
-        """A loss is there, with its graph.
+        """Note a backward; its graph is complete.
 
         Args:
-            loss: its value; None where it is not one number.
-            scale: a gradient scaler's factor in it; None where it was not scaled.
-            sample: the number of the sample that is being taken; 0 where none is.
+            loss: the loss's value; None if it is not a single number.
+            scale: a gradient scaler's factor in it; None without one.
+            sample: the number of the current sample; 0 without one.
         """
         self.backwards += 1
         self._scaled = self._scaled or scale is not None
@@ -334,14 +332,14 @@ class Loop:
             self._clipping.clipped(of, norm, float(bound), location)
 
     def unscaled(self, optimizer: Optimizer) -> None:
-        """A gradient scaler divided its gradients."""
+        """Note that a gradient scaler divided an optimizer's gradients."""
         known = self.optimizer_uses.get(optimizer)
         if known is not None:
             known.unscaled = True
         self._rounds.add("unscale", self._name(optimizer))
 
     def scale_updated(self) -> None:
-        """A gradient scaler chose the next scale."""
+        """Note that a gradient scaler updated its scale."""
         for _, known in self.optimizer_uses:
             known.unscaled = False
         self._rounds.add("scaler-update")
@@ -349,7 +347,7 @@ class Loop:
     def step_begins(
         self, optimizer: Optimizer, known: ObservedOptimizer, *, closure: bool = False
     ) -> None:
-        """Gradients are as the optimizer gets them, perhaps from a closure that it calls."""
+        """Note the start of a step: gradients are final, unless a closure computes them."""
         uses = self.optimizer_uses
         mine = uses.get(optimizer) or uses.add(optimizer, None, self._construction.now())
         if not mine.parameters.steps:
@@ -365,7 +363,7 @@ class Loop:
     def gradients_read(
         self, optimizer: Optimizer, known: ObservedOptimizer, step: CurrentStep
     ) -> None:
-        """All gradients of the step that is going on were read."""
+        """Note that all gradients of the current step were read."""
         mine = self.optimizer_uses[optimizer].parameters
         mine.read(step.gradients.norms, known.held, self._steps + 1)
         before, after, scale = step.gradient_norm, step.clipped_norm, step.scale
@@ -375,7 +373,7 @@ class Loop:
             self._clipping.measured(known.name, before, after)
 
     def step_ended(self, optimizer: Optimizer, known: ObservedOptimizer) -> None:
-        """The weights have moved."""
+        """Note the end of a step."""
         self._steps += 1
         mine = self.optimizer_uses[optimizer]
         mine.parameters.step_ended()
@@ -401,7 +399,7 @@ class Loop:
         causes: Iterable[LoopCause] = (),
         untraced: str = "",
     ) -> LoopRecord:
-        """The loop as it went so far; the arguments are the record's."""
+        """Return the record of the loop so far; the arguments are fields of the record."""
         kept = self._graphs.alive()
         evaluations = self._graphs.alive_evaluations(self._steps)
         self._schedulers.stepped()

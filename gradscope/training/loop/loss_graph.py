@@ -73,13 +73,12 @@ class LossGraphs:
     """Reads the graphs of some backwards.
 
     Attributes:
-        read: how many were.
-        asked: the line that asked last, in this step, for gradients of no parameter without their
-            graph.
-        sampled: whether the last call of a model, in this step, was in a sampled one.
+        read: the number of graphs read. asked: the last line in this step that called
+            ``torch.autograd.grad`` for other tensors than parameters, without a graph.
+        sampled: True if the last model call of this step was in a sampled step.
 
     Args:
-        tokens: that the models are given.
+    tokens: the relation of targets to tokens.
     """
 
     def __init__(self, tokens: TokenTargets | None = None) -> None:
@@ -95,7 +94,7 @@ class LossGraphs:
         self._with_stacks = self._divergences = 0
 
     def called(self, *, sampled: bool) -> None:
-        """A model is called, perhaps in a sampled step."""
+        """Note a model's call, perhaps in a sampled step."""
         self.sampled = sampled
         if len(self._open) < _CALLS:
             self._open.append(_SEQUENCE())
@@ -106,7 +105,7 @@ class LossGraphs:
             self._calls.append((self._open.pop(), _SEQUENCE()))
 
     def step_ended(self) -> None:
-        """The calls of models so far are of no backward to come."""
+        """Note the end of a step: the model calls so far belong to no later backward."""
         self._calls.clear()
         self._open.clear()
         self.asked, self.sampled = None, False
@@ -116,18 +115,18 @@ class LossGraphs:
 
     @property
     def inside(self) -> bool:
-        """True if a model runs, with gradients."""
+        """True during a model's call with gradients."""
         return bool(self._open)
 
     @property
     def wants_stacks(self) -> bool:
-        """True if lines within a model are needed, which takes stacks of all its nodes."""
+        """True if lines inside a model are needed, which requires the stacks of all its nodes."""
         if not self._seen or self._with_stacks >= _STEPS:
             return False
         return any(one.inside and one.location is None for one in self._seen.values())
 
     def backward_begins(self, roots: Sequence[object], *, sampled: bool) -> None:
-        """The graph of a loss is complete."""
+        """Read the graph of a loss, which is complete now."""
         if not sampled and not self._targets.suspect:
             return
         root = roots[0] if len(roots) == 1 else None
@@ -215,7 +214,8 @@ class LossGraphs:
             seen.location = str(asked)
 
     def divergence(self, given: torch.Tensor, target: torch.Tensor, *, log_target: bool) -> None:
-        """``kl_div`` was called in a sampled step: the first is to be logarithms."""
+        """Check the arguments of ``kl_div`` in a sampled step: the first must be
+        log-probabilities."""
         self._divergences += 1
         fault = divergence_fault(given, target, log_target=log_target)
         if fault is None:
@@ -237,7 +237,7 @@ class LossGraphs:
         found.inside = any(start <= number < end for start, end in self._calls)
 
     def operations(self) -> tuple[LossOperation, ...]:
-        """Return the operations that are mistakes in any script."""
+        """Return the operations that are always mistakes."""
         return tuple(
             LossOperation(
                 kind=kind, name=name, shapes=one.shapes,
@@ -248,11 +248,11 @@ class LossGraphs:
         )  # fmt: skip
 
     def targets(self) -> tuple[LossTargets, ...]:
-        """Returns the targets of the losses that were read."""
+        """Return the targets of the losses that were read."""
         return self._targets.records()
 
     def reaches(self) -> tuple[Reach, ...]:
-        """Losses whose targets were out of bounds."""
+        """Return the losses whose targets were out of bounds."""
         return self._reaches.records()
 
 

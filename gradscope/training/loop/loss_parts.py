@@ -1,4 +1,4 @@
-"""Parts of a loss that do not do what they are there for, each with its figures."""
+"""Finds parts of a loss that have no effect or a wrong one, each with its figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gradscope.training.loop.weighted_terms import divisors
 
 @dataclass(frozen=True, slots=True)
 class LossPart:
-    """One of them; ``LossOperation`` says what its figures are."""
+    """Such a part; ``LossOperation`` explains its figures."""
 
     kind: str
     name: str
@@ -37,7 +37,7 @@ class LossPart:
 
 
 def loss_parts(root: Node) -> Iterator[LossPart]:
-    """Return the parts of the loss that a backward begins with."""
+    """Return such parts of the loss from which a backward starts."""
     yield from _divided(root)
     for scores, scale, classes in cosine_scores(root):
         yield LossPart("cosine", "cross_entropy", scores, (scale, float(classes)))

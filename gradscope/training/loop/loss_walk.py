@@ -1,7 +1,6 @@
-"""The operations between the models and a loss, read off its graph while it exists.
-
-The walk goes from the loss towards the models through what losses are made of, and stops at what a
-model is made of: it takes microseconds, however large the model is.
+"""Reads the operations between the models and a loss from its graph. The walk goes from the loss
+towards the models, through typical operations of losses, and stops at layers. So it takes
+microseconds, independent of the model's size.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ LAYERS = {"AddmmBackward": 2, "MmBackward": 1, "ConvolutionBackward": 1}
 
 
 def kind(node: Node) -> str:
-    """The name of its class without the version."""
+    """Return the name of a node's class without the version."""
     return type(node).__name__.rstrip(_DIGITS)
 
 
 def shape_of(node: Node, output: int = 0) -> Shape | None:
-    """Return the shape of a node's output; None if that is no plain tensor."""
+    """Return the shape of a node's output; None if it is not a plain tensor."""
     made = node._input_metadata[output : output + 1]
     return None if not made or made[0].is_nested_tensor else tuple(made[0].shape)
 
@@ -99,9 +98,8 @@ def terms(root: Node) -> Iterator[Node]:
 
 
 def negated_loss(root: Node) -> Node | None:
-    """The loss of PyTorch's that a loss is the negative of; None where it is anything else.
-
-    Between the two there are means and constant factors above zero, or unknown ones.
+    """Return the PyTorch loss whose negative a loss is; None if it is anything else. Means and
+    positive or unknown constant factors may be between the two.
     """
     node: Node | None = root
     negative = False
@@ -118,7 +116,7 @@ def negated_loss(root: Node) -> Node | None:
 
 
 def has_logsumexp(root: Node) -> bool:
-    """Return True if a loss has the logarithm of a sum of exponentials: a softmax by hand."""
+    """Return True if a loss contains the logarithm of a sum of exponentials: a softmax by hand."""
     return any(
         following is not None and kind(following) == "LogsumexpBackward"
         for node in operations(root)
@@ -145,7 +143,7 @@ def is_linked_beside(root: Node, cut: Collection[Node]) -> bool:
 def saved(node: Node) -> dict[str, torch.Tensor]:
     """Return the tensors that a node keeps for backward; none if reading has a side effect.
 
-    Tensors that are spread over processes are left out: to read one, all would have to.
+    Sharded tensors are left out, because all processes would have to read them.
     """
     try:
         return {name: one for name, one in saved_tensors(node) if not is_spread(one)}
@@ -154,10 +152,9 @@ def saved(node: Node) -> dict[str, torch.Tensor]:
 
 
 def number_of(tensor: torch.Tensor | None) -> float | None:
-    """Return the value of a tensor of one element; None of another.
-
-    Without the script's own dispatch modes: PyTorch gives these a Python number in the place of a
-    constant of the loss, which no operation takes.
+    """Return the value of a tensor with one element; None for any other. The script's own dispatch
+    modes are off during the read, because PyTorch would pass them a Python number for a constant,
+    which operations refuse.
     """
     if tensor is None or tensor.numel() != 1:
         return None
@@ -166,7 +163,7 @@ def number_of(tensor: torch.Tensor | None) -> float | None:
 
 
 def dim_of(node: Node) -> int | None:
-    """The axis of a softmax, from 0."""
+    """Return the axis of a softmax, from 0."""
     dim, shape = getattr(node, "_saved_dim", None), shape_of(node)
     return None if dim is None or not shape else signed(dim) % len(shape)
 
@@ -177,7 +174,7 @@ def signed(number: int) -> int:
 
 
 def scores_of(loss: Node) -> Node | None:
-    """The layer whose output a classification loss takes as its scores; None where it is another
+    """Return the layer whose output is the scores of a classification loss; None if it is another
     operation."""
     node: Node | None = loss
     while node is not None:
@@ -192,7 +189,7 @@ def scores_of(loss: Node) -> Node | None:
 
 
 def weight_of(layer: Node) -> torch.Tensor | None:
-    """The weight of such a layer; None where it is no parameter, or asks for no gradient."""
+    """Return the weight of such a layer; None if it is not a parameter, or requires no gradient."""
     position = LAYERS[kind(layer)]
     edges = layer.next_functions
     node = edges[position][0] if position < len(edges) else None

@@ -1,6 +1,5 @@
-"""Roots of backward: the same loss again, a loss without parameters, a constant.
-
-Keeps the course of all losses, too.
+"""Checks the roots of backward: a repeated loss, a loss without parameters, a constant. It also
+records the course of all losses.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ class Losses:
     - "leaf": its loss was made by no operation, as ``torch.tensor(loss.item())`` is
 
     Attributes:
-        same: how many backwards from the first on began with the same number, in the digits of
-            float32 or more; 0 once one did not.
-        first: that number.
+        same: the number of backwards, from the first on, with the same loss to float32 precision or
+        better; 0 after the first difference. first: that loss.
     """
 
     #: Number of losses in the first blocks of the course.
@@ -51,7 +49,7 @@ class Losses:
         return self._blocks.course
 
     def backward_begins(self, roots: Sequence[object], loss: float | None) -> frozenset[str]:
-        """The facts of a backward."""
+        """Return the facts of a backward."""
         self._count += 1
         self._blocks.add(self._count, loss)
         if not self._differs:

@@ -1,4 +1,4 @@
-"""Use of models by a loop: those that are called and how, alive or gone."""
+"""Records how a loop uses its models, alive or freed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ from gradscope.training.optimizers import Optimizers
 
 
 class ModelUse:
-    """One model.
+    """The use of one model.
 
     Attributes:
-        calls: how often it was called with gradients enabled.
-        evaluations: how often without.
-        steps: in how many steps of any optimizer it was called with gradients.
+        calls: the number of calls with gradients enabled. evaluations: the number of calls
+            without. steps: the number of steps, of any optimizer, with a call with gradients.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -56,10 +55,8 @@ class ModelUse:
             self._same = self._digest == digest(module)
 
     def lasting(self, module: nn.Module, held: Collection[int]) -> Iterator[PlainTensor]:
-        """Yield plain tensors that existed at the last record and were not written to since.
-
-        An input that is kept for a look is another one each time; what the script itself moves, by
-        its gradient, trains.
+        """Yield plain tensors that existed at the last record and were not written to since. A
+        stored input is a new tensor each time; a tensor that the script itself updates does train.
         """
         before, self._plain = self._plain, {}
         for found, leaf in plain_tensors(module, held):
@@ -76,15 +73,15 @@ class ModelUse:
 
 
 class ModelUses:
-    """All of them.
+    """The uses of all models.
 
     Attributes:
         called: the numbers of the models that ran.
 
     Args:
-        models: those of the training.
-        optimizers: all that were made.
-        construction: where modules were made.
+        models: the trained models.
+        optimizers: all optimizers.
+        construction: the lines that made modules.
     """
 
     def __init__(self, models: Models, optimizers: Optimizers, construction: Construction) -> None:
@@ -104,9 +101,7 @@ class ModelUses:
         self._uncalled: weakref.WeakKeyDictionary[nn.Module, OwnHook] = weakref.WeakKeyDictionary()
 
     def observe(self, models: Iterable[Model], guard: Guard) -> None:
-        """Notice the first call of each activation and of each module that owns parameters, with
-        gradients or without.
-        """
+        """Hook the first call of each activation, and of each module with own parameters."""
         for model in models:
             outer, module = model.outer(), model.module_ref()
             if module is not None:
@@ -129,17 +124,17 @@ class ModelUses:
             self._first_inputs.called(found, args)
 
     def close(self) -> None:
-        """Stop noticing calls: the modules that were never called are unknown from now on."""
+        """Remove the hooks: modules that were never called are unknown from now on."""
         for hook in list(self._uncalled.values()):
             hook.remove()
         self._uncalled.clear()
 
     def module_set(self, owner: nn.Module, module: nn.Module, line: str | None) -> None:
-        """A module became the child of another after an optimizer was made."""
+        """Note a module that was set after an optimizer was made."""
         self._set.append((weakref.ref(owner), weakref.ref(module), line))
 
     def sampled(self, roots: Sequence[object]) -> None:
-        """The graph of a loss is complete, in a sampled step."""
+        """Read a complete graph of a loss, in a sampled step."""
         if any(isinstance(module, ACTIVATIONS) for module in self._uncalled):
             self._pairs |= {(id(one.first), id(one.second)) for one in layer_pairs(roots)}
 
@@ -159,7 +154,7 @@ class ModelUses:
                     yield replace(one, model=name, location=line)
 
     def called_at(self, model: int, name: str) -> str | None:
-        """The line that called a module of a model first, by the model's number."""
+        """Return the line of a module's first call, by the model's number."""
         for one in self._models:
             if one.id == model:
                 return self._called_at.get(modules_by_name(one.module).get(name, one.module))
@@ -172,7 +167,7 @@ class ModelUses:
         return None
 
     def idle(self) -> set[int]:
-        """The parameters whose module was never called."""
+        """Return the parameters whose module was never called."""
         return {
             id(parameter)
             for module in self._uncalled

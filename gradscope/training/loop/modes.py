@@ -1,4 +1,4 @@
-"""Modes of models at their calls: modules that act otherwise in training, and do."""
+"""Checks the modes of models at their calls, for dropout and norm layers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Modes:
         self._given: dict[int, tuple[int, int]] = {}
 
     def call(self, module: nn.Module) -> frozenset[str]:
-        """The facts of a call with gradients."""
+        """Return the facts of a call with gradients."""
         if module.training:
             return _TRAIN
         norms, dropouts = self._of(module)
@@ -49,7 +49,7 @@ class Modes:
     def evaluation(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> frozenset[str]:
-        """The facts of a call without gradients."""
+        """Return the facts of a call without gradients."""
         if not module.training:
             return _EVAL
         norms, dropouts = self._of(module)

@@ -1,5 +1,5 @@
-"""Terms of a loss that no gradient goes through: Python numbers, as ``kl.item()``, and what is
-made of gradients without a graph."""
+"""Finds terms of a loss without a gradient: Python numbers, such as ``kl.item()``, and terms of
+gradients without a graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradscope.explain.shared.script_tree import assignment, innermost, is_at, t
 
 
 def number_term(file: str, line: int) -> tuple[str, int] | None:
-    """Return the call that makes a number of a tensor in a sum on this line, and its line; None
+    """Return the call in a sum on this line that converts a tensor to a number, and its line; None
     without one.
 
     Only terms of the sum count: a factor, a target in a square or a quotient by a number is often
@@ -25,11 +25,11 @@ def number_term(file: str, line: int) -> tuple[str, int] | None:
 
 
 def graphless_term(file: str, line: int, asked: int, *, first: bool) -> str | None:
-    """The term of a sum on this line that is made of the gradients asked for on another line.
+    """Return the term of a sum on this line that uses gradients computed on another line.
 
     Args:
         asked: the line that calls ``torch.autograd.grad``.
-        first: whether it is the first term that has no graph, or one of the others.
+        first: True for the first term without a graph, False for another one.
     """
     for terms, scope, tree in _sums(file, line):
         for term in terms[:1] if first else terms[1:]:

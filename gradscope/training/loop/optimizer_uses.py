@@ -1,4 +1,4 @@
-"""Use of optimizers by a loop: one after the other, alive or gone."""
+"""Records how a loop uses its optimizers, alive or freed."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class OptimizerUse:
 
 
 class OptimizerUses:
-    """All of them.
+    """The uses of all optimizers.
 
     Args:
-        models: those of the training.
-        optimizers: all that were made.
+        models: the trained models.
+        optimizers: all optimizers.
     """
 
     def __init__(self, models: Models, optimizers: Optimizers) -> None:
@@ -67,7 +67,8 @@ class OptimizerUses:
         return bool(self._of)
 
     def others(self, than: Optimizer | None = None) -> Iterator[OptimizerUse]:
-        """Yield the uses of the other optimizers; none if there is only one: in every step."""
+        """Yield the uses of the other optimizers; fast if there is only one, because this runs in
+        every step."""
         if len(self._of) > 1:
             yield from (use for optimizer, use in self if optimizer is not than)
 
@@ -79,7 +80,7 @@ class OptimizerUses:
         return self._of.get(optimizer)
 
     def add(self, optimizer: Optimizer, made: ScriptLine | None, number: int) -> OptimizerUse:
-        """One was made on this line; ``number`` is the construction's."""
+        """Note an optimizer made on this line; ``number`` comes from the construction."""
         mine = self._of.get(optimizer)
         if mine is None:
             mine = self._of[optimizer] = OptimizerUse(made, number)
@@ -87,8 +88,8 @@ class OptimizerUses:
         return mine
 
     def begins(self, mine: OptimizerUse, held: Iterable[nn.Parameter]) -> bool:
-        """Note the first step of one; return True if the one before that the same line made held
-        other parameters.
+        """Note an optimizer's first step; return True if the previous optimizer from the same line
+        held other parameters.
         """
         mine.refs = tuple(map(weakref.ref, held))
         line = str(mine.made)
@@ -102,8 +103,8 @@ class OptimizerUses:
         return not same
 
     def begins_phase(self, mine: OptimizerUse) -> bool:
-        """Return True at the first step of an optimizer, but the first one, that holds parameters
-        of which no other had exactly these.
+        """Return True at the first step of an optimizer with a new set of parameters, except for
+        the first optimizer.
         """
         held = hash(frozenset(id(one()) for one in mine.refs))
         new, first = held not in self._held_sets, not self._held_sets
@@ -124,7 +125,7 @@ class OptimizerUses:
             mine.restored_at = str(script_line() or "") or None
 
     def line_of(self, name: str) -> str | None:
-        """The line of the script that made an optimizer."""
+        """Return the line of the script that made an optimizer."""
         return next((str(m.made) for _, m in self.every if m.name == name and m.made), None)
 
     def count_unused(self, last_backward: str | None) -> None:
@@ -137,7 +138,7 @@ class OptimizerUses:
     def held_by(
         self, reference: weakref.ref[Optimizer], mine: OptimizerUse
     ) -> Iterable[nn.Parameter]:
-        """The parameters of an optimizer that are alive, though it may be gone."""
+        """Return the living parameters of an optimizer, which may itself be freed."""
         optimizer = reference()
         if optimizer is not None:
             known = self._optimizers.known(optimizer)
@@ -214,7 +215,7 @@ class OptimizerUses:
 
 
 def rate_of(optimizer: Optimizer) -> float:
-    """The learning rate of its first group; 0 where it has none."""
+    """Return the learning rate of its first group; 0 without one."""
     return float(optimizer.param_groups[0].get("lr") or 0.0) if optimizer.param_groups else 0.0
 
 

@@ -1,4 +1,4 @@
-"""The parameters with a fact that held at every step of a loop so far."""
+"""Makes the records of parameters with a fact that held at every step so far."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gradscope.training.models import Models
 
 
 class ParameterRecords:
-    """Makes the records of them.
+    """Makes the records.
 
     Args:
-        models: those of the training.
-        uses: facts on its optimizers.
-        model_uses: facts on its models.
-        construction: where parameters were made.
+        models: the trained models.
+        uses: facts on the optimizers.
+        model_uses: facts on the models.
+        construction: the lines that made parameters.
     """
 
     def __init__(
@@ -43,9 +43,8 @@ class ParameterRecords:
         self._left: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     def phase_begins(self) -> None:
-        """Note the first step of an optimizer for parameters that had none of their own before.
-
-        A parameter that gets no gradient from now on was of the phase that is over.
+        """Note the first step of an optimizer for a new set of parameters. A parameter that gets no
+        gradient from now on belonged to the previous phase.
         """
         held = {
             id(one)

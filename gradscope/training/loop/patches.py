@@ -1,7 +1,6 @@
-"""The moments of a training loop that PyTorch has no hook for, beside forward, backward and step.
-
-Each patch wraps a function that does not warn: a frame more would change the line that a
-warning names. Where a function may raise, the traceback has this frame in it.
+"""Patches PyTorch's functions to observe events of a training loop for which PyTorch has no hook.
+Each patch wraps a function that does not warn, because another frame would change the line that a
+warning names. If a function raises, its traceback contains a frame of this file.
 """
 
 from __future__ import annotations
@@ -29,39 +28,41 @@ _KL_DIV = ("input", "target", "size_average", "reduce", "reduction", "log_target
 
 
 class LoopObserver(RegistrationObserver, Protocol):
-    """Observes these moments. None of the methods raises."""
+    """Receives these events. None of the methods raises."""
 
     def clearing(self) -> None:
-        """``zero_grad`` is about to clear gradients."""
+        """Called before ``zero_grad`` clears gradients."""
 
     def cleared(self, owner: Optimizer | nn.Module) -> None:
-        """``zero_grad`` has cleared the gradients of an optimizer or a module."""
+        """Called after ``zero_grad`` cleared the gradients of an optimizer or a module."""
 
     def clipping(self, parameters: Sequence[torch.Tensor], by_norm: bool) -> None:
-        """``clip_grad_norm_`` or ``clip_grad_value_`` is about to clip the gradients of these."""
+        """Called before ``clip_grad_norm_`` or ``clip_grad_value_`` clips these parameters'
+        gradients."""
 
     def clipped(self, parameters: Sequence[torch.Tensor], norm: object, bound: object) -> None:
-        """``clip_grad_norm_`` or ``clip_grad_value_`` has clipped the gradients of these.
+        """Called after ``clip_grad_norm_`` or ``clip_grad_value_`` clipped these parameters'
+        gradients.
 
         Args:
-            norm: what it returned: the norm that they had, or None.
-            bound: what it clips to.
+            norm: the returned norm before clipping, or None.
+            bound: the limit.
         """
 
     def scheduler_made(self, scheduler: LRScheduler) -> None:
-        """A learning-rate scheduler is under construction."""
+        """Called during the construction of a learning-rate scheduler."""
 
     def epoch_begins(self, loader: DataLoader[Any]) -> None:
         """Note a new iteration over a data loader."""
 
     def batch_drawn(self, iterator: object, indices: object) -> None:
-        """An iterator of a data loader drew the indices of a batch from its sampler."""
+        """Called after a data loader's iterator drew the indices of a batch from its sampler."""
 
     def used_up(self, iterator: object) -> None:
-        """An iterator of a data loader was asked for a batch, and is at its end."""
+        """Called if an exhausted iterator of a data loader is asked for a batch."""
 
     def seeded(self, seed: object) -> None:
-        """``torch.manual_seed`` was called."""
+        """Called after ``torch.manual_seed``."""
 
     def loaded(self, module: nn.Module, result: object) -> None:
         """``load_state_dict`` of a module has returned the keys that did not fit."""
@@ -70,33 +71,34 @@ class LoopObserver(RegistrationObserver, Protocol):
         """``torch.load`` has returned this."""
 
     def drew(self, distribution: object, drawn: object) -> None:
-        """``sample`` of a distribution of ``torch.distributions`` has returned."""
+        """Called after ``sample`` of a distribution of ``torch.distributions``."""
 
     def scored(self, distribution: object, value: object) -> None:
-        """``log_prob`` of a distribution of ``torch.distributions`` was called on this, or
-        ``rsample`` has returned it."""
+        """Called after ``log_prob`` of a distribution on this value, or after ``rsample`` returned
+        it."""
 
     def filled(self, tensor: torch.Tensor) -> None:
-        """A function of ``torch.nn.init`` has set all entries of a tensor to one number."""
+        """Called after a function of ``torch.nn.init`` set all entries of a tensor to one
+        number."""
 
     def diverged(self, given: object, target: object, log_target: object) -> None:
-        """``torch.nn.functional.kl_div`` is about to compare these."""
+        """Called before ``torch.nn.functional.kl_div`` on these arguments."""
 
     def restoring(self, optimizer: Optimizer) -> None:
-        """``load_state_dict`` of an optimizer is about to change its settings."""
+        """Called before ``load_state_dict`` of an optimizer."""
 
     def restored(self, optimizer: Optimizer) -> None:
-        """``load_state_dict`` of an optimizer has changed its settings."""
+        """Called after ``load_state_dict`` of an optimizer."""
 
     def unscaled(self, optimizer: Optimizer) -> None:
-        """A gradient scaler divided the gradients of an optimizer by the loss scale."""
+        """Called after a gradient scaler divided an optimizer's gradients by the loss scale."""
 
     def scale_updated(self) -> None:
-        """A gradient scaler chose the next loss scale."""
+        """Called after a gradient scaler updated the loss scale."""
 
 
 def observe_loop(observer: LoopObserver) -> ExitStack:
-    """Call ``observer`` at each of them from now on, until the stack is closed."""
+    """Call ``observer`` at each of these events, until the stack is closed."""
     patches = ExitStack()
 
     def patch(

@@ -1,4 +1,4 @@
-"""Tensors that a module keeps in a plain attribute and that train: no parameters of its own."""
+"""Finds trained tensors in plain attributes of modules, which are not parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def plain_tensors(
     """Yield plain tensors with leaves that get a gradient and are neither registered nor in an
     optimizer.
 
-    ``nn.Parameter(…).unsqueeze(0)`` is one: what is kept is the result, and no parameter.
+    An example is ``nn.Parameter(…).unsqueeze(0)``: the attribute holds the result, not the
+    parameter.
 
     Args:
         held: the ids of the parameters of all optimizers.

@@ -1,4 +1,5 @@
-"""The two terms of a variational autoencoder's loss: whether the divergence outweighs the error."""
+"""Compares the two terms of a variational autoencoder's loss: divergence and reconstruction
+error."""
 
 from __future__ import annotations
 
@@ -17,11 +18,10 @@ _SUMS = ("SumBackward", "MeanBackward")
 
 
 def posterior(root: Node) -> tuple[Node, tuple[float, ...]] | None:
-    """The divergence of a loss, and: how often it outweighs the error's sum; the root mean square
-    of the means; how far the variances are from 1, at most.
-
-    None where the loss has not both terms. 1 is the evidence lower bound of an output with unit
-    variance, whatever both are divided by.
+    """Return the divergence of a loss with three figures: its weight relative to the error's sum;
+    the root mean square of the means; the largest distance of the variances from 1. None if the
+    loss does not have both terms. A weight of 1 is the evidence lower bound for an output with unit
+    variance, also if both are divided by a number.
     """
     error, divergence = 0.0, None
     for factor, term in weighted_terms(root):

@@ -1,4 +1,4 @@
-"""A quantizer between an encoder and a decoder: whether the error's gradient passes it."""
+"""Checks whether the error's gradient passes a quantizer between an encoder and a decoder."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ _MOST = 20_000
 
 
 def cut_encoder(root: Node) -> tuple[Node, tuple[float, ...]] | None:
-    """The operation that gives the codes of an encoder, of which nothing depends on that but a
-    distance to the codes; None where something does, or there is no such pair of terms.
-
-    Such a pair is the distance of two tensors, once with the one detached and once the other.
+    """Return the operation that computes an encoder's codes, if only a distance to the codes
+    depends on the encoder; else None. The loss must have a pair of such distances between two
+    tensors, each with the other tensor detached.
     """
     sides = [side for node in operations(root) if (side := _one_sided(node)) is not None]
     for codes, moving, fixed in sides:

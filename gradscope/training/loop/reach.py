@@ -1,4 +1,4 @@
-"""Detection of a last activation whose range does not include the loss's targets."""
+"""Detects a last activation whose range does not include the loss's targets."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class _Bounded:
 
 
 class Reaches:
-    """Reads the targets of some losses, where a bounded activation gives the output."""
+    """Reads the targets of some losses, if the output comes from a bounded activation."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, str], _Bounded] = {}
 
     def read(self, node: Node) -> _Bounded | None:
-        """Read those of an operation of a loss, where it compares an output with targets."""
+        """Read the targets of a loss's operation, if it compares an output with targets."""
         name = kind(node)
         found = _with_logits(node) if name == _LOGITS else None
         if name in DIFFERENCES:

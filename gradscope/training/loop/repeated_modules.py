@@ -1,4 +1,4 @@
-"""Lists that hold one module several times, as ``[layer] * 4`` makes them."""
+"""Finds lists that hold one module several times, for example by ``[layer] * 4``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEAR = 3
 
 
 def repeated_modules(modules: Mapping[str, nn.Module]) -> Iterator[LoopFact]:
-    """The lists all of whose members are one module, with parameters that train."""
+    """Return the lists whose members are all the same trainable module."""
     for name, module in modules.items():
         if not isinstance(module, nn.ModuleList | nn.Sequential) or len(module) < 2:
             continue
@@ -28,8 +28,8 @@ def repeated_modules(modules: Mapping[str, nn.Module]) -> Iterator[LoopFact]:
 
 
 def repeated_at(made: Made | None) -> str | None:
-    """The line that multiplies a list of one module, in the function that made the list of modules;
-    None without one: whoever repeats it in other ways may mean to share it."""
+    """Return the line that multiplies a list of one module, in the function that made the module
+    list; None without one, because other repetitions may be intended sharing."""
     tree = None if made is None else tree_of(made.file)
     if made is None or tree is None:
         return None

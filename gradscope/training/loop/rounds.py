@@ -1,4 +1,4 @@
-"""The order of events between steps, each kind of order kept once."""
+"""Records the order of events between steps; each kind of order is stored once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLACED = frozenset({"zero", "clip", "backward", "epoch"})
 
 
 class Rounds:
-    """Takes in events as they happen. An event that is like one before costs a look in a dict."""
+    """Receives events in order. An event equal to an earlier one costs one dictionary access."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], LoopEvent] = {}
@@ -23,7 +23,7 @@ class Rounds:
         self._kinds: dict[tuple[LoopEvent, ...], list[int]] = {}  # count, first, last
 
     def add(self, kind: str, of: str = "", facts: frozenset[str] = frozenset()) -> LoopEvent:
-        """Something happened."""
+        """Add an event."""
         frame = nearest(sys._getframe(1)) if kind in _PLACED else None
         key = kind, of, facts, frame and (frame.f_code, frame.f_lineno)
         event = self._known.get(key)
@@ -37,7 +37,7 @@ class Rounds:
         return event
 
     def end(self, step: int, of: str, facts: frozenset[str]) -> None:
-        """An optimizer has made the step of this number: the round is over."""
+        """End the round with the step of this number."""
         events = self._events
         if len(events) == _LONGEST:
             del events[-1]

@@ -1,4 +1,4 @@
-"""The learning-rate schedulers that were made, and how many steps each has made."""
+"""Records the learning-rate schedulers, and the number of their steps."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class _Seen:
 
 
 class Schedulers:
-    """Counts their steps by ``last_epoch``: to wrap ``step`` would change the line that its
-    warnings name."""
+    """Counts their steps by ``last_epoch``, because a wrapper of ``step`` would change the line in
+    its warnings."""
 
     def __init__(self) -> None:
         self._seen: list[_Seen] = []
@@ -40,7 +40,7 @@ class Schedulers:
             self._seen.append(_Seen(scheduler, script_line()))
 
     def stepped(self) -> list[str]:
-        """The names of those that made a step since this was asked last."""
+        """Return the names of the schedulers with a step since the last request."""
         found = []
         for seen in self._seen:
             scheduler = seen.ref()
@@ -81,7 +81,7 @@ class Schedulers:
 
 
 def inner(optimizer: Optimizer) -> Optimizer:
-    """The optimizer that makes the steps, without the wrappers that a library put around it."""
+    """Return the optimizer inside the wrappers of a library."""
     while isinstance(wrapped := getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = wrapped
     return optimizer

@@ -1,4 +1,4 @@
-"""Lines of the script."""
+"""Finds lines of the script."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def script_line(within: FrameType | None = None) -> ScriptLine | None:
 
 
 def written(pattern: str, file: str) -> str | None:
-    """The first line of a file that has the pattern, as ``train.py:31``."""
+    """Return the first line of a file that matches the pattern, as ``train.py:31``."""
     wanted = re.compile(pattern)
     for number, line in enumerate(linecache.getlines(file), 1):
         if wanted.search(line) and not line.lstrip().startswith("#"):
@@ -40,18 +40,19 @@ def written(pattern: str, file: str) -> str | None:
 
 
 def call_of(name: str, method: str, file: str) -> str | None:
-    """The first line of a file that calls a method of the variable ``name``, or of an attribute."""
+    """Return the first line of a file that calls a method of the variable ``name``, or of an
+    attribute."""
     return written(rf"\b{re.escape(name)}\s*\.\s*{method}\s*\(", file)
 
 
 def written_assignment(name: str) -> str | None:
-    """The first line of the main module's file that assigns the variable, or an attribute, of this
-    name."""
+    """Return the first line of the main module's file that assigns the variable, or an attribute,
+    of this name."""
     return written_in_main(rf"\b{name}\s*=[^=]") if name.isidentifier() else None
 
 
 def written_in_main(pattern: str) -> str | None:
-    """The first line of the main module's file that has the pattern."""
+    """Return the first line of the main module's file that matches the pattern."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return None if file is None else written(pattern, file)
 

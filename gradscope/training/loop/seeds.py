@@ -1,4 +1,4 @@
-"""Seeds that are set again and again: each step then draws the same random numbers."""
+"""Finds a seed that is set in many steps, so that each step draws the same random numbers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ class _Seed:
 
 
 class Seeds:
-    """Counts the steps in which ``torch.manual_seed`` was called with each seed.
-
-    A seed for each step, or one for each epoch, is another each time or comes rarely.
+    """Counts the steps in which ``torch.manual_seed`` was called with each seed. A new seed for
+    each step, or a seed for each epoch, does not count.
     """
 
     #: More seeds than these are one for each step.
@@ -31,7 +30,7 @@ class Seeds:
         self._seeds: dict[int, _Seed] = {}
 
     def seeded(self, seed: object, step: int) -> None:
-        """``torch.manual_seed`` was called between the steps ``step`` and the next."""
+        """Note a call of ``torch.manual_seed`` after step ``step``."""
         if not isinstance(seed, int) or (seed not in self._seeds and len(self._seeds) >= self.MOST):
             return
         known = self._seeds.get(seed)
@@ -44,7 +43,7 @@ class Seeds:
             known.line = None if line is None else str(line)
 
     def facts(self) -> Iterator[LoopFact]:
-        """The seeds, each with the number of its steps."""
+        """Return the facts on seeds, each with the number of its steps."""
         for seed, one in self._seeds.items():
             if one.steps > 1:
                 figures = (float(seed),)

@@ -1,4 +1,4 @@
-"""Detection of a loss's targets without information: all ignored, or all equal."""
+"""Detects targets of a loss without information: all ignored, or all equal."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ class TargetsOfLayer:
         self.value, self.known = low, True
 
     def step_ended(self) -> None:
-        """Combine all losses of a step: one head may get each class from a separate loss."""
+        """Combine all losses of a step, because one head may get each class from a separate
+        loss."""
         if self._kept >= _FEWEST:
             self.judged += 1
             if self._low == self._high:
@@ -124,10 +125,8 @@ class TargetsOfLayer:
 
 
 class Targets:
-    """Reads the targets of the losses of some backwards.
-
-    Of a loss of numbers those of a layer's outputs: what a difference of two tensors is compared
-    with may be zero by construction.
+    """Reads the targets of the losses of some backwards. A regression loss counts only on a layer's
+    output; the target of a difference of two tensors may be zero by construction.
     """
 
     def __init__(self) -> None:
@@ -136,7 +135,7 @@ class Targets:
 
     @property
     def suspect(self) -> bool:
-        """True if the targets of the next backward are to be read, sampled or not."""
+        """True if the targets of the next backward must be read, sampled or not."""
         return self._more > 0 and any(
             one.batches - one.empty >= _SUSPECT and one.least >= _FEWEST and not one.differ
             for one in self._of.values()
@@ -144,7 +143,7 @@ class Targets:
         )
 
     def read(self, node: Node) -> TargetsOfLayer | None:
-        """Read those of an operation, where it is a loss with targets."""
+        """Read the targets of an operation, if it is a loss with targets."""
         name = kind(node)
         if name not in CLASSES and name not in BINARY and name != _SQUARES:
             return None
@@ -174,7 +173,7 @@ class Targets:
         return known
 
     def step_ended(self) -> None:
-        """An optimizer has made a step."""
+        """Note an optimizer's step."""
         for one in self._of.values():
             one.step_ended()
 

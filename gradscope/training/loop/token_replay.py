@@ -1,4 +1,4 @@
-"""Dependence of a call's outputs on tokens: earlier ones, later ones."""
+"""Tests whether a call's outputs depend on earlier and on later tokens."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Seen:
     """Dependence of outputs on later and on earlier tokens, with the line of the first attention
     operation.
 
-    ``past`` is None if it was not asked for.
+    ``past`` is None if it was not tested.
     """
 
     future: bool
@@ -44,17 +44,16 @@ class Seen:
 def replayed(
     call: RecordedCall, place: int, axis: int, classes: int, *, memory: bool
 ) -> Seen | None:
-    """Run a call again, in eval mode; None where that tells nothing.
-
-    Other tokens in the second half of each sequence must leave the outputs of the first half, if
-    the model is causal. Those of the second half depend on the first in a model with a memory.
+    """Run a call again, in eval mode; None without a result. If the model is causal, other tokens
+    in the second half of each sequence do not change the outputs of the first half. If it has a
+    memory, outputs of the second half depend on the first half.
 
     Args:
-        call: of a model that is given tokens.
-        place: theirs among the tensors of its arguments.
-        axis: that of time.
-        classes: how many scores there are for each token.
-        memory: also find out if outputs depend on earlier tokens.
+        call: the call of a model with tokens.
+        place: the index of the tokens among the tensors of its arguments.
+        axis: the time axis.
+        classes: the number of scores for each token.
+        memory: also test whether outputs depend on earlier tokens.
     """
     base = _scores(call, place, axis, classes, None)
     if base is None:

@@ -1,4 +1,4 @@
-"""Relation of a loss's targets to its model's tokens: copied, the next one, or padding that
+"""Compares a loss's targets with its model's tokens: copied, shifted by one, or padding that
 counts.
 """
 
@@ -64,14 +64,14 @@ class _Targets:
 
 
 class TokenTargets:
-    """Reads the targets of classification losses beside the tokens of the models' calls."""
+    """Compares the targets of classification losses with the tokens of the models' calls."""
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []
         self._of: dict[int, _Targets] = {}
 
     def called(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """A model is called, with gradients, in a sampled step."""
+        """Note a model's call with gradients, in a sampled step."""
         call = _Call(model, [one for _, one in find((args, kwargs), torch.Tensor)])
         if call.tokens and len(self._calls) < _CALLS:
             self._calls.append(call)
@@ -85,7 +85,7 @@ class TokenTargets:
             ]
 
     def read(self, loss: Node) -> _Targets | None:
-        """The targets of a classification, if they are those of a known call."""
+        """Read the targets of a classification, if they belong to a known call."""
         target = saved(loss).get("target") if self._calls else None
         scores = loss.next_functions[0][0]
         shape = None if scores is None else shape_of(scores)
@@ -119,7 +119,7 @@ class TokenTargets:
                         yield call, place, axis, laid
 
     def step_ended(self) -> None:
-        """The calls so far are of no loss to come."""
+        """Note the end of a step: the calls so far belong to no later loss."""
         if self._calls:
             self._calls = []
 
@@ -133,12 +133,12 @@ class TokenTargets:
     def replay(
         self, calls: Sequence[RecordedCall], models: Sequence[Model], refused: Callable[..., str]
     ) -> None:
-        """Run the calls of this step again, with other tokens; the state is restored.
+        """Run the calls of this step again with other tokens, and restore the state.
 
         Args:
-            calls: of this step.
-            models: that are trained.
-            refused: why a model cannot run again; "" where it can.
+            calls: the calls of this step.
+            models: the trained models.
+            refused: returns the reason why a model cannot run again, else "".
         """
         for model in models:
             known = self._of.get(model.id)

@@ -1,4 +1,4 @@
-"""Terms of a loss, each with its factor, read off the graph."""
+"""Reads the terms of a loss, each with its factor, from the graph."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ _MOST = 256
 
 
 def weighted_terms(root: Node) -> Iterator[tuple[float, Node]]:
-    """The terms of a loss of one number, each with the constant that multiplies it.
-
-    What is no sum, no difference and no constant factor of one is a term.
+    """Return the terms of a scalar loss, each with its constant factor. Sums, differences and
+    constant factors are split; everything else is a term.
     """
     stack, count = [(1.0, root)], 0
     while stack and count < _MOST:
@@ -39,8 +38,8 @@ def weighted_terms(root: Node) -> Iterator[tuple[float, Node]]:
 
 
 def constant_factor(node: Node) -> tuple[float, Node | None]:
-    """The constant that an operation multiplies with, and what it is of; no node where it is
-    another operation, or multiplies by more than one number."""
+    """Return the constant factor of an operation, and the node of its other operand; no node if it
+    is another operation, or if the factor is not a single number."""
     name = kind(node)
     edges = [one for one, _ in node.next_functions]
     if name in MOVES or name == "NegBackward":
@@ -64,8 +63,8 @@ def constant_factor(node: Node) -> tuple[float, Node | None]:
 
 
 def divisors(root: Node) -> tuple[list[tuple[float, Node]], Node | None]:
-    """The constants that a loss is divided by, one after the other, the last division first, and
-    what they divide: a factor of 1/8 is a division by 8."""
+    """Yield the constants that divide a loss, the last division first, with the divided node; a
+    factor of 1/8 counts as a division by 8."""
     found: list[tuple[float, Node]] = []
     node = root
     while True:

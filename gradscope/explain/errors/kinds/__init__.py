@@ -1,1 +1,1 @@
-"""A file for each kind of error, found by its name."""
+"""One file per kind of error, found by its name."""

@@ -1,4 +1,4 @@
-"""Shapes that a layer of ``torch.nn`` does not take: its needed shape, the given one, the smallest
+"""Explains wrong shapes in a layer of ``torch.nn``: the needed shape, the given one, the smallest
 fix.
 """
 

@@ -1,4 +1,5 @@
-"""A second backward: the node without saved tensors, who freed them, and the way back to it."""
+"""Explains a second backward: the node without saved tensors, the backward that freed them, and the
+path to the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors on different devices: which tensor is where, and which was not moved."""
+"""Explains tensors on different devices: the device of each, and the tensor that was not moved."""
 
 from __future__ import annotations
 

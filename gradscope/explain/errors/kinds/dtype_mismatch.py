@@ -1,4 +1,4 @@
-"""Dtypes that conflict: the dtype of each tensor, and the one to change."""
+"""Explains conflicting dtypes: the dtype of each tensor, and the tensor to cast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids and indices that are not there: which values came, how many there are, and where."""
+"""Explains ids and indices out of range: their values, the size of the table, and the place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def explain(case: Case) -> Explanation | None:
 
 
 def id_range(ids: Operand) -> str:
-    """The lowest and the highest id, where they are known."""
+    """Return the lowest and the highest id, if known."""
     if ids.low is None or ids.high is None:
         return "ids"
     return f"{ids.low}" if ids.low == ids.high else f"{ids.low} to {ids.high}"

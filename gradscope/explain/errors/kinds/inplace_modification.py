@@ -1,4 +1,5 @@
-"""In-place errors: the tensor, who saved it, who wrote to it and where, and the fix."""
+"""Explains in-place errors: the tensor, the operation that saved it, the one that wrote to it, and
+the fix."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _RESULTS = ("result", "output")
 
 
 def explain(case: Case) -> Explanation | None:
-    """An in-place modification that backward, or the operation itself, refused."""
+    """Explain an in-place modification that backward, or the operation itself, refused."""
     return first_explanation(case, (_found_in_backward, _leaf, _view))
 
 

@@ -1,4 +1,5 @@
-"""All other errors: mistakes of plain Python, refused values, gradients of custom functions."""
+"""Explains all other errors: plain Python mistakes, refused values, gradients of custom
+functions."""
 
 from __future__ import annotations
 

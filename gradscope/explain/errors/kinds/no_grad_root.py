@@ -1,4 +1,5 @@
-"""A loss without a graph: the frozen parameters, or the place where their data left the graph."""
+"""Explains a loss without a graph: frozen parameters, or the place where their data left the
+graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loss of several numbers, from which backward cannot start."""
+"""Explains a loss of several numbers, from which backward cannot start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Out of memory: the size of the request, its result, and the operation."""
+"""Explains a lack of memory: the size of the request, its result, and the operation."""
 
 from __future__ import annotations
 
