@@ -132,7 +132,7 @@ def visible(text: str) -> str:
 
 
 class GradscopeError(Exception):
-    """The root; ``exit_code`` is the exit code of the process."""
+    """The base class of gradscope's errors; ``exit_code`` is the exit code of the process."""
 
     exit_code = 2
 

@@ -138,11 +138,11 @@ _Columns = Mapping[int, Sequence[float]]
 def combined_norms(
     series: Mapping[int, Mapping[Key, NormSeries]], layout: Layout
 ) -> dict[Key, NormSeries]:
-    """The global norms at the steps that every rank with a part read.
+    """Return global norms, at the steps where every rank with a part of the tensor read it.
 
     Args:
-        series: of each rank, of what it holds.
-        layout: of the same ranks.
+        series: for each rank, the norms of its parts.
+        layout: the layout of the same ranks.
     """
     holders: dict[Key, dict[int, NormSeries]] = {}
     for rank in sorted(series):

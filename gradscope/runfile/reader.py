@@ -205,7 +205,8 @@ class RunFile:
     def transformer_series(self, kind: str) -> dict[PartKey, TransformerSeries]:
         """Attention, experts or residual stream; see ``records.transformer.MEASURES``.
 
-        Of several ranks each is the lowest one's that has it: other ranks have other samples.
+        If several ranks recorded one part, the lowest rank's series is returned: ranks have
+        different samples.
         """
         found: dict[PartKey, TransformerSeries] = {}
         for file in self.files[: self._counted]:

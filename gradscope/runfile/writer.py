@@ -252,7 +252,7 @@ class RunWriter:
         self._some.set()
 
     def abandon(self) -> None:
-        """Never write again: this is the copy of a process, and the file is the original's."""
+        """Stop writing for good, in a forked process: the file belongs to the parent process."""
         self._closed, self._thread = True, None
         self._waiting, self._late = deque(), deque()
         # SQLite's connection must not be closed here either, not even by the garbage collector:

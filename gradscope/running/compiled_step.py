@@ -57,13 +57,14 @@ class Errors:
 class CompiledComparison:
     """A compiled model's calls against the tape of an eager one.
 
-    It runs free: the difference of a call includes those of the calls before it.
+    Both models use their own activations, so the difference of a call includes the differences of
+    earlier calls.
 
     Attributes:
-        own: the differences from that tape.
-        reference: those from the tape of a wider dtype; None without one.
-        lines: the lines of generated code that handed a tensor on: file and number.
-        positions: the forward graph's file of each parameter, and its place among the inputs.
+        own: the differences from the eager tape.
+        reference: the differences from the tape of a wider dtype; None without such a tape.
+        lines: the lines of generated code that passed a tensor on: file and number.
+        positions: for each parameter, the forward graph's file and the parameter's input number.
     """
 
     own: Errors

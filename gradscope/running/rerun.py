@@ -159,7 +159,7 @@ def gradients(step: Step) -> _StepGradients:
 
 
 class Verifier:
-    """Holds the gradients of a plain step, and a second plain step's difference."""
+    """Compares observed gradients with a plain step's; tests first if plain steps agree."""
 
     def __init__(self, plain_step: Callable[[], _StepGradients]) -> None:
         self._first = plain_step()

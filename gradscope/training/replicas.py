@@ -155,7 +155,7 @@ def _part(tensor: Any) -> str | None:
 
 
 def ddp_around(outer: nn.Module) -> Any:
-    """The wrapper of a model, whatever other wrappers it has; None without."""
+    """Return a model's DDP wrapper, also inside other wrappers; None if there is none."""
     module: Any = outer
     while isinstance(module, nn.Module):
         if type(module).__name__ == DDP:

@@ -104,7 +104,7 @@ class SampledStep:
                 recorder.links = located(recorder.links, walked, locate)
 
     def called(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An outermost model is called on this."""
+        """Note the inputs of a call of an outermost model, to compare them across ranks."""
         if several_processes():
             digest = input_digest(args, kwargs)
             for entry in self._entries:

@@ -50,9 +50,7 @@ class ExternalTensors:
                 self._input(name, tensor)
 
     def returned(self, name: str, root: bool, output: Any) -> None:
-        """Note a module's output: a NaN in it counts as lasting, and so does an Inf in the model's
-        result.
-        """
+        """Note a module's output; NaN in it is reported, and so is Inf in the model's result."""
         for tensor in tensors_in(output):
             mask = self._origins.of(tensor)
             found = level(tensor) if mask else 0

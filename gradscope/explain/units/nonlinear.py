@@ -16,7 +16,8 @@ _MASKED = -9000.0
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Limits from which nonlinearities count as flat; limits of inputs, except for the last two.
+    """Limits from which nonlinearities count as flat, mostly for the input.
+
     Those of sigmoid and tanh are from SageMaker Debugger's rule SaturatedActivation: beyond them
     the slope is 0 in float32.
     """

@@ -45,7 +45,7 @@ def fold_named(
     signature: Callable[[Row], Hashable],
     renamed: Callable[[str, Sequence[Row]], Row],
 ) -> list[Entry[Row]]:
-    """Rows of equal siblings folded into one, which ``renamed`` makes of a name and its rows."""
+    """Fold rows of equal siblings into one; ``renamed`` makes it from a name and these rows."""
 
     def shown(first: tuple[Row, ...], groups: list[tuple[Row, ...]]) -> tuple[Row, ...]:
         of_name = span_of_names([name(group[0]) for group in groups])

@@ -111,7 +111,7 @@ _KEEP = {
 
 
 def reduced(figures: Figures, reduce: Reduce) -> Figure:
-    """One figure of those of all heads or experts."""
+    """Reduce the figures of all heads or experts to one; None if none is known."""
     if not isinstance(figures, tuple):
         return figures
     known = [one for one in figures if one is not None]

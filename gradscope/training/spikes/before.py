@@ -100,9 +100,7 @@ class StepsBefore:
         return "sample" if unusual else ""
 
     def probe(self, known: ObservedOptimizer) -> bool:
-        """Return True if the gradient of one small parameter jumps, of a step whose gradients are
-        not read: then they are worth reading.
-        """
+        """Return True if the gradient of one small parameter jumps; then all gradients are read."""
         gradient = known.small[0].grad if known.small else None
         if gradient is None or gradient.layout != torch.strided:
             return False
