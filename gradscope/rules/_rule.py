@@ -79,7 +79,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How a rule judges a training run. These declarations also determine when the rule can be
+    """The parts of a rule for a training run. They also determine when the rule can be
     judged; see ``_judged.py``.
 
     Attributes:

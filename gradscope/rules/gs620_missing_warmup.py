@@ -93,7 +93,7 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
 
 
 def _inputs(weight: ParameterStats, kinds: tuple[str, ...]) -> int:
-    """How many inputs an output of the weight adds up; 0 for an embedding, or if unknown."""
+    """Return the number of inputs that an output adds up; 0 for an embedding, or if unknown."""
     if any(kind.startswith("Embedding") for kind in kinds):
         return 0
     known = len(weight.shape) == 2 or any(kind.startswith("Conv") for kind in kinds)
