@@ -16,6 +16,9 @@ class LoopBatches:
         outputs: the number of batches with different samples whose outputs were read.
         constant: the number of the last of these with equal outputs for all samples.
         location: the line of the model's first call.
+        size: the root mean square of its first input of floating numbers, in the last of them; 0
+            without one.
+        twins: the number of batches in which two inputs in different memory had equal numbers.
     """
 
     model: int
@@ -24,6 +27,8 @@ class LoopBatches:
     outputs: int = 0
     constant: int = 0
     location: str | None = None
+    size: float = 0.0
+    twins: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,9 @@ class LoopCopy:
             other: "target", "ema".
         location: the line of its first call.
         made: the line that assigns it, if there is one.
+        written: the number of steps after which the script wrote to the weights of the other.
+        averaged: the line that goes over the parameters of both, if there is one.
+        updated: the last line that loads weights into it, if there are several.
     """
 
     name: str
@@ -141,3 +149,6 @@ class LoopCopy:
     follows: bool
     location: str | None = None
     made: str | None = None
+    written: int = 0
+    averaged: str | None = None
+    updated: str | None = None

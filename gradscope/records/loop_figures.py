@@ -10,23 +10,29 @@ class LossOperation:
     """An operation between the models and the loss that is probably a mistake.
 
     Attributes:
-        kind: "broadcast" ([N, 1] was combined with [N]), "single-softmax" (over an axis of size
-            one), "softmax-axis" (over another axis than the classes' of the loss), "negated" (a
-            loss that should be minimised is maximised), "scores" (a layer's output instead of
-            log-probabilities), "number" (a term of the loss is a Python number that a tensor
-            gave), "penalty" (a term is made of gradients that have no graph), or one of those
-            with figures: - "divided": the loss is divided by this number, "twice", or after its
-            "mean" over as many samples - "cosine": the scores are cosines times the first
-            number, of as many classes - "learned-weight": a parameter weights a term alone; the
-            weight - "posterior": how often a divergence outweighs the error's sum, the root
-            mean square of the means, and how far the variances are from 1 - "cut-encoder":
-            nothing but this term depends on an encoder before a quantizer - "bootstrapped": the
-            target of a distance has a maximum through which gradients flow - "scrambled": a
-            view takes axis 1 for the last; ``shapes`` are before and after it - "kl-input",
-            "kl-target", "kl-log-target": what a divergence is given is not what it takes:
-            probabilities for logarithms, or the other way round; the least and the greatest
-            value, and of how many calls that were read this is the last name: the operation's;
-            of a number what gave it.
+        kind: "broadcast" ([N, 1] was combined with [N]), "single-softmax" (over an axis of
+            size one), "softmax-axis" (over another axis than the classes' of the loss),
+            "negated" (a loss that should be minimised is maximised),
+            "scores" (a layer's output instead of log-probabilities), "number" (a
+            term of the loss is a Python number that a tensor gave), "penalty" (a term is made of
+            gradients that have no graph), or one of those with figures:
+
+            - "divided": the loss is divided by this number, "twice", or after its "mean" over as
+              many samples
+            - "cosine": the scores are cosines times the first number, of as many classes
+            - "normalize-axis": rows are normalized along the batch, and their products are the
+              scores; the shape of what is normalized
+            - "learned-weight": a parameter weights a term alone; the weight
+            - "posterior": how often a divergence outweighs the error's sum, the root mean square
+              of the means, and how far the variances are from 1
+            - "cut-encoder": nothing but this term depends on an encoder before a quantizer
+            - "bootstrapped": the target of a distance has a maximum through which gradients flow
+            - "attached-ratio": the exponential of a difference of 0, of two sides with a gradient
+            - "scrambled": a view takes axis 1 for the last; ``shapes`` are before and after it
+            - "kl-input", "kl-target", "kl-log-target": what a divergence is given is not what it
+              takes: probabilities for logarithms, or the other way round; the least and the
+              greatest value, and of how many calls that were read this is the last
+        name: the operation's; of a number what gave it.
         shapes: of a broadcast the column, the row and the result; of a softmax the result.
         count: the number of read graphs that contain it.
         alone: True if it is the only link between the loss and a model.
@@ -64,6 +70,8 @@ class LoopFact:
               it gives a batch: in ``count`` of so many (the figure); ``words`` is the attribute
             - "used-up": the iterator ``name`` was at its end, and was asked ``count`` times more
             - "seeded": the random numbers were set to a seed (the figure) in ``count`` steps
+            - "exchanged-triplet": a line's triplet loss that gets the negative too early, in
+              ``count`` calls; ``words`` are the arguments
             - "written-dropout": a call in the script's text; ``words`` is the call
         name, model: of a module and of its model; "" without one.
         count: how often.
@@ -87,7 +95,8 @@ class Reach:
 
     Attributes:
         by: the function that bounds the output: "sigmoid", "tanh", "relu", …; or the loss that
-            takes probabilities as targets: "binary_cross_entropy_with_logits".
+            takes probabilities as targets: "binary_cross_entropy_with_logits"; or "softmax of
+            multi-label", with the sums of each sample's labels as targets.
         low, high: its bounds, which may be infinite.
         least, greatest: the extremes of all targets read.
         readings: the number of batches read.
@@ -95,6 +104,7 @@ class Reach:
         share: the smallest share of such targets in one of these.
         inside: True if a model's call computes the loss.
         location: ``file:line`` of the loss, if known.
+        counted: True if the loss counts all targets alike, and none is left out.
     """
 
     by: str
@@ -107,6 +117,7 @@ class Reach:
     share: float
     inside: bool = False
     location: str | None = None
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

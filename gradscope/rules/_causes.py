@@ -23,7 +23,8 @@ def folded(findings: Iterable[TrainingFinding]) -> tuple[Cause, ...]:
     """The causes, the worst first, each with its symptoms; every finding is in one of them.
 
     A finding follows from another where that one's rule names its code (``Rule.explains``), where
-    it began no earlier, and is of the same parameters. Of several causes the worst has it.
+    it began no earlier, and is of the same parameters. Of several causes the worst has it. An info
+    explains no error.
     """
     ordered = sorted(findings, key=_weight)
     able = [one for one in ordered if _explained_codes().get(one.code)]
@@ -73,6 +74,7 @@ def _follows(symptom: TrainingFinding, cause: TrainingFinding) -> bool:
     return (
         symptom.code != cause.code
         and symptom.code.startswith(codes)
+        and not (cause.severity == "info" and symptom.severity == "error")
         and _first(symptom) >= _first(cause)
         and _same_place(symptom, cause)
     )

@@ -37,8 +37,8 @@ RULE = Rule(
         "B, a residual scale), a mask, or underflow. A dead path is an error. It is a warning if "
         "a mask explains the zero (another batch may have none), if gradients cancel, or if an "
         "installed library's code makes the zero. It is an info if a gradient arrives within "
-        "three steps, as upstream of a zero-initialised factor, or if the loss is 0 and nothing "
-        "is left to learn."
+        "three steps, as upstream of a zero-initialised factor, or if the loss is 0: a margin is "
+        "satisfied, or nothing is left to learn."
     ),
     why=(
         "A parameter with a zero gradient does not learn, and unlike a missing gradient it raises "

@@ -120,6 +120,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             if where is None:  # nothing was seen: `backward` may have been called without them
                 rest += members
                 continue
+        elif answer.cause == "not-in-loss":
+            where = _call_of_all(members, loop) or where
         finding = _traced(answer, members, loop, where)
         of = concerned(members, loop)
         yield at(finding, loop, model=members[0].model, parameters=of)
@@ -152,6 +154,15 @@ def _traced(
         cause=answer.cause,
         location=where,
     )
+
+
+def _call_of_all(members: Sequence[LoopParameter], loop: LoopRecord) -> str | None:
+    """Return the call of their model, if these are all that trains in it."""
+    model = members[0].model
+    if len(members) < next((one.trainable for one in loop.models if one.name == model), 0):
+        return None
+    events = (event for one in loop.rounds for event in one.events)
+    return next((e.location for e in events if e.kind == "call" and e.of == model), None)
 
 
 def _clearing(members: Sequence[LoopParameter], loop: LoopRecord) -> str | None:

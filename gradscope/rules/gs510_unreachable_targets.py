@@ -50,7 +50,7 @@ RULE = Rule(
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for each activation."""
     for one in loop.reaches:
-        if one.outside < one.readings or one.share < limits["share"]:
+        if one.outside < one.readings or (one.share < limits["share"] and not one.counted):
             continue
         if not enough(loop, one.outside):
             continue
@@ -68,10 +68,19 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         )
 
 
+_ROWS = "softmax of multi-label"
+
+
 def _message(one: Reach) -> str:
     targets = f"the targets lie between {number(one.least)} and {number(one.greatest)}"
     read = in_steps(one.outside, one.readings, "batch that was read", "batches that were read")
     share = f"{percent(one.share)} or more of them are out of range {read}"
+    if one.by == _ROWS:
+        return (
+            f"the labels of a sample sum to between {number(one.least)} and "
+            f"{number(one.greatest)}, and a softmax gives probabilities that sum to 1: of "
+            f"several labels at once, it cannot give each a high probability. {share}."
+        )
     if one.by.startswith("binary"):
         return (
             f"the labels of `{one.by}` lie between {number(one.least)} and "
@@ -89,6 +98,8 @@ def _range(one: Reach) -> str:
 
 
 def _advice(one: Reach) -> str | None:
+    if one.by == _ROWS:
+        return "Use a sigmoid for several labels at once: `BCEWithLogitsLoss` on the scores."
     if one.by.startswith("binary"):
         return "Use labels of 0 and 1: `(labels > 0).float()`."
     return f"Leave out the {one.by} after the last layer, or scale the targets into its range."

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from gradscope.records.loop import LoopRecord
+from gradscope.records.loop_data import LoopBatches
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
-from gradscope.rules._words import plural
+from gradscope.rules._words import number, plural
 
 RULE = Rule(
     code="GS513",
@@ -18,7 +20,8 @@ RULE = Rule(
     what=(
         "Compares what a model returns for the samples of a batch in the sampled steps. It fires "
         "if the inputs differ but the outputs are the same to the last bit, in the last sampled "
-        "steps and in half of all. A head of zeros gives equal outputs until its first step."
+        "steps and in half of all. A head of zeros gives equal outputs until its first step. It "
+        "names large inputs or large steps as the reason, if there are any."
     ),
     why=(
         "Nothing of the input reaches the output: all units of a layer are dead, a mask is zero, "
@@ -35,11 +38,18 @@ RULE = Rule(
     thresholds=(
         Threshold("batches", 5, "equal outputs in a row needed to judge", CHOSEN),
         Threshold(
+            "ratio",
+            0.1,
+            "step over norm of the median weight, above which it is the reason",
+            CHOSEN,
+        ),
+        Threshold("size", 30, "root mean square of inputs, above which it is the reason", CHOSEN),
+        Threshold(
             "share", 0.5, "share of the batches that were read, at or above which it fires", CHOSEN
         ),
     ),
     runs=Runs(loop=True),
-    explains=("GS603", "GS613"),
+    explains=("GS104", "GS203", "GS603", "GS604", "GS613"),
 )
 
 
@@ -49,16 +59,45 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if one.constant < max(limits["batches"], limits["share"] * one.outputs):
             continue
         name = next((model.name for model in loop.models if model.id == one.model), None)
+        reason = _reason(loop, one, limits)
         yield at(
             RULE.finding(
                 name or "",
                 "the output is the same for all samples of a batch, to the last bit, in the last "
                 f"{plural(one.constant, 'batch', 'batches')} that were read, though the inputs "
-                "differ: nothing of the input reaches it.",
+                f"differ: nothing of the input reaches it.{reason.words}",
+                advice=reason.advice,
                 value=float(one.constant),
                 limit=limits.of("batches"),
-                location=one.location,
+                location=reason.location or one.location,
             ),
             loop,
             model=name,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """What has most likely brought the network there, as the end of the message."""
+
+    words: str = ""
+    advice: str | None = None
+    location: str | None = None
+
+
+def _reason(loop: LoopRecord, batches: LoopBatches, limits: Limits) -> _Reason:
+    if batches.size > limits["size"]:
+        return _Reason(
+            f" The inputs are not normalized: their root mean square is {number(batches.size)}.",
+            "Normalize the inputs: subtract their mean, and divide by their standard deviation.",
+        )
+    for one in loop.weights:
+        if one.model == batches.model and one.ratio > limits["ratio"]:
+            made = (each.location for each in loop.optimizers if each.name == one.optimizer)
+            return _Reason(
+                f" The steps are too large: each moves the median weight by {number(one.ratio)} "
+                f"times its norm, at a learning rate of {one.rate:g}.",
+                "Lower the learning rate: about 0.001 of the norm in each step is usual.",
+                next(made, None),
+            )
+    return _Reason()

@@ -33,7 +33,7 @@ RULE = Rule(
     ),
     thresholds=(Threshold("share", 0.5, "share of all steps, above which it fires", CHOSEN),),
     runs=Runs(loop=True),
-    explains=("GS102", "GS602", "GS607"),
+    explains=("GS102", "GS104", "GS602", "GS603", "GS607", "GS612", "GS613"),
 )
 
 _FAULTS = {

@@ -1,4 +1,4 @@
-"""GS825: a softmax that does not run over the classes."""
+"""GS825: a softmax that does not run over the classes, or a norm not over the features."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ RULE = Rule(
     code="GS825",
     name="softmax-axis",
     severity="error",
-    summary="the softmax before a classification loss runs over the wrong axis",
+    summary="a softmax or a normalization before a classification loss runs over the wrong axis",
     what=(
         "Finds, in the graph of the loss, the softmax whose result goes into `nll_loss` or "
         "`cross_entropy`, and reads its axis. These losses expect the classes in axis 1. A "
-        "linear layer's output with three axes has them in the last."
+        "linear layer's output with three axes has them in the last. Also finds scores that are "
+        "products of embeddings, as in a contrastive loss, if these are normalized along the batch."
     ),
     why=(
-        "The probabilities of one sample do not sum to 1, and different samples compete. The "
-        "loss falls but means nothing."
+        "The probabilities of one sample do not sum to 1, or the norm of one embedding is not 1, "
+        "and different samples compete. The loss falls but means nothing."
     ),
-    fix="Use `dim=1`, or `cross_entropy` on the scores, which includes the softmax.",
+    fix="Use `dim=1`, or `cross_entropy` on the scores, which includes the softmax; for "
+    "embeddings `F.normalize(x, dim=-1)`.",
     sources=(
         "PyTorch, torch.nn.NLLLoss: the input has size (N, C) or (N, C, d1, …, dK)",
         "PyTorch, torch.nn.functional.log_softmax: dim",
+        "PyTorch, torch.nn.functional.normalize: dim is the dimension to reduce",
     ),
     thresholds=(Threshold("share", 0.2, "share of the losses read, above which it fires", CHOSEN),),
     runs=Runs(loop=True),
@@ -52,6 +55,23 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 "axes but the last."
                 if over_1
                 else "Use `dim=1`, or `cross_entropy` on the scores.",
+                value=float(one.count),
+                threshold=limits["share"],
+                cause=one.name,
+                location=of_loss(loop, one),
+            ),
+            loop,
+        )
+    for one in operations(loop, "normalize-axis", limits["share"]):
+        rows, columns = map(int, one.figures)
+        yield at(
+            RULE.finding(
+                "",
+                f"embeddings [{rows}, {columns}] are normalized along the batch and not along "
+                f"their {columns} features, "
+                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: their "
+                "products are no cosines.",
+                advice="Normalize each embedding: `F.normalize(x, dim=-1)`.",
                 value=float(one.count),
                 threshold=limits["share"],
                 cause=one.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
+from gradscope.records.loop_data import LoopBatches
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at, in_steps
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
@@ -17,7 +18,8 @@ RULE = Rule(
     what=(
         "Compares the samples of each model input in the sampled steps. It fires if all samples "
         "of every batch were equal, in each tensor of the input. Models with inputs that have no "
-        "sample axis, such as the edges of a graph, do not count."
+        "sample axis, such as the edges of a graph, do not count. It also fires if two inputs have "
+        "the same numbers in every batch, and a gradient is exactly zero: pairs of one sample."
     ),
     why=(
         "The network cannot tell one sample from another, and learns one answer for all. Most "
@@ -32,13 +34,16 @@ RULE = Rule(
         Threshold("batches", 5, "batches of 4 samples needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),
-    explains=("GS513", "GS603", "GS613", "GS814"),
+    explains=("GS103", "GS513", "GS603", "GS613", "GS814"),
 )  # fmt: skip
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """One finding for each model."""
+    no_gradient = any("zero-gradient" in one.facts for one in loop.parameters)
     for one in loop.batches:
+        if no_gradient and one.twins >= max(one.batches, limits["batches"]):
+            yield _pairs(loop, one)
         if one.alike < max(one.batches, limits["batches"]):
             continue
         read = in_steps(one.alike, one.batches, "batch that was read", "batches that were read")
@@ -55,3 +60,22 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             loop,
             model=name,
         )
+
+
+def _pairs(loop: LoopRecord, one: LoopBatches) -> TrainingFinding:
+    """Two inputs that are the same, as the two sides of pairs."""
+    name = next((model.name for model in loop.models if model.id == one.model), None)
+    read = in_steps(one.twins, one.batches, "batch that was read", "batches that were read")
+    return at(
+        RULE.finding(
+            name or "",
+            f"two inputs of the model have the same numbers {read}, and parameters get a gradient "
+            "of exactly zero: each sample is compared with itself.",
+            advice="Print both inputs of a pair: the data set returns one sample twice.",
+            value=float(one.twins),
+            cause="pairs",
+            location=one.location,
+        ),
+        loop,
+        model=name,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
+from gradscope.records.loop_data import LoopCopy
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
@@ -20,7 +21,8 @@ RULE = Rule(
         "weights that no optimizer holds. It fires at the end of the script, if a copy was used "
         "and never changed, and its name contains target, ema, teacher, momentum, average or "
         "slow. A fixed reference under another name does not count. It also fires if the weights "
-        "of such a copy follow the model and its running statistics do not."
+        "of such a copy follow the model and its running statistics do not, or if the copy never "
+        "changes, and the script goes over the parameters of both but writes to the model's."
     ),
     why=(
         "The copy is still the initial network, and gives the targets, the teacher's answers or "
@@ -39,6 +41,7 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold("steps", 20, "steps of the run needed to judge", CHOSEN),
+        Threshold("share", 0.5, "share of the steps after which the model is written to", CHOSEN),
     ),
     runs=Runs(loop=True, end=True),
 )  # fmt: skip
@@ -64,17 +67,42 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 loop,
                 parameters=(),
             )
-        if not (one.calls and one.unchanged and one.follows):
+        if not (one.unchanged and one.follows):
+            continue
+        if one.averaged and one.written > limits["share"] * loop.steps:
+            yield at(
+                RULE.finding(
+                    one.of,
+                    f"`{one.name}` never changes, and the script writes to the weights of "
+                    f"`{one.of}` after {plural(one.written, 'step')} of {loop.steps:,}: the "
+                    "average goes into the wrong model.",
+                    advice=f"Write into the parameters of `{one.name}`, and only read those of "
+                    f"`{one.of}`.",
+                    value=float(one.written),
+                    cause="direction",
+                    location=one.averaged,
+                ),
+                loop,
+            )
+            continue
+        if not one.calls:
             continue
         yield at(
             RULE.finding(
                 one.name,
                 f"`{one.name}` never changes: it still has the weights that `{one.of}` began "
                 f"with, after {plural(loop.steps, 'step')}, and {plural(one.steps, 'step')} of "
-                "them call it.",
+                f"them call it.{_unreached(one)}",
+                advice=one.updated
+                and "Let the update run more often than the training is long, "
+                "and check its condition.",
                 value=float(one.calls),
-                location=one.made or one.location,
+                location=one.updated or one.made or one.location,
             ),
             loop,
             parameters=(),
         )
+
+
+def _unreached(one: LoopCopy) -> str:
+    return f" The update at {one.updated} had no effect." if one.updated else ""

@@ -1,4 +1,4 @@
-"""GS863: a bootstrapped target that gradients flow through."""
+"""GS863: a bootstrapped target, or an old policy, that gradients flow through."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ RULE = Rule(
     code="GS863",
     name="target-with-gradient",
     severity="warning",
-    summary="the gradient flows through the target of a value: a Q target is not detached",
+    summary="the gradient flows through a Q target or an old policy, which should be constants",
     what=(
         "Finds, in the graph of the loss, a distance between two values that both have a "
         "gradient, one of them a constant plus a multiple of a maximum, as `reward + gamma * "
-        "q(next).max(1).values`. A target under `no_grad`, or detached, is silent."
+        "q(next).max(1).values`. A target under `no_grad`, or detached, is silent. Also finds a "
+        "ratio of probabilities that is exactly 1, though both of its sides have a gradient."
     ),
     why=(
         "The loss can fall by moving the target towards the prediction. Learned values are "
-        "wrong or diverge."
+        "wrong or diverge. Of a ratio of a policy to itself, the gradients cancel."
     ),
     fix=("Compute the target under `torch.no_grad()`, or detach it; a target network helps too."),
     sources=(
@@ -31,6 +32,7 @@ RULE = Rule(
     thresholds=(Threshold("share", 0.9, "share of the losses read, above which it fires", CHOSEN),),
     calibration=SILENT_ON_TWINS,
     runs=Runs(loop=True),
+    explains=("GS103", "GS603", "GS613"),
 )
 
 
@@ -45,6 +47,22 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read.",
                 value=float(one.count),
                 limit=limits.of("share"),
+                location=of_loss(loop, one),
+            ),
+            loop,
+        )
+    for one in operations(loop, "attached-ratio", limits["share"]):
+        yield at(
+            RULE.finding(
+                "",
+                "the ratio `exp(new - old)` is exactly 1, and both log-probabilities have a "
+                f"gradient, {in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: "
+                "the two gradients cancel, and the policy does not learn.",
+                advice="Keep the old log-probability from the rollout, under `torch.no_grad()` or "
+                "detached.",
+                value=float(one.count),
+                limit=limits.of("share"),
+                cause="ratio",
                 location=of_loss(loop, one),
             ),
             loop,

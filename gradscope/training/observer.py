@@ -182,6 +182,7 @@ class Observer:
         self.filled = guard(loop.filled)
         self.asked_without_graph = guard(loop.asked_without_graph)
         self.diverged = guard(loop.diverged)
+        self.tripled = guard(loop.tripled)
         self.restoring = guard(loop.restoring)
         self.restored = guard(loop.restored)
         self.function_called = guard(loop.functions.keep)

@@ -290,6 +290,159 @@ BROKEN = {
             "hidden = nn.functional.dropout(hidden, p=0.2) if self.training else hidden",
         )),
     ),
+    "embeddings normalized along the batch": LoopProgram(
+        "GS825", ("embeddings [8, 8] are normalized along the batch",),
+        """
+        class Encoder(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(4, 8)
+
+            def forward(self, inputs):
+                return F.normalize(self.body(inputs), dim=0)  # broken # here
+                return F.normalize(self.body(inputs), dim=1)  # mended
+
+        net = Encoder()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            inputs, _ = batch(step)
+            one, other = net(inputs), net(inputs + 0.1 * torch.randn_like(inputs))
+            optimizer.zero_grad()
+            F.cross_entropy(one @ other.T / 0.2, torch.arange(8)).backward()
+            optimizer.step()
+        """),
+    "a triplet with its negative in the place of the positive": LoopProgram(
+        "GS865", ("takes `pos` as its negative, and `neg` as its positive",),
+        """
+        criterion = nn.TripletMarginLoss(margin=0.5)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            inputs, _ = batch(step)
+            anchor, pos, neg = net(inputs), net(inputs + 0.1), net(batch(step + 1)[0])
+            loss = criterion(anchor, neg, pos)  # broken # here
+            loss = criterion(anchor, pos, neg)  # mended
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """),
+    "an average of weights that goes into the model that trains": LoopProgram(
+        "GS835", ("`ema` never changes", "weights of `net` after 23 steps of 24"),
+        """
+        import copy
+        ema = copy.deepcopy(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for kept, new in zip(ema.parameters(), net.parameters()):  # here
+                    new.mul_(0.1).add_(kept, alpha=0.9)  # broken
+                    kept.mul_(0.9).add_(new, alpha=0.1)  # mended
+        """),
+    "a softmax for several labels at once": LoopProgram(
+        "GS510", ("the labels of a sample sum to between", "a softmax gives"),
+        """
+        labels = (x > -0.5).float()
+        net = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            rows = slice(step % 8 * 8, step % 8 * 8 + 8)
+            optimizer.zero_grad()
+            given = net(x[rows]).softmax(1)  # broken
+            given = net(x[rows]).sigmoid()  # mended
+            F.binary_cross_entropy(given, labels[rows]).backward()  # here
+            optimizer.step()
+        """),
+    "a few pixels of a mask are 255": LoopProgram(
+        "GS510", ("lie between 0 and 255", "not between 0 and 1"),
+        """
+        mask = torch.zeros(64, 32)
+        mask[:, 0] = 255.0  # broken
+        mask[:, 0] = 1.0  # mended
+        net = nn.Linear(4, 32)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            rows = slice(step % 8 * 8, step % 8 * 8 + 8)
+            optimizer.zero_grad()
+            F.binary_cross_entropy_with_logits(net(x[rows]), mask[rows]).backward()  # here
+            optimizer.step()
+        """),
+    "a ratio of a policy to itself": LoopProgram(
+        "GS863", ("the ratio `exp(new - old)` is exactly 1",),
+        """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            inputs, actions = batch(step)
+            new = F.log_softmax(net(inputs), 1)[range(8), actions]
+            old = F.log_softmax(net(inputs), 1)[range(8), actions]
+            old = old.detach()  # mended
+            ratio, gain = (new - old).exp(), actions - 0.5  # here
+            loss = -torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """),
+    "steps that are too large kill every unit": LoopProgram(
+        "GS513", ("The steps are too large", "at a learning rate of 3"),
+        """
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+        rate = 3.0  # broken
+        rate = 0.003  # mended
+        optimizer = torch.optim.Adam(net.parameters(), lr=rate)  # here
+        for step in range(48):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """),
+    "pairs of one sample": LoopProgram(
+        "GS833", ("two inputs of the model have the same numbers",),
+        """
+        class Siamese(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(4, 8)
+
+            def forward(self, one, other):
+                return F.pairwise_distance(self.body(one), self.body(other))
+
+        net = Siamese()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(16):
+            inputs, labels = batch(step)
+            others = inputs.clone()  # broken
+            others = inputs.roll(1, 0)  # mended
+            distance = net(inputs, others)  # here
+            optimizer.zero_grad()
+            apart = (2 - distance).clamp(min=0) ** 2
+            (labels * apart + (1 - labels) * distance ** 2).mean().backward()
+            optimizer.step()
+        """),
+    "a mask that keeps the padding": LoopProgram(
+        "GS103", ("its mask is 0 wherever the other factor is not",),
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embed, self.last = nn.Embedding(9, 4, padding_idx=0), nn.Linear(4, 2)
+
+            def forward(self, tokens):
+                kept = (tokens == 0).unsqueeze(2).float()  # broken
+                kept = (tokens != 0).unsqueeze(2).float()  # mended
+                sums = (self.embed(tokens) * kept).sum(1)  # here
+                return self.last(sums / kept.sum(1).clamp(min=1))
+
+        net, tokens = Net(), torch.randint(1, 9, (64, 6))
+        tokens[:, 4:] = 0
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            rows = slice(step % 8 * 8, step % 8 * 8 + 8)
+            optimizer.zero_grad()
+            F.cross_entropy(net(tokens[rows]), y[rows]).backward()
+            optimizer.step()
+        """),
     "a seed in each step": LoopProgram(
         "GS814", ("`torch.manual_seed(7)` is called in 12 steps of 12",),
         """
@@ -319,6 +472,87 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "pixels of 255 that the loss ignores": """
+        mask = torch.zeros(64, 32)
+        mask[:, 0] = 255.0
+        net = nn.Linear(4, 32)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            rows = slice(step % 8 * 8, step % 8 * 8 + 8)
+            optimizer.zero_grad()
+            loss = F.binary_cross_entropy_with_logits(net(x[rows]), mask[rows], reduction="none")
+            (loss * (mask[rows] != 255)).mean().backward()
+            optimizer.step()
+        """,
+    "a softmax and one label of several": """
+        labels = F.one_hot(y, 2).float()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            rows = slice(step % 8 * 8, step % 8 * 8 + 8)
+            optimizer.zero_grad()
+            F.binary_cross_entropy(net(x[rows]).softmax(1), labels[rows]).backward()
+            optimizer.step()
+        """,
+    "an input beside a clone of it": """
+        class Denoiser(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(4, 4)
+
+            def forward(self, inputs, target):
+                return F.mse_loss(self.body(inputs), target)
+
+        net = Denoiser()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            inputs, _ = batch(step)
+            optimizer.zero_grad()
+            net(inputs, inputs.clone()).backward()
+            optimizer.step()
+        """,
+    "columns normalized over the nodes of a graph, then a linear layer": """
+        head = nn.Linear(4, 2, bias=False)
+        optimizer = torch.optim.SGD(head.parameters(), lr=0.05)
+        scale = nn.Parameter(torch.ones(4))
+        for step in range(12):
+            optimizer.zero_grad()
+            F.cross_entropy(head(F.normalize(x * scale, dim=0)), y).backward()
+            optimizer.step()
+        """,
+    "the cross-correlation of two views, of columns of unit norm": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(12):
+            one, other = net(x), net(x + 0.1 * torch.randn_like(x))
+            correlation = F.normalize(one, dim=0).T @ F.normalize(other, dim=0)
+            optimizer.zero_grad()
+            F.cross_entropy(correlation / 0.2, torch.arange(2)).backward()
+            optimizer.step()
+        """,
+    "cosines with class weights in columns": """
+        weight = nn.Parameter(torch.randn(2, 4))
+        optimizer = torch.optim.SGD([*net.parameters(), weight], lr=0.05)
+        for step in range(12):
+            inputs, labels = batch(step)
+            hidden = F.normalize(net[1](net[0](inputs))[:, :2], dim=1)
+            optimizer.zero_grad()
+            F.cross_entropy(8 * hidden @ F.normalize(weight, dim=0), labels).backward()
+            optimizer.step()
+        """,
+    "weights that are clamped, beside a copy of the start": """
+        import copy
+        target = copy.deepcopy(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for step in range(24):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter.clamp_(-1, 1)
+        with torch.no_grad():
+            print(sum((a - b).norm() for a, b in zip(target.parameters(), net.parameters())))
+        """,
     "an unused activation, beside the function": _CHAIN.format(act="hidden = torch.relu(hidden)")
     + _STEP,
     "an unused activation beside no layer, or a transposed convolution": """

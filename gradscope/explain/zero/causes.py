@@ -175,6 +175,8 @@ def _multiplied(replay: NodeReplay, origin: FactorOrigin, factor: torch.Tensor |
         if by_node(origin.at).has(Trait.NORMALISES):
             return ZeroCause(None, origin.at, "constant")
         return ZeroCause("dead-activation", origin.at, "zero-factor", figures)
+    if origin.kind == "disjoint":
+        return ZeroCause("masked", origin.at, "disjoint")
     if origin.kind == "zero-weight":
         return ZeroCause("zero-weight", origin.at, "zero-weight", figures)
     if origin.kind == "masked" and origin.name == "input":

@@ -298,4 +298,5 @@ def _answer(blocker: Blocker, arrived: dict[str, int], made: int) -> Answer:
         advice=advice(cause, recovers, steps, inside=blocker.module is not None),
         recovers=recovers,
         starts=blocker.starts,
+        severity="info" if cause.why == "satisfied" else None,
     )

@@ -139,6 +139,8 @@ class FactorOrigins:
         self, node: Node, operation: Operation, *, everywhere: bool
     ) -> FactorOrigin | tuple[torch.Tensor | None, Node | None] | None:
         """The zero one of two factors, or that neither is."""
+        if operation.name == "div" and everywhere:  # by a finite number: the dividend is zero
+            return None, node.next_functions[0][0]
         if not operation.factors or operation.name in ("div", "lerp"):
             return None
         wanted = list(operation.factors.values())
@@ -160,7 +162,16 @@ class FactorOrigins:
         if len(known) == len(pairs):
             return None
         missing = [maker for tensor, maker in pairs if tensor is None]
+        if everywhere and operation.name == "mul" and self._excluded(known, missing):
+            return FactorOrigin("disjoint", node)
         return None if len(missing) != 1 or missing[0] is None else (None, missing[0])
+
+    def _excluded(self, known: list[torch.Tensor], missing: list[Node | None]) -> bool:
+        """Return True if a constant is zero in places, and the other factor is not all zeros."""
+        if len(known) != 1 or len(missing) != 1 or missing[0] is None:
+            return False
+        seen = self._seen.get(missing[0])
+        return seen is not None and not seen.zero and bool((known[0] == 0).any())
 
     def _linear(self, node: Node, *, everywhere: bool) -> Node | None:
         """Return the node to follow upstream of an operation that moves, adds or scales."""

@@ -85,7 +85,7 @@ _SENTENCES = {
     "hook": "{text} on the tensor turns its gradient into zeros",
     "single-log": "{text} over a single entry is always 0, the softmax 1: no gradient passes it",
     "dropout": "dropout with p=1 drops every element",
-    "satisfied": "{text} is 0 for this batch, and so is the loss: there is nothing left to learn",
+    "satisfied": "{text} is 0 for this batch, and so is the loss: the margin is satisfied",
     "empty": "{text} gets a tensor without elements: the input is empty",
     "cancelled": "the gradients added at {text} cancel exactly",
     "cancelled-inside": "the gradients summed by {text} cancel exactly",
@@ -111,6 +111,7 @@ _SENTENCES = {
     "factor-small": "{text} of nonzero numbers is too small for {dtype} and becomes 0;"
     " gradients are multiplied by it",
     "zero-factor": "the result of {text} is zero, and gradients are multiplied by it",
+    "disjoint": "the result of {text} is all zeros: its mask is 0 wherever the other factor is not",
     "unknown": "{text} passes zeros, whatever its gradient",
 }
 
@@ -177,9 +178,10 @@ _PRECISE = {
     "single-log": "use `BCEWithLogitsLoss` on the one logit, or give it two classes",
     "module-hook": "check the return value of the hook",
     "dropout": "give it a `p` below 1: `p` is the share to drop, not to keep",
-    "satisfied": "nothing to mend if this is a margin: this batch satisfies it. Harder examples"
-    " have a gradient",
+    "satisfied": "nothing to mend: this batch has nothing left to learn. Harder examples have a"
+    " gradient",
     "empty": "give it a batch with elements: check the input, a filter or a split",
+    "disjoint": "check the mask: it keeps only zeros, such as padding. It may be inverted",
     "frozen": "unfreeze it (`requires_grad_(True)`), or give it nonzero values",
     "parts": "check which part of the result is used: this one is not",
     "padding": "check the input: this batch has only padding",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -19,7 +21,8 @@ class _Facts:
     """Facts on one model."""
 
     def __init__(self) -> None:
-        self.batches = self.alike = self.outputs = self.constant = 0
+        self.batches = self.alike = self.outputs = self.constant = self.twins = 0
+        self.size = 0.0
         self.location: str | None = None
         self.open = 0  # how many samples the call that goes on was given, if they differ
 
@@ -44,6 +47,9 @@ class BatchFacts:
         alike = all(_same_rows(one) for one in given)
         facts.batches += 1
         facts.alike += alike
+        numbers = [one.detach() for one in given if one.is_floating_point()]
+        facts.size = _rms(numbers[0]) if numbers else 0.0
+        facts.twins += _has_twins(numbers)
         facts.open = 0 if alike else count
 
     def returned(self, model: int, output: object) -> None:
@@ -65,13 +71,30 @@ class BatchFacts:
         for model, one in self._of.items():
             if one.batches:
                 yield LoopBatches(
-                    model, one.batches, one.alike, one.outputs, one.constant, one.location
-                )
+                    model=model, batches=one.batches, alike=one.alike, outputs=one.outputs,
+                    constant=one.constant, location=one.location, size=one.size, twins=one.twins,
+                )  # fmt: skip
 
 
 def _plain(tensor: torch.Tensor) -> bool:
     there = not tensor.is_meta and tensor.layout == torch.strided and not tensor.is_nested
     return there and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _rms(tensor: torch.Tensor) -> float:
+    size = float(torch.linalg.vector_norm(tensor.float())) / max(1, tensor.numel()) ** 0.5
+    return size if math.isfinite(size) else 0.0
+
+
+def _has_twins(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return True if two tensors in different memory have the same numbers."""
+    return any(
+        one.shape == other.shape
+        and one.data_ptr() != other.data_ptr()
+        and not _same_rows(one)
+        and torch.equal(one, other)
+        for one, other in combinations(tensors, 2)
+    )
 
 
 def _same_rows(tensor: torch.Tensor) -> bool:

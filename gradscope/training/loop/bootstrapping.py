@@ -1,15 +1,21 @@
-"""Finds bootstrapped value targets (from the network's own maximum) through which gradients
-flow."""
+"""Values that gradients flow through though they should be constants: a target, an old policy."""
 
 from __future__ import annotations
 
+import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.nodes import MOVES
-from gradscope.training.loop.loss_walk import DIFFERENCES, kind, operations
+from gradscope.training.loop.loss_walk import DIFFERENCES, kind, operations, saved
 
 _MAXIMA = frozenset({"MaxBackward", "AmaxBackward"})
 _DEEP = 24
+#: Operations between the ratio of two policies and the loss.
+_SURROGATE = frozenset(
+    {"NegBackward", "MeanBackward", "SumBackward", "AddBackward", "SubBackward", "MulBackward"}
+    | {"DivBackward", "MinimumBackward", "ClampBackward"}
+)
+_MOST = 64
 
 
 def bootstrapped(root: Node) -> tuple[Node, tuple[float, ...]] | None:
@@ -22,6 +28,31 @@ def bootstrapped(root: Node) -> tuple[Node, tuple[float, ...]] | None:
         if len(sides) == 2 and None not in sides and any(map(_is_target, sides)):
             return node, ()
     return None
+
+
+def attached_ratio(root: Node) -> tuple[Node, tuple[float, ...]] | None:
+    """The exponential of a difference that is exactly 0, though both of its sides have a gradient:
+    the ratio of a policy to itself, whose gradients cancel."""
+    stack, seen = [root], {root}
+    while stack and len(seen) < _MOST:
+        node = stack.pop()
+        following = [one for one, _ in node.next_functions if one is not None]
+        if kind(node) == "ExpBackward":
+            difference = following[0] if following else None
+            sides = [] if difference is None else difference.next_functions
+            ratio = saved(node).get("result")
+            if difference is None or kind(difference) != "SubBackward" or ratio is None:
+                continue
+            if all(one is not None for one, _ in sides) and ratio.numel() > 1 and _is_one(ratio):
+                return node, ()
+        elif kind(node) in _SURROGATE:
+            stack += [one for one in following if one not in seen]
+            seen.update(following)
+    return None
+
+
+def _is_one(ratio: torch.Tensor) -> bool:
+    return bool((ratio == 1).all())
 
 
 def _is_target(node: Node | None) -> bool:

@@ -1,4 +1,7 @@
-"""Finds classification scores that are cosines times a constant, and so have a bound."""
+"""Scores of a classification that are products of normalized rows.
+
+Cosines times a constant have a bound; rows normalized along the batch give no cosines.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,42 @@ from gradscope.training.loop.loss_walk import (
     operations,
     saved,
     shape_of,
+    signed,
 )
 from gradscope.training.loop.weighted_terms import constant_factor
 
 #: How far the norm of a row may be from 1.
 _NEAR = 1e-3
+#: Operations that exchange two axes, and others between a normalization and a product.
+_TURNS = frozenset({"TBackward", "TransposeBackward", "PermuteBackward"})
+_BETWEEN = _TURNS | {"CatBackward", "CloneBackward", "ToCopyBackward"}
+#: Operations between the norms and the division by them.
+_BESIDE = frozenset({"ExpandBackward", "ClampMinBackward", "AddBackward", "MaximumBackward"})
 
 
 def cosine_scores(root: Node) -> Iterator[tuple[Node, float, int]]:
-    """Yield for each classification by cosines: the node that multiplies them, else the loss; the
-    factor; and the number of classes."""
+    """For each classification by cosines: what multiplies them, or else the loss; by how much; and
+    the number of classes."""
+    for product, place, scale, classes in _products(root):
+        if _is_cosine(product):
+            yield place, scale, classes
+
+
+def batch_norms(root: Node) -> Iterator[tuple[Node, tuple[int, ...]]]:
+    """For each classification by products of rows that are normalized, both along the batch and
+    not along their features: the normalization, and the shape of the rows."""
+    for product, _, _, _ in _products(root):
+        (rows, _), (columns, _) = product.next_functions
+        one, other = _norm_axis(rows), _norm_axis(columns)
+        # The product sums over axis 1 of the rows, and over axis 0 of the columns.
+        shape = None if rows is None else shape_of(rows)
+        if one and other and shape and (one[1], other[1]) == (0, 1):
+            yield one[0], shape
+
+
+def _products(root: Node) -> Iterator[tuple[Node, Node, float, int]]:
+    """The matrix products that give the scores of a classification; what multiplies each, or else
+    the loss; by how much; and the number of classes."""
     for loss in operations(root):
         if kind(loss) not in CLASSES:
             continue
@@ -41,14 +70,31 @@ def cosine_scores(root: Node) -> Iterator[tuple[Node, float, int]]:
                 break
             place = node if kind(node) in ("MulBackward", "DivBackward") else place
             scale, node = scale * constant, inner
-        if node is not None and shape and len(shape) == 2 and _is_cosine(node):
-            yield place, abs(scale), shape[1]
+        if node is not None and kind(node) == "MmBackward" and shape and len(shape) == 2:
+            yield node, place, abs(scale), shape[1]
+
+
+def _norm_axis(node: Node | None) -> tuple[Node, int] | None:
+    """The division of a factor with two axes by its norms, and the axis along which they are
+    taken, as the product sees it; None where it is another operation."""
+    turned = False
+    while node is not None and kind(node) in _BETWEEN:
+        turned ^= kind(node) in _TURNS
+        node = node.next_functions[0][0]
+    shape = None if node is None else shape_of(node)
+    if node is None or kind(node) != "DivBackward" or len(shape or ()) != 2 or 1 in (shape or ()):
+        return None
+    norm = node.next_functions[1][0]
+    while norm is not None and kind(norm) in _BESIDE:
+        norm = norm.next_functions[0][0]
+    dims = getattr(norm, "_saved_dim", None) if norm is not None else None
+    if norm is None or kind(norm) != "LinalgVectorNormBackward" or not dims or len(dims) != 1:
+        return None
+    return node, (signed(dims[0]) % 2) ^ turned
 
 
 def _is_cosine(product: Node) -> bool:
     """Return True if the rows of the one factor and the columns of the other have the norm 1."""
-    if kind(product) != "MmBackward":
-        return False
     kept = saved(product)
     rows, columns = kept.get("self"), kept.get("mat2")
     if rows is None or columns is None or rows.shape[1] < 2:

@@ -43,6 +43,7 @@ from gradscope.training.loop.schedulers import Schedulers
 from gradscope.training.loop.script_lines import ScriptLine, script_line, written_assignment
 from gradscope.training.loop.seeds import Seeds
 from gradscope.training.loop.token_targets import TokenTargets
+from gradscope.training.loop.triplets import Triplets
 from gradscope.training.loop.written_dropout import written_dropout
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import ObservedOptimizer, Optimizers
@@ -75,6 +76,7 @@ class Loop:
         self.functions, self.copies = CustomFunctions(), Copies(models)
         self._batch_facts, self._equal_weights = BatchFacts(), EqualWeights()
         self._inputs, self._adapters = EvaluationInputs(), Adapters()
+        self._triplets = Triplets()
         self._construction = construction = Construction()
         self.optimizer_uses = uses = OptimizerUses(models, optimizers)
         self.model_uses = model_uses = ModelUses(models, optimizers, construction)
@@ -265,6 +267,11 @@ class Loop:
         if self._loss_graphs.sampled and given.requires_grad and torch.is_grad_enabled():
             self._loss_graphs.divergence(given, target, log_target=bool(log_target))
 
+    def tripled(self) -> None:
+        """A triplet loss is about to be computed."""
+        if torch.is_grad_enabled():
+            self._triplets.compared(script_line())
+
     def restoring(self, optimizer: Optimizer) -> None:
         """Note a state that is about to be loaded into an optimizer."""
         self.optimizer_uses.restoring(optimizer)
@@ -355,6 +362,7 @@ class Loop:
             if uses.begins(mine, known.held):
                 self._made_for_others.add(mine.made)
                 self.changed = True
+        self.copies.step_begins()
         mine.facts = mine.use.step_begins(known.held, closure=closure)
         mine.parameters.step_begins(
             known.held, optimizer.param_groups, cleared="cleared" in mine.facts
@@ -377,6 +385,7 @@ class Loop:
         self._steps += 1
         mine = self.optimizer_uses[optimizer]
         mine.parameters.step_ended()
+        self.copies.step_ended()
         self.model_uses.step_ended()
         if mine.parameters.steps == 1 and self.optimizer_uses.begins_phase(mine):
             self._parameters.phase_begins()
@@ -454,6 +463,7 @@ class Loop:
         yield from self.model_uses.facts()
         yield from self._data.facts()
         yield from self._seeds.facts()
+        yield from self._triplets.facts()
         for model in self._models if ended else ():
             for one in written_dropout(model.module.modules()):
                 yield replace(one, model=self._models.name(model))

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from torch.autograd.graph import Node
 
-from gradscope.training.loop.bootstrapping import bootstrapped
-from gradscope.training.loop.cosine_scores import cosine_scores
+from gradscope.training.loop.bootstrapping import attached_ratio, bootstrapped
+from gradscope.training.loop.cosine_scores import batch_norms, cosine_scores
 from gradscope.training.loop.learned_weights import learned_weights
 from gradscope.training.loop.loss_walk import (
     BINARY,
@@ -41,6 +41,8 @@ def loss_parts(root: Node) -> Iterator[LossPart]:
     yield from _divided(root)
     for scores, scale, classes in cosine_scores(root):
         yield LossPart("cosine", "cross_entropy", scores, (scale, float(classes)))
+    for node, shape in batch_norms(root):
+        yield LossPart("normalize-axis", "normalize", node, tuple(map(float, shape)))
     for name, node, factor in learned_weights(root):
         yield LossPart("learned-weight", name, node, (factor,))
     for name, find in _OF_ONE.items():
@@ -54,6 +56,7 @@ _OF_ONE: dict[str, Callable[[Node], tuple[Node, tuple[float, ...]] | None]] = {
     "posterior": posterior,
     "cut-encoder": cut_encoder,
     "bootstrapped": bootstrapped,
+    "attached-ratio": attached_ratio,
 }
 
 

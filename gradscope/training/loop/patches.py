@@ -84,6 +84,9 @@ class LoopObserver(RegistrationObserver, Protocol):
     def diverged(self, given: object, target: object, log_target: object) -> None:
         """Called before ``torch.nn.functional.kl_div`` on these arguments."""
 
+    def tripled(self) -> None:
+        """``torch.nn.functional.triplet_margin_loss`` is about to be called."""
+
     def restoring(self, optimizer: Optimizer) -> None:
         """Called before ``load_state_dict`` of an optimizer."""
 
@@ -146,6 +149,7 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
         after=lambda own, _: observer.restored(own),
     )
     replace(patches, nn.functional, "kl_div", lambda f: _comparing(f, observer))
+    replace(patches, nn.functional, "triplet_margin_loss", lambda f: _tripling(f, observer))
     for name in ("constant_", "ones_"):
         patch(nn.init, name, after=lambda _, tensor: observer.filled(tensor))
     scaler = torch.amp.GradScaler
@@ -219,6 +223,17 @@ def _comparing(original: Callable[..., Any], observer: LoopObserver) -> Callable
     # A script that calls it is compiled with PyTorch's own.
     vars(kl_div)["__prepare_scriptable__"] = lambda: original
     return kl_div
+
+
+def _tripling(original: Callable[..., Any], observer: LoopObserver) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def triplet_margin_loss(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            observer.tripled()
+        return original(*args, **kwargs)
+
+    vars(triplet_margin_loss)["__prepare_scriptable__"] = lambda: original
+    return triplet_margin_loss
 
 
 def _clipping(

@@ -9,7 +9,7 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.shards import is_spread
 from gradscope.records.loop_figures import Reach
-from gradscope.training.loop.loss_walk import DIFFERENCES, kind, saved, shape_of
+from gradscope.training.loop.loss_walk import DIFFERENCES, dim_of, kind, saved, shape_of
 
 #: Functions with a bounded result: name, and bounds.
 _BOUNDS = {
@@ -24,6 +24,9 @@ _BOUNDS = {
 #: The operations of a difference that is squared, or whose absolute value is taken, by hand.
 _SIZES = frozenset({"PowBackward", "AbsBackward"})
 _LOGITS = "BinaryCrossEntropyWithLogitsBackward"
+_BINARY = "BinaryCrossEntropyBackward"
+#: PyTorch's number of ``reduction="none"``.
+_NONE = 0
 #: Targets of 0.7 to 1.2 are a trick of those who train a GAN; -1, 2 or 255 are a mistake.
 _NEAR = 0.5
 #: Views that leave the order of the numbers.
@@ -42,6 +45,7 @@ class _Bounded:
         self.readings = self.outside = 0
         self.location: str | None = None
         self.inside = False
+        self.counted = True
 
     def read(self, targets: torch.Tensor) -> None:
         """Read one more batch."""
@@ -69,6 +73,8 @@ class Reaches:
             found = _compared(node)
         elif name in _SIZES:
             found = _by_hand(node)
+        elif name == _BINARY:
+            found = _of_rows(node)
         if found is None:
             return None
         by, low, high, targets = found
@@ -76,6 +82,7 @@ class Reaches:
             return None
         known = self._of.setdefault((by, name), _Bounded(low, high))
         known.read(targets.detach())
+        known.counted = known.counted and name == _LOGITS and _counts_all(node)
         return known
 
     def records(self) -> tuple[Reach, ...]:
@@ -84,7 +91,7 @@ class Reaches:
             Reach(
                 by=by, low=one.low, high=one.high, least=one.least, greatest=one.greatest,
                 readings=one.readings, outside=one.outside, share=one.share,
-                inside=one.inside, location=one.location,
+                inside=one.inside, location=one.location, counted=one.counted,
             )
             for (by, _), one in self._of.items()
             if one.outside
@@ -99,6 +106,28 @@ def _with_logits(node: Node) -> _Found | None:
     if target is None:
         return None
     return "binary_cross_entropy_with_logits", -_NEAR, 1 + _NEAR, target
+
+
+def _counts_all(node: Node) -> bool:
+    """Return True if the loss reduces all labels alike, and leaves none out by a weight."""
+    weights = saved(node)
+    return getattr(node, "_saved_reduction", _NONE) != _NONE and weights.get("weight") is None
+
+
+def _of_rows(node: Node) -> _Found | None:
+    """The sums of the labels of each sample, if a softmax gives the probabilities: they sum to 1,
+    and labels that exclude each other do too."""
+    softmax, target = _bounded(node.next_functions[0][0]), saved(node).get("target")
+    if softmax is None or kind(softmax) != "SoftmaxBackward" or target is None:
+        return None
+    dim = dim_of(softmax)
+    if (
+        dim is None
+        or target.shape != shape_of(softmax)
+        or not bool((target == target.round()).all())
+    ):
+        return None
+    return "softmax of multi-label", 1 - _NEAR, 1 + _NEAR, target.sum(dim)
 
 
 def _compared(node: Node) -> _Found | None:

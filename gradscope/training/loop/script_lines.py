@@ -30,10 +30,11 @@ def script_line(within: FrameType | None = None) -> ScriptLine | None:
     return None if frame is None else ScriptLine(frame.f_code.co_filename, frame.f_lineno)
 
 
-def written(pattern: str, file: str) -> str | None:
-    """Return the first line of a file that matches the pattern, as ``train.py:31``."""
+def written(pattern: str, file: str, *, last: bool = False) -> str | None:
+    """The first or the last line of a file that has the pattern, as ``train.py:31``."""
     wanted = re.compile(pattern)
-    for number, line in enumerate(linecache.getlines(file), 1):
+    lines = list(enumerate(linecache.getlines(file), 1))
+    for number, line in reversed(lines) if last else lines:
         if wanted.search(line) and not line.lstrip().startswith("#"):
             return f"{shown(file)}:{number}"
     return None
@@ -51,10 +52,10 @@ def written_assignment(name: str) -> str | None:
     return written_in_main(rf"\b{name}\s*=[^=]") if name.isidentifier() else None
 
 
-def written_in_main(pattern: str) -> str | None:
-    """Return the first line of the main module's file that matches the pattern."""
+def written_in_main(pattern: str, *, last: bool = False) -> str | None:
+    """The first or the last line of the main module's file that has the pattern."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
-    return None if file is None else written(pattern, file)
+    return None if file is None else written(pattern, file, last=last)
 
 
 def written_call(name: str, method: str) -> str | None:
