@@ -44,6 +44,7 @@ RULE = Rule(
         Threshold("share", 0.5, "share of the steps after which the model is written to", CHOSEN),
     ),
     runs=Runs(loop=True, end=True),
+    explains=("GS603", "GS613"),
 )  # fmt: skip
 
 

@@ -140,7 +140,8 @@ class FactorOrigins:
     ) -> FactorOrigin | tuple[torch.Tensor | None, Node | None] | None:
         """The zero one of two factors, or that neither is."""
         if operation.name == "div" and everywhere:  # by a finite number: the dividend is zero
-            return None, node.next_functions[0][0]
+            above = node.next_functions[0][0]
+            return (None, above) if above is not None and self._may_be_zero(above) else None
         if not operation.factors or operation.name in ("div", "lerp"):
             return None
         wanted = list(operation.factors.values())
@@ -162,16 +163,18 @@ class FactorOrigins:
         if len(known) == len(pairs):
             return None
         missing = [maker for tensor, maker in pairs if tensor is None]
-        if everywhere and operation.name == "mul" and self._excluded(known, missing):
+        if everywhere and operation.name == "mul" and self._excluded(node, known, missing):
             return FactorOrigin("disjoint", node)
         return None if len(missing) != 1 or missing[0] is None else (None, missing[0])
 
-    def _excluded(self, known: list[torch.Tensor], missing: list[Node | None]) -> bool:
+    def _excluded(self, node: Node, known: list[torch.Tensor], missing: list[Node | None]) -> bool:
         """Return True if a constant is zero in places, and the other factor is not all zeros."""
         if len(known) != 1 or len(missing) != 1 or missing[0] is None:
             return False
-        seen = self._seen.get(missing[0])
-        return seen is not None and not seen.zero and bool((known[0] == 0).any())
+        product, factor = self._seen.get(node), self._seen.get(missing[0])
+        if product is None or factor is None or factor.zero or not product.zero:
+            return False
+        return bool((known[0] == 0).any())
 
     def _linear(self, node: Node, *, everywhere: bool) -> Node | None:
         """Return the node to follow upstream of an operation that moves, adds or scales."""

@@ -82,7 +82,8 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def _rms(tensor: torch.Tensor) -> float:
-    size = float(torch.linalg.vector_norm(tensor.float())) / max(1, tensor.numel()) ** 0.5
+    norm = float(torch.linalg.vector_norm(tensor.float()))
+    size = norm / max(1, tensor.numel()) ** 0.5
     return size if math.isfinite(size) else 0.0
 
 

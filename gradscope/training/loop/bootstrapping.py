@@ -6,7 +6,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.nodes import MOVES
-from gradscope.training.loop.loss_walk import DIFFERENCES, kind, operations, saved
+from gradscope.training.loop.loss_walk import DIFFERENCES, kind, operations, saved, shape_of
 
 _MAXIMA = frozenset({"MaxBackward", "AmaxBackward"})
 _DEEP = 24
@@ -43,7 +43,8 @@ def attached_ratio(root: Node) -> tuple[Node, tuple[float, ...]] | None:
             ratio = saved(node).get("result")
             if difference is None or kind(difference) != "SubBackward" or ratio is None:
                 continue
-            if all(one is not None for one, _ in sides) and ratio.numel() > 1 and _is_one(ratio):
+            shapes = [None if one is None else shape_of(one) for one, _ in sides]
+            if None not in shapes and shapes[0] == shapes[1] and _is_one(ratio):
                 return node, ()
         elif kind(node) in _SURROGATE:
             stack += [one for one in following if one not in seen]
@@ -52,7 +53,7 @@ def attached_ratio(root: Node) -> tuple[Node, tuple[float, ...]] | None:
 
 
 def _is_one(ratio: torch.Tensor) -> bool:
-    return bool((ratio == 1).all())
+    return ratio.numel() > 1 and bool((ratio == 1).all())
 
 
 def _is_target(node: Node | None) -> bool:

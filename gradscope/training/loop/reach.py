@@ -116,7 +116,7 @@ def _counts_all(node: Node) -> bool:
 
 def _of_rows(node: Node) -> _Found | None:
     """The sums of the labels of each sample, if a softmax gives the probabilities: they sum to 1,
-    and labels that exclude each other do too."""
+    and labels that exclude each other to no more."""
     softmax, target = _bounded(node.next_functions[0][0]), saved(node).get("target")
     if softmax is None or kind(softmax) != "SoftmaxBackward" or target is None:
         return None
@@ -127,7 +127,7 @@ def _of_rows(node: Node) -> _Found | None:
         or not bool((target == target.round()).all())
     ):
         return None
-    return "softmax of multi-label", 1 - _NEAR, 1 + _NEAR, target.sum(dim)
+    return "softmax of multi-label", -_NEAR, 1 + _NEAR, target.sum(dim)
 
 
 def _compared(node: Node) -> _Found | None:
