@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from gradscope.records.loop import LoopOptimizer, LoopRecord, LoopScheduler
+from gradscope.records.loop_data import LoopBatches
+from gradscope.records.loop_figures import LoopWeights
 from gradscope.records.training import StepSample, TrainingFinding, TrainingRecord
 from gradscope.rules import RuleSettings, folded
 from gradscope.rules._book import entries
@@ -151,6 +153,32 @@ def test_what_only_looks_like_a_mistake(
 ) -> None:
     found = findings(source_of(HEALTHY[name]), tmp_path, monkeypatch)
     assert [(one.finding.code, one.finding.message) for one in found] == []
+
+
+@pytest.mark.parametrize(
+    ("size", "ratio", "words", "location"),
+    [
+        (104.0, 0.5, "The inputs are not normalized: their root mean square is 104", "train.py:9"),
+        (1.0, 0.5, "each moves the median weight by 0.5000 times its norm", "train.py:3"),
+        (1.0, 0.001, "nothing of the input reaches it.", "train.py:9"),
+    ],
+)
+def test_why_an_output_ignores_the_input(
+    size: float, ratio: float, words: str, location: str
+) -> None:
+    weights = LoopWeights(
+        *(0, "opt", 9, 1.0, 2.0),
+        ratio=ratio, rms=0.1, decay=0.0, rate=0.1, weight_decay=0.0, steps=40,
+    )  # fmt: skip
+    loop = LoopRecord(
+        steps=40,
+        optimizers=(LoopOptimizer("opt", "Adam", "train.py:3", 40, 2),),
+        batches=(LoopBatches(0, 9, outputs=9, constant=9, location="train.py:9", size=size),),
+        weights=(weights,),
+    )
+    (one,) = RunFindings(RuleSettings.of(select=["GS513"])).loop(loop)
+    assert one.finding.location == location
+    assert words in one.finding.message
 
 
 def test_every_rule_of_the_loop_has_a_broken_program() -> None:
