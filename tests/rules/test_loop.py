@@ -176,7 +176,9 @@ def test_why_an_output_ignores_the_input(
         batches=(LoopBatches(0, 9, outputs=9, constant=9, location="train.py:9", size=size),),
         weights=(weights,),
     )
-    (one,) = RunFindings(RuleSettings.of(select=["GS513"])).loop(loop)
+    entry = next(entry for entry in entries() if entry.rule.code == "GS513")
+    assert entry.find_in_loop is not None
+    (one,) = entry.find_in_loop(loop, entry.rule.limits())
     assert one.finding.location == location
     assert words in one.finding.message
 
