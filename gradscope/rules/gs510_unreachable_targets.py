@@ -77,9 +77,9 @@ def _message(one: Reach) -> str:
     share = f"{percent(one.share)} or more of them are out of range {read}"
     if one.by == _ROWS:
         return (
-            f"the labels of a sample sum to between {number(one.least)} and "
-            f"{number(one.greatest)}, and a softmax gives probabilities that sum to 1: of "
-            f"several labels at once, it cannot give each a high probability. {share}."
+            "the softmax at the model's end gives probabilities that sum to 1, and the labels of a "
+            f"sample sum to up to {one.greatest:g}: {percent(one.share)} or more of the samples "
+            f"have several labels, {read}."
         )
     if one.by.startswith("binary"):
         return (

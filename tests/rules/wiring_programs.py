@@ -342,7 +342,7 @@ BROKEN = {
                     kept.mul_(0.9).add_(new, alpha=0.1)  # mended
         """),
     "a softmax for several labels at once": LoopProgram(
-        "GS510", ("the labels of a sample sum to between", "a softmax gives"),
+        "GS510", ("the labels of a sample sum to up to 4", "have several labels"),
         """
         labels = (x > -0.5).float()
         net = nn.Linear(4, 4)
