@@ -36,16 +36,21 @@ class LoopEvent:
     """An event of the loop. Equal events share one object.
 
     Attributes:
-        kind: the kind of event: - "zero": the gradients of an optimizer or a model were cleared -
-        "call": a model was called with gradients enabled - "evaluation": a model was called without
-        gradients - "backward": backward was called on a loss - "clip": the gradients of an
-        optimizer's parameters were clipped - "unscale", "scaler-update": a gradient scaler handled
-        an optimizer - "schedule": a learning-rate scheduler made a step - "epoch": the iteration
-        over a data loader started - "step": an optimizer made a step
+        kind: the kind of event:
+
+            - "zero": the gradients of an optimizer or a model were cleared
+            - "call": a model was called with gradients enabled
+            - "evaluation": a model was called without gradients
+            - "backward": backward was called on a loss
+            - "clip": the gradients of an optimizer's parameters were clipped
+            - "unscale", "scaler-update": a gradient scaler handled an optimizer
+            - "schedule": a learning-rate scheduler made a step
+            - "epoch": the iteration over a data loader started
+            - "step": an optimizer made a step
 
         of: the name of an optimizer, a model or a scheduler; "" without one.
         facts: words that distinguish events of one kind; the file in ``training/loop/`` that makes
-        the event explains them.
+            the event explains them.
         location: ``file:line`` of the script where it happened first; of "zero", "clip",
             "backward" and "epoch" each line has a separate event.
     """

@@ -135,8 +135,6 @@ class LoopCopy:
             other: "target", "ema".
         location: the line of its first call.
         made: the line that assigns it, if there is one.
-        written: the number of steps after which the script wrote to the weights of the other.
-        averaged: the line that goes over the parameters of both, if there is one.
         updated: the last line that loads weights into it, if there are several.
     """
 
@@ -149,6 +147,4 @@ class LoopCopy:
     follows: bool
     location: str | None = None
     made: str | None = None
-    written: int = 0
-    averaged: str | None = None
     updated: str | None = None

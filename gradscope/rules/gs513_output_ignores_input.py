@@ -78,7 +78,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 @dataclass(frozen=True, slots=True)
 class _Reason:
-    """What has most likely brought the network there, as the end of the message."""
+    """Return the likeliest reason for it, as the end of the message."""
 
     words: str = ""
     advice: str | None = None

@@ -21,8 +21,7 @@ RULE = Rule(
         "weights that no optimizer holds. It fires at the end of the script, if a copy was used "
         "and never changed, and its name contains target, ema, teacher, momentum, average or "
         "slow. A fixed reference under another name does not count. It also fires if the weights "
-        "of such a copy follow the model and its running statistics do not, or if the copy never "
-        "changes, and the script goes over the parameters of both but writes to the model's."
+        "of such a copy follow the model and its running statistics do not."
     ),
     why=(
         "The copy is still the initial network, and gives the targets, the teacher's answers or "
@@ -41,10 +40,8 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold("steps", 20, "steps of the run needed to judge", CHOSEN),
-        Threshold("share", 0.5, "share of the steps after which the model is written to", CHOSEN),
     ),
     runs=Runs(loop=True, end=True),
-    explains=("GS603", "GS613"),
 )  # fmt: skip
 
 
@@ -68,25 +65,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 loop,
                 parameters=(),
             )
-        if not (one.unchanged and one.follows):
-            continue
-        if one.averaged and one.written > limits["share"] * loop.steps:
-            yield at(
-                RULE.finding(
-                    one.of,
-                    f"`{one.name}` never changes, and the script writes to the weights of "
-                    f"`{one.of}` after {plural(one.written, 'step')} of {loop.steps:,}: the "
-                    "average goes into the wrong model.",
-                    advice=f"Write into the parameters of `{one.name}`, and only read those of "
-                    f"`{one.of}`.",
-                    value=float(one.written),
-                    cause="direction",
-                    location=one.averaged,
-                ),
-                loop,
-            )
-            continue
-        if not one.calls:
+        if not (one.calls and one.unchanged and one.follows):
             continue
         yield at(
             RULE.finding(

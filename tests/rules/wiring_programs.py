@@ -325,22 +325,6 @@ BROKEN = {
             loss.backward()
             optimizer.step()
         """),
-    "an average of weights that goes into the model that trains": LoopProgram(
-        "GS835", ("`ema` never changes", "weights of `net` after 23 steps of 24"),
-        """
-        import copy
-        ema = copy.deepcopy(net)
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        for step in range(24):
-            inputs, labels = batch(step)
-            optimizer.zero_grad()
-            F.cross_entropy(net(inputs), labels).backward()
-            optimizer.step()
-            with torch.no_grad():
-                for kept, new in zip(ema.parameters(), net.parameters()):  # here
-                    new.mul_(0.1).add_(kept, alpha=0.9)  # broken
-                    kept.mul_(0.9).add_(new, alpha=0.1)  # mended
-        """),
     "a softmax for several labels at once": LoopProgram(
         "GS510", ("the labels of a sample sum to up to 4", "have several labels"),
         """
@@ -522,25 +506,10 @@ HEALTHY = {
         optimizer = torch.optim.SGD([*net.parameters(), weight], lr=0.05)
         for step in range(12):
             inputs, labels = batch(step)
-            hidden = F.normalize(net[1](net[0](inputs))[:, :2], dim=1)
+            hidden = F.normalize(net(inputs)[:, :2], dim=1)
             optimizer.zero_grad()
             F.cross_entropy(8 * hidden @ F.normalize(weight, dim=0), labels).backward()
             optimizer.step()
-        """,
-    "weights that are clamped, beside a copy of the start": """
-        import copy
-        target = copy.deepcopy(net)
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-        for step in range(24):
-            inputs, labels = batch(step)
-            optimizer.zero_grad()
-            F.cross_entropy(net(inputs), labels).backward()
-            optimizer.step()
-            with torch.no_grad():
-                for parameter in net.parameters():
-                    parameter.clamp_(-1, 1)
-        with torch.no_grad():
-            print(sum((a - b).norm() for a, b in zip(target.parameters(), net.parameters())))
         """,
     "an unused activation, beside the function": _CHAIN.format(act="hidden = torch.relu(hidden)")
     + _STEP,

@@ -12,7 +12,6 @@ from torch import nn
 
 from gradscope.capture.fingerprints import combined, fingerprints
 from gradscope.capture.hooks import OwnHook, hook_calls
-from gradscope.capture.measurements import version
 from gradscope.records.loop_data import LoopCopy
 from gradscope.training.discovery import frozen_modules, holder_of, variable_name
 from gradscope.training.guard import Guard
@@ -38,25 +37,10 @@ class _Copy:
         self.follows = any(_FOLLOWS.search(_words(one)) for one in names)
         self.digest, self.buffers = _digest(module), _buffers(module)
         self.made = written_assignment(name.rpartition(".")[2])
-        self.calls = self.written = 0
-        self._version: int | None = None
+        self.calls = 0
         self.steps = set[int]()
         self.location: str | None = None
         self.unchanged, self.stale_buffers = True, False
-
-    def step_begins(self) -> None:
-        """Count a write of the script to the other's weights since the last step."""
-        self.written += self._version is not None and self._version != self._written_of()
-
-    def step_ended(self) -> None:
-        """Note what the step has left."""
-        self._version = self._written_of()
-
-    def _written_of(self) -> int | None:
-        """How often the other's first weight was written to."""
-        original = self.original()
-        first = None if original is None else next(original.parameters(), None)
-        return None if first is None else version(first)
 
     def compare(self) -> None:
         """Note the changes since the start."""
@@ -79,7 +63,6 @@ class Copies:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._copies: list[_Copy] = []
-        self._following: list[_Copy] = []
         self._hooks: list[OwnHook] = []
 
     def find(self, held: Collection[nn.Parameter], step: Callable[[], int], guard: Guard) -> None:
@@ -108,7 +91,6 @@ class Copies:
             if of is not None and not any(name.startswith(f"{one.name}.") for one in self._copies):
                 copy = _Copy(module, name, *of)
                 self._copies.append(copy)
-                self._following += [copy] if copy.follows else []
                 called = guard(partial(self._called, copy, step))
                 self._hooks += hook_calls(module, called, _nothing)
 
@@ -127,16 +109,6 @@ class Copies:
         if copy.location is None:
             line = script_line()
             copy.location = None if line is None else str(line)
-
-    def step_begins(self) -> None:
-        """An optimizer is about to move weights."""
-        for one in self._following:
-            one.step_begins()
-
-    def step_ended(self) -> None:
-        """The weights have moved."""
-        for one in self._following:
-            one.step_ended()
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -159,9 +131,7 @@ class Copies:
                 follows=one.follows,
                 location=one.location,
                 made=one.made,
-                written=one.written,
                 updated=_updated(one.name) if one.unchanged else None,
-                averaged=_averaged(one.name, one.of) if one.written else None,
             )
 
 
@@ -175,12 +145,6 @@ def _updated(name: str) -> str | None:
     pattern = rf"\b{re.escape(name.rpartition('.')[2])}\s*\.\s*load_state_dict\s*\("
     last = written_in_main(pattern, last=True)
     return None if last == written_in_main(pattern) else last
-
-
-def _averaged(name: str, of: str) -> str | None:
-    """The line that goes over the parameters of both at once."""
-    one, other = (re.escape(part.rpartition(".")[2]) for part in (name, of))
-    return written_in_main(rf"\bzip\s*\((?=.*\b{one}\b)(?=.*\b{other}\b)")
 
 
 def _digest(module: nn.Module) -> str:

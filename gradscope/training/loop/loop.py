@@ -362,7 +362,6 @@ class Loop:
             if uses.begins(mine, known.held):
                 self._made_for_others.add(mine.made)
                 self.changed = True
-        self.copies.step_begins()
         mine.facts = mine.use.step_begins(known.held, closure=closure)
         mine.parameters.step_begins(
             known.held, optimizer.param_groups, cleared="cleared" in mine.facts
@@ -385,7 +384,6 @@ class Loop:
         self._steps += 1
         mine = self.optimizer_uses[optimizer]
         mine.parameters.step_ended()
-        self.copies.step_ended()
         self.model_uses.step_ended()
         if mine.parameters.steps == 1 and self.optimizer_uses.begins_phase(mine):
             self._parameters.phase_begins()
