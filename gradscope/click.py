@@ -1,5 +1,6 @@
-"""Parts of click that typer does not export. Typer has its own copy of click under a private name;
-only this file imports from there.
+"""Parts of click that typer does not export.
+
+Typer has its own copy of click under a private name; only this file imports from there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """Finds objects in nested tuples, lists, mappings, dataclasses and named tuples, with their paths.
+
 Objects are found by class, so nothing here imports torch.
 """
 
@@ -25,8 +26,9 @@ def is_a(item: Any, kind: type | tuple[type, ...]) -> bool:
 
 
 def walk(tree: Any, wanted: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
-    """Yield every wanted object, in order, with its path; its content is not searched. A container
-    that contains itself is entered only once.
+    """Yield every wanted object, in order, with its path; its content is not searched.
+
+    A container that contains itself is entered only once.
     """
     stack: list[tuple[str, Any, frozenset[int]]] = [("", tree, _NOTHING)]
     while stack:

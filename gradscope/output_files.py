@@ -93,8 +93,8 @@ def whole_folder(path: Path, own: str, *, force: bool = False) -> Iterator[Path]
     """Yield a new folder to fill; its files then move to ``path``, beside existing ones.
 
     Raises:
-    OptionError: files whose names match ``own`` exist, without ``force``; or the folder cannot be
-    written.
+        OptionError: files whose names match ``own`` exist, without ``force``; or the folder cannot
+            be written.
     """
     try:
         if path.exists() and not path.is_dir():

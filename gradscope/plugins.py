@@ -1,7 +1,8 @@
-"""Folders as registries: a file's name is the name that the user types. ``names`` lists a package's
-files without importing them; ``load`` imports one. A subfolder is not a choice; it holds shared
-code. A choice without a separate file is an entry of ``FORMATS`` in the folder's ``__init__.py``,
-or in a single file.
+"""Folders as registries: a file's name is the name that the user types.
+
+``names`` lists a package's files without importing them; ``load`` imports one. A subfolder is not a
+choice; it holds shared code. A choice without a separate file is an entry of ``FORMATS`` in the
+folder's ``__init__.py``, or in a single file.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from gradscope.errors import OptionError, refuse_unknown
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """An entry of a registry's ``FORMATS``, with the attributes of a format's file. ``page`` makes
-    a notebook's display; ``render_check`` renders a check of several models.
+    """An entry of a registry's ``FORMATS``, with the attributes of a format's file.
+
+    ``page`` makes a notebook's display; ``render_check`` renders a check of several models.
     """
 
     suffix: str

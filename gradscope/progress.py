@@ -1,6 +1,7 @@
-"""Reports progress to a handler, if there is one (a command on a terminal). A function that may
-take seconds calls ``begin``. ``count`` reports how far it is, and ``within`` names the work around
-it.
+"""Reports progress to a handler, if there is one (a command on a terminal).
+
+A function that may take seconds calls ``begin``. ``count`` reports how far it is, and ``within``
+names the work around it.
 """
 
 from __future__ import annotations

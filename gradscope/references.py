@@ -1,6 +1,7 @@
-"""Hides values from ``${env:NAME}`` in a config, because they may be secrets. Errors and saved
-configs show the reference instead of the value. The process remembers all values that it has read,
-because an error may come much later.
+"""Hides values from ``${env:NAME}`` in a config, because they may be secrets.
+
+Errors and saved configs show the reference instead of the value. The process remembers all values
+that it has read, because an error may come much later.
 """
 
 from __future__ import annotations

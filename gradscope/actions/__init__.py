@@ -32,7 +32,7 @@ class Action:
 
     Attributes:
         change: maps a tensor and the value to a new tensor of the same shape and dtype. At an
-        activation it is part of the graph: gradients follow the chain rule through it.
+            activation it is part of the graph: gradients follow the chain rule through it.
         takes: describes the value; empty if the action takes none.
         accepts: returns True if a value from a config is valid.
         places: where it makes sense; the first is the default.

@@ -173,9 +173,10 @@ def _with_references(diff: TensorDiff, errors: Sequence[Difference | None]) -> T
 def compared_outputs(
     a: Workload, b: Workload, names: dict[str, str], wide: Workload | None
 ) -> DiffReport:
-    """Compare the outputs of the model and the gradients of its parameters. ``names`` maps B's
-    names to A's. ``wide`` is the reference; without it, a divergence is compared with A in float64,
-    to find out which one is off.
+    """Compare the outputs of the model and the gradients of its parameters.
+
+    ``names`` maps B's names to A's. ``wide`` is the reference; without it, a divergence is compared
+    with A in float64, to find out which one is off.
 
     Raises:
         StepFailed: one of the two raised.

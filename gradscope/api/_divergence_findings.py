@@ -88,6 +88,7 @@ def off(own: Difference, noise: Noise) -> str:
 
 def figures(own: Difference, noise: Noise) -> tuple[float, float, str] | None:
     """Return the value, the threshold rounded to one digit, and its source; None without a number.
+
     Only one digit of the noise is reliable: another processor measures another noise.
     """
     value, limit = noise.limit(own)

@@ -54,15 +54,15 @@ def why(
     """Explain each trainable parameter without a useful gradient: the cause, and its line.
 
     Args:
-        model: a live module, whose state is restored, or a config: a YAML path or a
-            spec such as ``torchvision:resnet18``.
+        model: a live module, whose state is restored, or a config: a YAML path or a spec such as
+            ``torchvision:resnet18``.
         inputs: as for ``gradscope.inspect``.
         names: parameters and layers, by name or pattern, to explain in any state.
         target: as for ``gradscope.inspect``.
         loss: a built-in's name, or a callable of (output, target) or of (output).
         call: the method that a step calls instead of forward, such as "training_step".
         optimizer: a callable that takes the parameters and returns an optimizer, for the check
-        after a step; None: as in the config, else SGD.
+            after a step; None: as in the config, else SGD.
         mode: "train" or "eval"; None keeps a live module's own modes.
         gradient: the external vector for a loss that is not a scalar.
         device, dtype: the device and dtype of a config's model; a live module stays.

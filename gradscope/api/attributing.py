@@ -53,18 +53,19 @@ def saliency(
 
     Args:
         model: a live module, whose state is restored; a config; a spec; or None: torchvision's
-        ResNet-18 with its ImageNet weights.
+            ResNet-18 with its ImageNet weights.
         pictures: files, patterns, or a tensor [N, C, H, W] that the model takes unchanged. For a
-        live model with several inputs: a tuple of all of them, or a mapping of keyword arguments.
+            live model with several inputs: a tuple of all of them, or a mapping of keyword
+            arguments.
         input: the input to explain, by its number or name; the others stay fixed. None: the only
-        one that is a picture.
+            one that is a picture.
         methods: names as ``gradscope saliency --methods`` lists them; without any, Grad-CAM.
         target: the class, by number or name; None: each picture's best one.
         versus: also explain why the target rather than this class.
         why_not: also explain the evidence against this class.
         layer: the layer for CAM methods; None: gradscope chooses it.
         pixels: the pixels of a segmentation that count: "predicted", those that the model predicts
-        as the class (the default); "all"; or one, as (row, column) of the picture.
+            as the class (the default); "all"; or one, as (row, column) of the picture.
         options: ``name=value`` for the methods, such as ``n_steps=100``.
         check: also run the trust checks that cost further passes.
         mode: "eval" or "train"; None: as in the config, else "eval".

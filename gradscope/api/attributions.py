@@ -37,6 +37,7 @@ TOP = 5
 @dataclass(frozen=True, slots=True)
 class SaliencyRequest:
     """The methods, their options and the classes to explain; without methods, the default one runs.
+
     A method may have the name of its file: ``grad_cam``. Classes are as the user wrote them, by
     name or number. Without a target, each picture's best class is explained.
     """

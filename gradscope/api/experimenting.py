@@ -47,7 +47,7 @@ def experiment(
         script: the file, or "-m pkg.module".
         arguments: the arguments of the script.
         arms: the arms to run in addition to ``as-it-is``, by name; None: all that apply to the
-        script.
+            script.
         steps: an arm ends after this many steps.
         seconds: it ends after this time, if that comes first.
         jobs: the number of arms that run at a time.

@@ -105,8 +105,9 @@ def fail(
 
 
 def users_problem(error: BaseException, what: str = "the run was stopped") -> Problem | None:
-    """Return the problem for an exception from a line of the user's, else None. Used where no error
-    is expected, such as in a module's method that PyTorch calls.
+    """Return the problem for an exception from a line of the user's, else None.
+
+    Used where no error is expected, such as in a module's method that PyTorch calls.
     """
     frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
     frames = [(f, line) for f, line in frames if not is_hidden(f) and not in_library(f)]

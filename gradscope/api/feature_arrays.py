@@ -140,12 +140,12 @@ def features(
 
     Args:
         model: a spec or a YAML path; a live module, whose state is restored; or None: ResNet-18
-        with its weights.
+            with its weights.
         images: files, patterns, folders with their subfolders, or a tensor [N, C, H, W] that the
-        model takes unchanged. A live module takes a tensor only.
+            model takes unchanged. A live module takes a tensor only.
         layer: the layer to read, at its last call; None: the input of the last linear layer.
         pool: how to reduce the places of a map or the steps of a sequence: ``mean``, ``max``, or
-        ``none``, which keeps them all.
+            ``none``, which keeps them all.
         cache: a ``.safetensors`` file with features of earlier calls; created if it does not exist.
         mode: "eval" or "train"; None: as in the config, else "eval".
         device, dtype: the device and dtype of a config's model; a live module stays.
@@ -213,8 +213,9 @@ def collected(
 
 
 def usable(task: FeatureRun, found: FeatureArray, *, directions: bool) -> FeatureArray:
-    """Return the features that can be compared; ``task`` gets a note on each skipped picture. With
-    ``directions``, features that are all 0 are skipped too, because they have no angle.
+    """Return the features that can be compared; ``task`` gets a note on each skipped picture.
+
+    With ``directions``, features that are all 0 are skipped too, because they have no angle.
     """
     finite = np.asarray(np.isfinite(found.values).all(axis=1))
     kept = finite & found.values.any(axis=1) if directions else finite

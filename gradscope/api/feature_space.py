@@ -45,7 +45,7 @@ def neighbors(
 
     Raises:
         GradscopeError: the layer does not exist, a query or all pictures of the pool cannot be
-        used, or the model raised.
+            used, or the model raised.
     """
     check_metric(metric)
     task = FeatureRun(viewer, "neighbors")

@@ -32,8 +32,9 @@ from gradscope.running.step import as_found, repeated
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """Optional parts of a report; ``gradscope.inspect`` and ``gradscope.check`` describe them. If a
-    full sample computes a part, the full sample has the name of its field.
+    """Optional parts of a report; ``gradscope.inspect`` and ``gradscope.check`` describe them.
+
+    If a full sample computes a part, the full sample has the name of its field.
     """
 
     chain: Sequence[str] = ()
@@ -82,7 +83,7 @@ def diagnosed(
         only: patterns of the layers whose findings count.
         last: the number of the last step that began.
         first_nonfinite: the number of the first of several steps whose loss or gradients had a NaN
-        or Inf; None without one.
+            or Inf; None without one.
 
     Raises:
         Interrupted: Ctrl-C in a full sample; ``.report`` has the findings without it.

@@ -36,7 +36,7 @@ def graph_of(tensor: Tensor, model: Any = None) -> AutogradGraph:
     Args:
         tensor: a loss, or any other.
         model: names the parameters. Its modules' calls were not traced, so no operation has a
-        module.
+            module.
 
     Raises:
         OptionError: the tensor has no graph, or ``model`` is not a module.
@@ -113,16 +113,16 @@ def graph(
     """Run forward and backward once and record the autograd graph between them.
 
     Args:
-        model: a live module, whose state is restored, or a config: a YAML path or a
-            spec such as ``torchvision:resnet18``. Or a tensor, such as a loss: nothing runs, its
-            existing graph is returned, and ``inputs`` may be the model that names the parameters.
+        model: a live module, whose state is restored, or a config: a YAML path or a spec such as
+            ``torchvision:resnet18``. Or a tensor, such as a loss: nothing runs, its existing graph
+            is returned, and ``inputs`` may be the model that names the parameters.
         inputs: as for ``gradscope.inspect``.
         target: as for ``gradscope.inspect``.
         loss: a built-in's name, or a callable of (output, target) or of (output).
         call: the method that a step calls instead of forward, such as "training_step".
         root: a layer at which the graph starts, instead of the loss: ``fc``, ``cell#2`` for its
-        third call, ``encoder:0`` for a part of its output, ``output`` for the model's output.
-        Backward then starts from the sum of that output.
+            third call, ``encoder:0`` for a part of its output, ``output`` for the model's output.
+            Backward then starts from the sum of that output.
         lines: also record the line of each operation; forward takes longer.
         mode: "train" or "eval"; None keeps a live module's own modes.
         gradient: the external vector for a loss that is not a scalar.

@@ -135,7 +135,7 @@ def maximize(
 
     Raises:
         GradscopeError: the layer or channel does not exist, there is no gradient, or the model
-        raised.
+            raised.
     """
     task = FeatureRun(viewer, "maximize")
     within, remark = input_range(viewer, size)

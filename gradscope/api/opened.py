@@ -178,8 +178,9 @@ def opened(
     *,
     parallel: bool = False,
 ) -> Iterator[Workload]:
-    """Make the workload of a config, or of a live module, whose state is restored. Also restores
-    PyTorch's global settings.
+    """Make the workload of a config, or of a live module, whose state is restored.
+
+    Also restores PyTorch's global settings.
 
     Args:
         source: the result of ``read``.

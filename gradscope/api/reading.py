@@ -260,7 +260,7 @@ def load(path: str | Path) -> Loaded:
 
     Args:
         path: a ``.json`` of ``inspect``, ``check``, ``why``, ``diff`` or ``graph``; or a run, also
-        a running one: its file, its folder, or its name, as for ``gradscope show``.
+            a running one: its file, its folder, or its name, as for ``gradscope show``.
 
     Returns:
         The record; for a run a ``RunHistory``, with its steps, findings and series of layers.

@@ -46,12 +46,13 @@ def view(
     *,
     input: str | None = None,
 ) -> Viewer:
-    """Load the model for pictures; without a name, ResNet-18 with its weights. ``input`` names the
-    input for the pictures, if there are several.
+    """Load the model for pictures; without a name, ResNet-18 with its weights.
+
+    ``input`` names the input for the pictures, if there are several.
 
     Raises:
         GradscopeError: the config or an option is wrong, or the model raised. If the weights cannot
-        be loaded, no other network replaces it; the error says what to do.
+            be loaded, no other network replaces it; the error says what to do.
     """
     settings = settings or {}
     if model is not None:

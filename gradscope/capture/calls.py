@@ -72,9 +72,10 @@ class ModuleCall:
 
 
 class ModuleCalls:
-    """The calls of some modules in order, running calls included. A recomputation by a checkpoint
-    counts as the call that it repeats. A recorder uses ``CallStack`` instead, because its modules
-    may call themselves or run in several threads.
+    """The calls of some modules in order, running calls included.
+
+    A recomputation by a checkpoint counts as the call that it repeats. A recorder uses
+    ``CallStack`` instead, because its modules may call themselves or run in several threads.
 
     Args:
         names: of the modules.

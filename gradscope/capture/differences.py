@@ -19,11 +19,11 @@ class Difference:
 
     Attributes:
         error: ‖b − a‖ / ‖a‖, L2; infinite if only ``a`` is all zeros, or if only one has a NaN or
-        Inf at some element.
+            Inf at some element.
         cosine: the cosine between the two; None if one is all zeros.
         largest: the largest of the elements' absolute differences.
         scale: s, so that (1 + s)·a comes closest to ``b``. Rounding goes both ways, so it leaves s
-        near zero even if the error is large.
+            near zero even if the error is large.
     """
 
     error: float

@@ -120,8 +120,9 @@ def misspelt_flags(parameter: nn.Parameter) -> tuple[str, ...]:
 
 
 class Buffers:
-    """The model's buffers before a forward, to find out which of them it writes to. Call
-    ``compare`` right after the forward; the results can be read with the other numbers of the
+    """The model's buffers before a forward, to find out which of them it writes to.
+
+    Call ``compare`` right after the forward; the results can be read with the other numbers of the
     device.
     """
 
@@ -198,8 +199,9 @@ def _bits(buffer: torch.Tensor) -> torch.Tensor:
 
 
 def unregistered(model: nn.Module, leaves: Collection[torch.Tensor]) -> tuple[Unregistered, ...]:
-    """Return leaf tensors in plain attributes of modules. Other leaves are inputs, or belong to the
-    loss.
+    """Return leaf tensors in plain attributes of modules.
+
+    Other leaves are inputs, or belong to the loss.
     """
     left = {id(leaf): leaf for leaf in leaves}
     kept = []
@@ -248,6 +250,7 @@ def _finite(value: Any) -> bool:
 
 def _misspelt_of_module(module: nn.Module) -> tuple[str, ...]:
     """Return flags on a module that have no effect on its parameters, such as ``requires_grad``.
+
     PyTorch reads no such attribute. A flag that agrees with all parameters below, or that the
     module's own class reads, is left out.
     """

@@ -16,6 +16,7 @@ _WIDTH = 1024
 @torch.no_grad()
 def fingerprints(tensors: Sequence[torch.Tensor]) -> list[str]:
     """Return 16 hexadecimal digits for each tensor, from its shape, its dtype and all of its bits.
+
     The sums are computed on the tensor's device and read back together: one pass over the memory,
     and four kilobytes for each tensor. Equal bits give equal texts on every device. Different bits
     give different texts, except with a chance of about 2⁻³² per pair, and except for a permutation

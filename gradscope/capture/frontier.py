@@ -93,8 +93,10 @@ def writes_since(consumers: list[Consumer], sequence: int) -> list[Consumer]:
 
 
 def read_as_view_only(found: Walk, write: Node, view: ViewOf) -> bool:
-    """Return True if only the recreated ``view`` reads the base after a write. Otherwise a part of
-    the gradient that passes the write belongs to other readers, and the view's part is unknown.
+    """Return True if only the recreated ``view`` reads the base after a write.
+
+    Otherwise a part of the gradient that passes the write belongs to other readers, and the view's
+    part is unknown.
     """
     consumers = found.consumers.get((write, 0), [])
     while len(consumers) == 1 and is_write(consumers[0].node):

@@ -24,8 +24,9 @@ Extract = Callable[[torch.Tensor], torch.Tensor | None]
 
 
 class GradientCache:
-    """Measured gradients: the same unchanged tensor is measured once. An addition passes one
-    gradient to both operands, so a residual network has many of them.
+    """Measured gradients: the same unchanged tensor is measured once.
+
+    An addition passes one gradient to both operands, so a residual network has many of them.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,7 @@ class GradientCache:
 @dataclass(slots=True, eq=False)
 class GradientSlot:
     """Adds up the parts of one gradient, and measures the sum when the last part has arrived.
+
     ``parts`` may grow until backward starts. With ``accumulate`` it keeps the sum of several
     backwards, otherwise the latest only. A slot with a ``note`` is unknown and has no numbers.
     """

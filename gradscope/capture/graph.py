@@ -214,7 +214,7 @@ def saved_tensors(node: Node) -> list[tuple[str, torch.Tensor]]:
 
     Raises:
         RuntimeError: one was modified in place, was freed, or has unpack hooks (of a checkpoint or
-        an offloader); reading it would run these.
+            an offloader); reading it would run these.
     """
     if isinstance(node, torch.autograd.function.BackwardCFunction):
         _refuse_hooked(node._raw_saved_tensors)

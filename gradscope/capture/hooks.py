@@ -66,8 +66,9 @@ def watchable(model: nn.Module) -> list[nn.Module]:
 
 
 class OwnHook:
-    """A hook that is not copied or pickled with its module. The result of its function replaces the
-    arguments, or the output, of the call.
+    """A hook that is not copied or pickled with its module.
+
+    The result of its function replaces the arguments, or the output, of the call.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -265,8 +266,9 @@ def hook_optimizers(
     before: Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], Any],
     after: Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], None],
 ) -> tuple[Handle, ...]:
-    """Call ``before`` and ``after`` around each ``step()`` of all present and future optimizers. A
-    result of ``before`` other than None replaces the arguments of the step.
+    """Call ``before`` and ``after`` around each ``step()`` of all present and future optimizers.
+
+    A result of ``before`` other than None replaces the arguments of the step.
     """
     return register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
 

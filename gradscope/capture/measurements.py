@@ -22,8 +22,9 @@ class _Measurement:
 
 
 class MeasurementCache:
-    """The statistics of each tensor, and the slot for its gradient. It misses writes that PyTorch's
-    version counter does not count (through ``.data`` or NumPy).
+    """The statistics of each tensor, and the slot for its gradient.
+
+    It misses writes that PyTorch's version counter does not count (through ``.data`` or NumPy).
     """
 
     def __init__(self, gradient_hooks: GradientHooks) -> None:

@@ -11,8 +11,9 @@ from gradscope.patterns import Named, without_wrappers, wraps
 
 
 def named_modules(model: nn.Module) -> dict[nn.Module, Named]:
-    """Yield every module once, with its first name and its other names. Pure wrappers are left out;
-    the module inside has the wrapper's name.
+    """Yield every module once, with its first name and its other names.
+
+    Pure wrappers are left out; the module inside has the wrapper's name.
     """
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):

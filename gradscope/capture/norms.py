@@ -63,8 +63,10 @@ def _is_plain(gradient: torch.Tensor) -> bool:
 
 
 def _block_norms(flat: torch.Tensor) -> torch.Tensor:
-    """Return the norm of each block. As rows of a matrix this takes half the time of a dot product
-    per block, or of one call over all blocks.
+    """Return the norm of each block.
+
+    As rows of a matrix this takes half the time of a dot product per block, or of one call over all
+    blocks.
     """
     count = flat.numel()
     rest = count % BLOCK

@@ -37,7 +37,7 @@ class Decay:
         decay: λ.
         rate: if ``decoupled``, the learning rate that multiplies it.
         decoupled: True if the step subtracts ``rate · λ · w`` from the weight, in addition to the
-        gradient's part. Otherwise λw is added to the gradient.
+            gradient's part. Otherwise λw is added to the gradient.
     """
 
     decay: float
@@ -57,7 +57,7 @@ class Formula:
         numbers: the numbers of its state that ``compute`` takes.
         sign: −1 if the optimizer maximizes.
         added: after the step, ``.grad`` is the gradient plus ``added`` times the first tensor of
-        the state, because the optimizer writes into it.
+            the state, because the optimizer writes into it.
         terms: computes the update's ``Terms`` from ``numbers``, if it has that form.
         first, second: the names of m and v in the state.
     """
@@ -138,6 +138,7 @@ def formula_of(optimizer: Optimizer, group: Group) -> Formula | None:
 
 def decay_of(optimizer: Optimizer, group: Group) -> Decay | None:
     """Return the weight decay of a group; None if it is unknown how this optimizer applies it.
+
     Optimizers outside PyTorch are known if they have no decay, or if their name contains AdamW,
     Lion or Muon, which decouple it.
     """

@@ -82,8 +82,9 @@ def is_factored(optimizer: Optimizer, parameter: nn.Parameter) -> bool:
 
 
 def hidden_moments(optimizer: Optimizer | None) -> tuple[str, ...]:
-    """Return a notice if an optimizer's moments are unknown, for example 8-bit states. Such a state
-    has a value as large as the parameter that is not in plain floating-point numbers.
+    """Return a notice if an optimizer's moments are unknown, for example 8-bit states.
+
+    Such a state has a value as large as the parameter that is not in plain floating-point numbers.
     """
     hidden = optimizer is not None and any(
         isinstance(one, Tensor)

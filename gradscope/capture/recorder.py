@@ -61,8 +61,9 @@ _BROKEN_VIEW = "its view was overwritten in place: autograd has lost its history
 
 
 class Recorder:
-    """Collects calls while it is installed. Call ``connect`` before backward, and ``calls`` at the
-    end.
+    """Collects calls while it is installed.
+
+    Call ``connect`` before backward, and ``calls`` at the end.
 
     Args:
         model: the module to observe.
@@ -199,8 +200,9 @@ class Recorder:
         return self._parts.take()
 
     def take_calls(self) -> tuple[ModuleCall, ...]:
-        """Return the records of the calls that began, or got gradients, since the last request. For
-        an observation over several steps. The numbers of calls restart at 0.
+        """Return the records of the calls that began, or got gradients, since the last request.
+
+        For an observation over several steps. The numbers of calls restart at 0.
         """
         self._gradient_hooks.settle()
         chosen = [call for call in self._calls if call.selected and self._is_news(call)]
@@ -355,6 +357,7 @@ class Recorder:
 
     def connect(self, roots: Sequence[torch.Tensor | GradientEdge], inputs: dict[int, str]) -> None:
         """Assign every input gradient to its consumers after forward, by one walk from ``roots``.
+
         With several backwards, call it before each; it then handles the calls since the last.
 
         Args:
@@ -397,8 +400,8 @@ class Recorder:
         Args:
             root: the ``grad_fn`` that backward starts from.
             inputs: names of the model's own input tensors, by ``id``.
-            locate: finds the user's line in the stack of formatted frames of anomaly mode. stacks:
-            a context for a checkpoint's recomputation.
+            locate: finds the user's line in the stack of formatted frames of anomaly mode.
+            stacks: a context for a checkpoint's recomputation.
         """
         return Trace(
             root,

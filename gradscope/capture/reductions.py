@@ -145,6 +145,7 @@ def _bounds(chunk: _Chunk) -> tuple[float, float]:
 
 def _sums(chunk: _Chunk) -> tuple[float, float]:
     """Return Σx and Σx²: within a block in the elements' precision, across blocks in float64.
+
     PyTorch's sum is pairwise, so one call is exact enough; its norm adds sequentially, so it needs
     blocks.
     """

@@ -1,6 +1,8 @@
-"""Counts the bytes saved for backward in a separate run. Used if reading them from the nodes would
-recompute a checkpoint. Never used in a run whose gradients count: hooks on saved tensors disable
-autograd's check for in-place writes, and a gradient could silently be wrong.
+"""Counts the bytes saved for backward in a separate run.
+
+Used if reading them from the nodes would recompute a checkpoint. Never used in a run whose
+gradients count: hooks on saved tensors disable autograd's check for in-place writes, and a gradient
+could silently be wrong.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ _AUTOGRAD: Any = torch._C._autograd
 
 @contextmanager
 def noticing_hooked_saves(seen: Callable[[], None]) -> Iterator[None]:
-    """Call ``seen`` when other hooks (of a checkpoint or an offloader) handle saved tensors. Needed
-    for older releases of torch, such as 2.8; later ones have an attribute for the hook of each
-    saved tensor.
+    """Call ``seen`` when other hooks (of a checkpoint or an offloader) handle saved tensors.
+
+    Needed for older releases of torch, such as 2.8; later ones have an attribute for the hook of
+    each saved tensor.
     """
     if hasattr(_AUTOGRAD.SavedTensor, "unpack_hook"):
         yield

@@ -1,4 +1,5 @@
 """Returns this process's part of tensors that are spread over processes, without communication.
+
 Nearly every operation on a ``DTensor`` may communicate, even a comparison and ``item()``. A process
 that communicates alone waits for the others forever. So neither this file nor any higher floor
 computes with a ``DTensor``. The last functions say in words where parameters and gradients are.

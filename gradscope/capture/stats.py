@@ -44,9 +44,10 @@ Measured = TensorStats | Deferred
 
 
 def measure(tensor: torch.Tensor) -> Measured:
-    """Measure one tensor, or its shard, of any dtype, layout and size. On the CPU this returns
-    statistics; on an accelerator it returns numbers in device memory, so that no hook waits for the
-    device.
+    """Measure one tensor, or its shard, of any dtype, layout and size.
+
+    On the CPU this returns statistics; on an accelerator it returns numbers in device memory, so
+    that no hook waits for the device.
     """
     tensor = local(tensor)
     dtype = _name(tensor.dtype)

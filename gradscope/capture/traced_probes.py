@@ -47,7 +47,7 @@ class Probe:
         module: the module.
         see: called with the probe, the tensor, its path and its kind.
         tensor: identifies the probe in a graph by its address. A number would be a constant of the
-        graph, so equal blocks could not share their compiled code.
+            graph, so equal blocks could not share their compiled code.
     """
 
     module: weakref.ref[nn.Module]
@@ -136,8 +136,9 @@ def listen(owner: object, *, on: bool) -> None:
 
 @contextmanager
 def without_probes() -> Iterator[None]:
-    """Call modules in the block without probes. The first such block compiles compiled modules
-    again; their code with probes stays valid.
+    """Call modules in the block without probes.
+
+    The first such block compiles compiled modules again; their code with probes stays valid.
     """
     global _absent
     before, _absent = _absent, True
@@ -165,8 +166,9 @@ _OPERATOR = torch.ops.gradscope.observe.default
 
 
 class _WithGradient(torch.autograd.Function):
-    """An identity with the same memory; in backward the operator reads the gradient. A view of the
-    input would not allow a following in-place operation.
+    """An identity with the same memory; in backward the operator reads the gradient.
+
+    A view of the input would not allow a following in-place operation.
     """
 
     @staticmethod

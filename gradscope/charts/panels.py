@@ -39,8 +39,9 @@ class Point:
 
 
 def point(x: float, values: Iterable[float | None], name: str = "", *, lost: bool = False) -> Point:
-    """Make a point of several values: their median and range. Zero and missing values become marks.
-    ``lost`` means that one of them was NaN or Inf.
+    """Make a point of several values: their median and range.
+
+    Zero and missing values become marks. ``lost`` means that one of them was NaN or Inf.
     """
     every = list(values)
     finite = sorted(v for v in every if v is not None and math.isfinite(v))
@@ -74,8 +75,10 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves over one axis. ``y`` names the quantity with its unit; ``bars`` start at zero. With
-    ``log`` both axes are logarithmic, and each place has a tick.
+    """Curves over one axis.
+
+    ``y`` names the quantity with its unit; ``bars`` start at zero. With ``log`` both axes are
+    logarithmic, and each place has a tick.
     """
 
     title: str
@@ -122,8 +125,10 @@ class Panel:
 
 
 def thinned(points: Sequence[Point], most: int = MOST) -> list[Point]:
-    """Reduce many points to ``most``. Each is the median of a stretch, with the range and the marks
-    of all its points."""
+    """Reduce many points to ``most``.
+
+    Each is the median of a stretch, with the range and the marks of all its points.
+    """
     if len(points) <= most:
         return list(points)
     parts = [points[i * len(points) // most : (i + 1) * len(points) // most] for i in range(most)]

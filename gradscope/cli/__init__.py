@@ -1,5 +1,6 @@
-"""The command line: every file in ``commands/`` is a command; exit codes are set here. Only the
-requested command's file is imported. Help and completion read the text of the others.
+"""The command line: every file in ``commands/`` is a command; exit codes are set here.
+
+Only the requested command's file is imported. Help and completion read the text of the others.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Completion in bash, which splits words at `:` and `=`. For ``torchvision:res`` bash passes three
-words, and expects completions of ``res``. Here such words are joined again. Other shells pass full
-words.
+"""Completion in bash, which splits words at `:` and `=`.
+
+For ``torchvision:res`` bash passes three words, and expects completions of ``res``. Here such words
+are joined again. Other shells pass full words.
 """
 
 from __future__ import annotations

@@ -59,8 +59,10 @@ class Candidate:
 
 @dataclass(slots=True)
 class Checked:
-    """Results so far. ``raised`` has the errors of models, ``wrong`` those of configs. ``brief``
-    has a short line for each error in ``raised``, used if the reader has the report.
+    """Results so far.
+
+    ``raised`` has the errors of models, ``wrong`` those of configs. ``brief`` has a short line for
+    each error in ``raised``, used if the reader has the report.
     """
 
     models: list[CheckedModel] = field(default_factory=list)
@@ -89,8 +91,9 @@ class Checked:
         )
 
     def stopped(self, *, reported: bool = False) -> GradscopeError | None:
-        """Return the error with which the command ends, None without one. With ``reported``, the
-        errors of models are brief, because the reader has the report.
+        """Return the error with which the command ends, None without one.
+
+        With ``reported``, the errors of models are brief, because the reader has the report.
         """
         if self.interrupted is not None:
             names = ", ".join(f"`{name}`" for name in self.unchecked)

@@ -1,5 +1,7 @@
-"""Completions for the shell; no torch, and nothing runs. Each function takes the word so far, and
-returns full words that begin with it. If a file cannot be read, it returns nothing.
+"""Completions for the shell; no torch, and nothing runs.
+
+Each function takes the word so far, and returns full words that begin with it. If a file cannot be
+read, it returns nothing.
 """
 
 from __future__ import annotations

@@ -59,8 +59,9 @@ def read_model(
     layers: LayerOptions | None = None,
     **keys: Any,
 ) -> LoadedConfig:
-    """Read the config from MODEL, ``key=value`` arguments and options. ``keys`` are the command's
-    own options that set a config key of the same name.
+    """Read the config from MODEL, ``key=value`` arguments and options.
+
+    ``keys`` are the command's own options that set a config key of the same name.
 
     Raises:
         OptionError: more than one MODEL.
@@ -144,9 +145,10 @@ torch.ones(2).sum()
 
 @contextmanager
 def importing_torch() -> Iterator[None]:
-    """Pause the garbage collector in the block, which imports torch. The objects of torch stay
-    until the process ends. Searching them for garbage again and again takes a sixth of the import's
-    time.
+    """Pause the garbage collector in the block, which imports torch.
+
+    The objects of torch stay until the process ends. Searching them for garbage again and again
+    takes a sixth of the import's time.
 
     Raises:
         OptionError: torch cannot be imported, or there is too little memory for it.

@@ -139,8 +139,9 @@ def free_file(folder: Path, stem: str, suffix: str, *, force: bool) -> Path:
 
 
 def file_names(paths: Sequence[str]) -> list[str]:
-    """Return a unique name for each picture's files, of letters, digits, dots and dashes. Pictures
-    with equal names in several folders are numbered, and long names are cut.
+    """Return a unique name for each picture's files, of letters, digits, dots and dashes.
+
+    Pictures with equal names in several folders are numbered, and long names are cut.
     """
     taken: set[str] = set()
     found = []

@@ -157,8 +157,9 @@ GRACE = 10.0
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Interrupt the block after so many seconds, as Ctrl-C would. If the code swallows the
-    interrupt or waits in C, the process ends.
+    """Interrupt the block after so many seconds, as Ctrl-C would.
+
+    If the code swallows the interrupt or waits in C, the process ends.
 
     Raises:
         OptionError: the number is not a time.

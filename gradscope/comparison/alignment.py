@@ -43,7 +43,7 @@ class Renaming:
         """Return A's name for one of B's, also for submodules of a renamed module.
 
         Raises:
-        OptionError: the match takes too long.
+            OptionError: the match takes too long.
         """
         ends = [len(name), *(i for i in range(len(name) - 1, 0, -1) if name[i] == ".")]
         try:
@@ -91,7 +91,7 @@ def align_parameters(
     """Align parameters in the same way, with equal shapes; return A's names by B's.
 
     Raises:
-    OptionError: a renaming matches none.
+        OptionError: a renaming matches none.
     """
     for renaming in renamings:
         if not any(renaming.of(name) in a for name in b):

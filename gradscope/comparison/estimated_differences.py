@@ -95,9 +95,10 @@ def _lacks(stats: TensorStats) -> bool:
 
 
 def statistics_difference(a: TensorStats, b: TensorStats, accuracy: Accuracy) -> TensorDiff:
-    """Return a lower bound of the difference, from norm, mean, deviation and range. Two tensors
-    with these means and deviations differ by at least √(n (Δmean² + Δstd²)). It diverges from an
-    error of √ε of the dtype on.
+    """Return a lower bound of the difference, from norm, mean, deviation and range.
+
+    Two tensors with these means and deviations differ by at least √(n (Δmean² + Δstd²)). It
+    diverges from an error of √ε of the dtype on.
     """
     accuracy = Accuracy(max(accuracy.epsilon, Accuracy.of(a.dtype, b.dtype).epsilon))
     lacking = [which for which, stats in (("A", a), ("B", b)) if _lacks(stats)]

@@ -1,5 +1,6 @@
-"""Compares two saved reports, by sketches or statistics. The models of two training runs are
-compared in the same way, in each step that both sampled.
+"""Compares two saved reports, by sketches or statistics.
+
+The models of two training runs are compared in the same way, in each step that both sampled.
 """
 
 from __future__ import annotations
@@ -132,8 +133,9 @@ def _missing(run: SavedRun, known: set[str]) -> list[str]:
 
 
 def of_layers(report: DiffReport, layers: Sequence[str], exclude: Sequence[str]) -> DiffReport:
-    """Return the report with the rows of some layers only. Its findings stay, because they are
-    about the full models.
+    """Return the report with the rows of some layers only.
+
+    Its findings stay, because they are about the full models.
 
     Args:
         report: the report of full models.

@@ -37,8 +37,9 @@ _TRUTHS = ("yes", "no", "on", "off", "y", "n", "true", "false")
 
 
 def check(data: Mapping[str, Any], directory: FilePath) -> tuple[Config | None, list[Complaint]]:
-    """Return the config of ``data``, or None with all its mistakes. Interpolations are resolved,
-    and target mappings are in their normal form.
+    """Return the config of ``data``, or None with all its mistakes.
+
+    Interpolations are resolved, and target mappings are in their normal form.
     """
     config, complaints = None, []
     try:

@@ -78,10 +78,11 @@ def read(
     *,
     options: Mapping[str, Any] | None = None,
 ) -> LoadedConfig:
-    """Read the config of a YAML file or a spec (None: the demo), with overrides and flags. A
-    mapping counts as a file's content; its paths are relative to the working directory. ``options``
-    has flags by the key that they set (``{"device": "cpu"}``). They win over overrides, which win
-    over the file.
+    """Read the config of a YAML file or a spec (None: the demo), with overrides and flags.
+
+    A mapping counts as a file's content; its paths are relative to the working directory.
+    ``options`` has flags by the key that they set (``{"device": "cpu"}``). They win over overrides,
+    which win over the file.
 
     Raises:
         ConfigError: with all problems of syntax, or else of keys, types and the environment.

@@ -1,6 +1,8 @@
-"""Reads names of objects: a spec (one word for a model) or a mapping. Nothing is imported here.
-``{_target_: a.B, _args_: [1], _partial_: true, x: 2}`` is the form of a mapping; ``{class_path:
-a.B, init_args: {x: 2}}`` (LightningCLI) and ``{_component_: a.B, x: 2}`` (torchtune) mean the same.
+"""Reads names of objects: a spec (one word for a model) or a mapping.
+
+Nothing is imported here. ``{_target_: a.B, _args_: [1], _partial_: true, x: 2}`` is the form of a
+mapping; ``{class_path: a.B, init_args: {x: 2}}`` (LightningCLI) and ``{_component_: a.B, x: 2}``
+(torchtune) mean the same.
 """
 
 from __future__ import annotations
@@ -65,8 +67,10 @@ def is_own(spec: str) -> bool:
 
 
 def spec_fault(spec: str, directory: FilePath, *, argument: bool = False) -> Fault | None:
-    """Return the mistake in a model spec's form, or None. ``directory`` is the folder of local
-    modules. ``argument``: the spec is on the command line, where a YAML path is allowed too.
+    """Return the mistake in a model spec's form, or None.
+
+    ``directory`` is the folder of local modules. ``argument``: the spec is on the command line,
+    where a YAML path is allowed too.
     """
     kind = "neither a config file nor a model spec" if argument else "not a model spec"
     if not spec.strip():
@@ -157,8 +161,10 @@ def _bare(word: str, directory: FilePath) -> str:
 
 
 def definition_fault(spec: str, directory: FilePath) -> Fault | None:
-    """Return the mistake of a spec if its file does not define the name. The file is parsed, not
-    run."""
+    """Return the mistake of a spec if its file does not define the name.
+
+    The file is parsed, not run.
+    """
     text, colon, name = spec.rpartition(":")
     file = parsed(directory / expanded(text)) if colon and text.endswith(".py") else None
     first = name.partition(".")[0]

@@ -32,9 +32,10 @@ WEIGHTS: dict[str, Path] = {
 
 
 def all_digits() -> tuple[list[Image], list[int]]:
-    """Return scikit-learn's 1,797 digits, 8×8 in 0…16, scaled to 28×28 greys, and their labels. The
-    pixels are rounded to 8 bits, so that a digit saved as PNG stays exactly the same image. Every
-    fifth digit, from the first on, is held out of training.
+    """Return scikit-learn's 1,797 digits, 8×8 in 0…16, scaled to 28×28 greys, and their labels.
+
+    The pixels are rounded to 8 bits, so that a digit saved as PNG stays exactly the same image.
+    Every fifth digit, from the first on, is held out of training.
     """
     import numpy as np
     from PIL import Image

@@ -1,5 +1,7 @@
-"""Two bundled networks. They are equal, except that the lecture's network has a ReLU on its
-logits."""
+"""Two bundled networks.
+
+They are equal, except that the lecture's network has a ReLU on its logits.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,10 @@ from torch import Tensor, nn
 
 
 class SimpleNet(nn.Module):
-    """Maps digits [N, 1, 28, 28] to logits [N, 10]. Every operation is a module, so each has a
-    row."""
+    """Maps digits [N, 1, 28, 28] to logits [N, 10].
+
+    Every operation is a module, so each has a row.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,7 +25,8 @@ class SlotAttention(nn.Module):
 
     Attributes:
         slot_sign: with +1, the score of a class is the support that its slot finds. With −1, it is
-        minus the evidence against the class, so the class with the least evidence against it wins.
+            minus the evidence against the class, so the class with the least evidence against it
+            wins.
     """
 
     def __init__(self, classes: int, channels: int, *, slot_sign: int, iterations: int = 3) -> None:
@@ -70,9 +71,11 @@ def positions(features: Tensor) -> Tensor:
 
 
 class ScouterNet(nn.Module):
-    """Maps digits [N, 1, 28, 28] to logits [N, 10]. A logit is the support that the slot finds (≥
-    0). The bundled weights have an accuracy of 96.9 % on the held-out digits, with a mean attention
-    of 1.2 %. The convolutions have no bias, so the blank background has no features to attend to.
+    """Maps digits [N, 1, 28, 28] to logits [N, 10].
+
+    A logit is the support that the slot finds (≥ 0). The bundled weights have an accuracy of 96.9 %
+    on the held-out digits, with a mean attention of 1.2 %. The convolutions have no bias, so the
+    blank background has no features to attend to.
     """
 
     slot_sign = 1

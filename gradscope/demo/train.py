@@ -30,10 +30,11 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Recipe:
-    """A network and its training, with Adam on the cross entropy. ``area`` is λ of SCOUTER's loss,
-    cross entropy + λ · mean attention. λ is 0 for the first third of the epochs, and then grows
-    linearly: with a large λ at the start, slots would learn to attend to nothing. SCOUTER's
-    learning rate follows one cycle.
+    """A network and its training, with Adam on the cross entropy.
+
+    ``area`` is λ of SCOUTER's loss, cross entropy + λ · mean attention. λ is 0 for the first third
+    of the epochs, and then grows linearly: with a large λ at the start, slots would learn to attend
+    to nothing. SCOUTER's learning rate follows one cycle.
     """
 
     network: type[nn.Module]
@@ -116,8 +117,9 @@ def accuracy(model: nn.Module, split: Split) -> float:
 
 @torch.no_grad()
 def dead_logits(model: SimpleNet, split: Split) -> list[int]:
-    """Return the classes whose logit is at most zero for every digit of both splits. A ReLU on the
-    logits returns zero for them, and passes no gradient.
+    """Return the classes whose logit is at most zero for every digit of both splits.
+
+    A ReLU on the logits returns zero for them, and passes no gradient.
     """
     images = torch.cat([split.train_images, split.held_images])
     logits = SimpleNet.forward(model, images)  # either network: without the lecture's last ReLU

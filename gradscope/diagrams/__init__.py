@@ -1,6 +1,8 @@
-"""Renders an AutogradGraph in each format. A format is a file here with ``render(graph, view)``, or
-an entry of ``FORMATS``; its name is the value of ``-f``. All formats share the groups of ``graph``,
-and all pictures the layout of ``picture``, so formats cannot disagree.
+"""Renders an AutogradGraph in each format.
+
+A format is a file here with ``render(graph, view)``, or an entry of ``FORMATS``; its name is the
+value of ``-f``. All formats share the groups of ``graph``, and all pictures the layout of
+``picture``, so formats cannot disagree.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Renders a graph as one self-contained page. It is readable without script; with script, its
-picture can be moved, opened and searched. ``page/assets`` has template, style and script; nothing
-is fetched. ``page.script_data`` makes the script's data, ``page.static`` the text without script.
+"""Renders a graph as one self-contained page.
+
+It is readable without script; with script, its picture can be moved, opened and searched.
+``page/assets`` has template, style and script; nothing is fetched. ``page.script_data`` makes the
+script's data, ``page.static`` the text without script.
 """
 
 from __future__ import annotations
@@ -45,8 +47,10 @@ SCRIPTS = (
 
 
 def render(graph: AutogradGraph, view: GraphView) -> str:
-    """Return the page of a graph. ``view`` sets the groups that are open at first, and the
-    colours."""
+    """Return the page of a graph.
+
+    ``view`` sets the groups that are open at first, and the colours.
+    """
     graph = between(graph, view)
     flow = read_flow(graph)
     root = grouped(graph, view, flow=flow)

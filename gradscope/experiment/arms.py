@@ -80,7 +80,7 @@ def chosen(names: Sequence[str]) -> tuple[Arm, ...]:
     """Return these arms and the two that all are compared with; without names, all arms.
 
     Raises:
-    OptionError: a name is unknown.
+        OptionError: a name is unknown.
     """
     for name in names:
         if name not in NAMES:

@@ -19,8 +19,10 @@ _HALF = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The losses of one arm; None is NaN or Inf. Two curves of one script can be compared step by
-    step: both have the same batches and random numbers, until an arm's change affects these.
+    """The losses of one arm; None is NaN or Inf.
+
+    Two curves of one script can be compared step by step: both have the same batches and random
+    numbers, until an arm's change affects these.
     """
 
     losses: tuple[float | None, ...]

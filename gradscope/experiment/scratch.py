@@ -1,7 +1,8 @@
-"""Makes a copy of the working folder for an arm, which is deleted afterwards. If writing were
-refused, most scripts would fail at their first checkpoint. If it were allowed, the arm with
-learning rate × 100 could overwrite the user's best checkpoint. Small files are copied and large
-ones are linked, so data sets need no space.
+"""Makes a copy of the working folder for an arm, which is deleted afterwards.
+
+If writing were refused, most scripts would fail at their first checkpoint. If it were allowed, the
+arm with learning rate × 100 could overwrite the user's best checkpoint. Small files are copied and
+large ones are linked, so data sets need no space.
 """
 
 from __future__ import annotations

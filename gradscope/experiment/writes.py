@@ -1,5 +1,6 @@
-"""Refuses an arm's writes outside of its scratch copy. It guards against accidents and is not a
-sandbox: it sees ``open`` of Python, and ``torch.save``.
+"""Refuses an arm's writes outside of its scratch copy.
+
+It guards against accidents and is not a sandbox: it sees ``open`` of Python, and ``torch.save``.
 """
 
 from __future__ import annotations

@@ -33,10 +33,11 @@ _EVERY = 30.0
 
 
 class FeatureCache:
-    """The features in a file under one key; ``open`` writes added ones at its end. The key is a
-    hash of everything that features depend on, except the picture: weights, the modules' code,
-    mode, dtype, layer, pooling, and the transform of two test pictures. A picture is identified by
-    its content. Features under other keys stay in the file.
+    """The features in a file under one key; ``open`` writes added ones at its end.
+
+    The key is a hash of everything that features depend on, except the picture: weights, the
+    modules' code, mode, dtype, layer, pooling, and the transform of two test pictures. A picture is
+    identified by its content. Features under other keys stay in the file.
     """
 
     def __init__(self, path: Path, key: str) -> None:

@@ -18,6 +18,7 @@ def as_channels(
     values: Tensor, layer: Layer, model: nn.Module, inputs: Tensor
 ) -> tuple[Tensor, bool]:
     """Return a layer's output as [N, channels, h, w], and True if h × w are places in the picture.
+
     Patch tokens are folded to their grid. Without a map, a sequence [N, T, K] has T × 1 places, and
     a vector [N, K] has one.
 

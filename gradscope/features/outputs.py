@@ -37,8 +37,9 @@ Read = Callable[[Layer, Tensor], None]
 
 @contextmanager
 def hooked_layers(layers: Sequence[Layer], read: Read) -> Iterator[None]:
-    """Call ``read`` with the first floating tensor of each call. ``read`` must not keep the tensor,
-    because a later in-place operation may change it.
+    """Call ``read`` with the first floating tensor of each call.
+
+    ``read`` must not keep the tensor, because a later in-place operation may change it.
     """
     by_module: dict[nn.Module, list[Layer]] = {}
     for layer in layers:

@@ -33,8 +33,9 @@ _SHAPES = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """The source of a picture: a file, or a picture in memory. ``values`` is set for an array or
-    tensor that already is the model's input, [C, H, W].
+    """The source of a picture: a file, or a picture in memory.
+
+    ``values`` is set for an array or tensor that already is the model's input, [C, H, W].
     """
 
     name: str
@@ -91,8 +92,9 @@ class Source:
 
 
 def sources(words: Sequence[str | Path]) -> list[Source]:
-    """Return the pictures of files, patterns and folders, each once. Folders are searched with all
-    subfolders; the first folder below a given one is the label.
+    """Return the pictures of files, patterns and folders, each once.
+
+    Folders are searched with all subfolders; the first folder below a given one is the label.
 
     Raises:
         ConfigError: a file does not exist, or a pattern or a folder has no picture.
@@ -116,7 +118,7 @@ def tensor_sources(tensor: Tensor) -> list[Source]:
     """Return the pictures of a tensor [N, C, H, W] that the model takes unchanged.
 
     Raises:
-    OptionError: the tensor has another shape.
+        OptionError: the tensor has another shape.
     """
     if tensor.dim() != 4 or not len(tensor):
         raise OptionError(f"a tensor {list(tensor.shape)}", help="pictures are [N, C, H, W]")

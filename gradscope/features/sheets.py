@@ -35,8 +35,9 @@ FILTERS_ACROSS, FILTER_SIDE = 8, 110
 
 
 def filter_sheet(bank: FilterBank, about: str, top: int) -> list[Image]:
-    """Draw the strongest filters, each with its norm; dead and duplicate ones have a frame. Filters
-    of three channels are in colour; all others are maps on one scale.
+    """Draw the strongest filters, each with its norm; dead and duplicate ones have a frame.
+
+    Filters of three channels are in colour; all others are maps on one scale.
     """
     weights = bank.weights.numpy()
     colors = weights.shape[1] == 3
@@ -97,8 +98,9 @@ def map_rows(
     about: str,
     top: int,
 ) -> list[Row]:
-    """Return a row of tiles for each layer: its strongest channels over the photograph. ``maps``
-    are [K, h, w] of each layer, enlarged cell by cell to ``size`` of the input.
+    """Return a row of tiles for each layer: its strongest channels over the photograph.
+
+    ``maps`` are [K, h, w] of each layer, enlarged cell by cell to ``size`` of the input.
     """
     rows: list[Row] = []
     for sweep, values in maps:
@@ -179,8 +181,10 @@ ACROSS = 9
 def neighbor_sheet(
     found: Sequence[tuple[Source, Sequence[tuple[Source, Neighbor]]]], title: Sequence[str]
 ) -> list[Image]:
-    """Return a row for each picture: the picture, then its neighbours. Neighbours of another class
-    have a frame."""
+    """Return a row for each picture: the picture, then its neighbours.
+
+    Neighbours of another class have a frame.
+    """
     rows: list[Sequence[Tile]] = []
     framed = False
     for query, neighbors in found:

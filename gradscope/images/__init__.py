@@ -1,3 +1,4 @@
-"""Reads picture files into tensors, and draws heat maps over photographs. Nothing here writes a
-file. ``files`` needs no picture library.
+"""Reads picture files into tensors, and draws heat maps over photographs.
+
+Nothing here writes a file. ``files`` needs no picture library.
 """

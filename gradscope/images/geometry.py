@@ -15,9 +15,11 @@ Matrix = tuple[float, float, float, float, float, float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The mapping of a photograph to the model's input. Sizes are (width, height). ``matrix`` maps
-    homogeneous (x, y, 1) of the photograph to the input; coordinates count pixels from the upper
-    left corner, so the centre of the first pixel is (0.5, 0.5).
+    """The mapping of a photograph to the model's input.
+
+    Sizes are (width, height). ``matrix`` maps homogeneous (x, y, 1) of the photograph to the input;
+    coordinates count pixels from the upper left corner, so the centre of the first pixel is (0.5,
+    0.5).
     """
 
     photo: tuple[int, int]

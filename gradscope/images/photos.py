@@ -20,9 +20,10 @@ _VISIBLE = 320
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Photo:
-    """A photograph from ``read_image``, and the model's result for it. ``geometry`` is from
-    ``trace``; without one, the model's input counts as the full picture. ``pixel`` is the row and
-    column of a marked pixel in the model's input.
+    """A photograph from ``read_image``, and the model's result for it.
+
+    ``geometry`` is from ``trace``; without one, the model's input counts as the full picture.
+    ``pixel`` is the row and column of a marked pixel in the model's input.
     """
 
     picture: Image.Image
@@ -113,8 +114,9 @@ _AT_ONCE = 4_000_000
 def painted(
     photo: Photo, heat: HeatMap, scale: Scale | None = None, *, times: int | None = None
 ) -> Image.Image:
-    """Return the photograph in grey, with the map's colours over the part that the model saw. A
-    stronger value is more opaque. The rest of the photograph is dimmed, and a line marks the
+    """Return the photograph in grey, with the map's colours over the part that the model saw.
+
+    A stronger value is more opaque. The rest of the photograph is dimmed, and a line marks the
     model's view. NaN and Inf are hatched; a blank map has no colour. An enlarged photograph (by
     ``times``, else by ``magnification``) shows its pixels, and those of the map, as squares.
 
@@ -150,6 +152,7 @@ def painted(
 
 def framed(photo: Photo, box: tuple[float, float, float, float], times: int) -> Image.Image:
     """Return the photograph, ``times`` as large, with a line around a part of the model's view.
+
     ``box`` is left, top, right and bottom of that part, as shares of the model's input.
     """
     result = magnified(photo.picture, times)

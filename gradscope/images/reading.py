@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def read_image(path: Path, *, place: Place | None = None) -> Image.Image:
-    """Read a picture as 8-bit ``RGB`` or ``L``, upright. EXIF rotation is applied, transparency is
-    laid on white, 16-bit and float greys are scaled to 8 bits, palettes and CMYK become RGB, and an
-    animation gives its first frame.
+    """Read a picture as 8-bit ``RGB`` or ``L``, upright.
+
+    EXIF rotation is applied, transparency is laid on white, 16-bit and float greys are scaled to 8
+    bits, palettes and CMYK become RGB, and an animation gives its first frame.
 
     Raises:
         ConfigError: not a picture, truncated, or larger than Pillow's limit against bombs.

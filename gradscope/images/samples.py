@@ -17,6 +17,7 @@ _SIDE, _LEAST = 96, 4
 
 def sample_pictures(path: Path, call: int, indices: Sequence[int], count: int) -> list[bytes]:
     """Return a PNG of the input of each sample; [] if no input of the call looks like images.
+
     Images are ``[N, 1 or 3, H, W]``. Each is drawn from black (its smallest value) to white (its
     largest); NaN and Inf are black.
 

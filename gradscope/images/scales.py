@@ -1,8 +1,9 @@
-"""Maps values to colours, and describes the scale. There are two colour maps with perceptually
-equal steps: one for unsigned values, one for signed values with 0 in the middle. The anchors are
-published maps. Colours between them are interpolated linearly in OKLab, with equal distances for
-equal steps in value. Lightness alone gives the order, so both maps work for every kind of colour
-blindness and in grey print.
+"""Maps values to colours, and describes the scale.
+
+There are two colour maps with perceptually equal steps: one for unsigned values, one for signed
+values with 0 in the middle. The anchors are published maps. Colours between them are interpolated
+linearly in OKLab, with equal distances for equal steps in value. Lightness alone gives the order,
+so both maps work for every kind of colour blindness and in grey print.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ _TO_LAB = (
 
 @lru_cache(maxsize=8)
 def table(signed: bool, colormap: str = USUAL) -> NDArray[np.uint8]:
-    """Return the colours ``[255, 3]`` of a map, from its low end to its high end. ``colormap`` is
-    for unsigned values; signed values have a separate map.
+    """Return the colours ``[255, 3]`` of a map, from its low end to its high end.
+
+    ``colormap`` is for unsigned values; signed values have a separate map.
     """
     if not signed:
         return _spaced(COLORMAPS[colormap].split(), STEPS)
@@ -50,8 +52,9 @@ def table(signed: bool, colormap: str = USUAL) -> NDArray[np.uint8]:
 
 
 def colored(shares: NDArray[np.float32], signed: bool) -> NDArray[np.uint8]:
-    """Return RGB ``[..., 3]`` for positions on the scale: 0 is its low end, 1 its high end. Values
-    beyond an end have the colour of that end; NaN has the colour of the low end.
+    """Return RGB ``[..., 3]`` for positions on the scale: 0 is its low end, 1 its high end.
+
+    Values beyond an end have the colour of that end; NaN has the colour of the low end.
     """
     places = np.nan_to_num(shares, nan=0.0, posinf=1.0, neginf=0.0)
     index = np.rint(places.clip(0, 1) * (STEPS - 1)).astype(np.intp)
@@ -127,10 +130,12 @@ class Scale:
 
 
 def scale_of(heat: NDArray[np.float32], *, signed: bool) -> Scale:
-    """Make the colour scale of a map ``[H, W]``, from its finite values. Unsigned: 0 to the 99.5th
-    percentile. Signed: symmetric around 0, by absolute value. If all values are on one side of 0,
-    and far from it compared with their spread (as in RISE, where every mask leaves most of the
-    score), the scale covers only the values, with unsigned colours and a remark.
+    """Make the colour scale of a map ``[H, W]``, from its finite values.
+
+    Unsigned: 0 to the 99.5th percentile. Signed: symmetric around 0, by absolute value. If all
+    values are on one side of 0, and far from it compared with their spread (as in RISE, where every
+    mask leaves most of the score), the scale covers only the values, with unsigned colours and a
+    remark.
     """
     values = np.asarray(heat, dtype=np.float64).ravel()
     finite = values[np.isfinite(values)]

@@ -42,10 +42,11 @@ _WIDE = 1.6
 
 
 def overlay(photo: Photo, heat: HeatMap) -> Image.Image:
-    """Draw the overlay at the photograph's resolution (small ones are magnified). Method, target
-    class and score are above it, and the colour bar below. The foot has the remarks: how colours
-    were scaled, whether the map is blank, which part of the photograph the model saw, and the
-    remarks of photo and map.
+    """Draw the overlay at the photograph's resolution (small ones are magnified).
+
+    Method, target class and score are above it, and the colour bar below. The foot has the remarks:
+    how colours were scaled, whether the map is blank, which part of the photograph the model saw,
+    and the remarks of photo and map.
     """
     times, scale = magnification(photo.picture.size), heat.scale
     original = magnified(photo.picture, times)
@@ -117,9 +118,10 @@ Row = tuple[Photo, Sequence[HeatMap]]
 
 
 def sheets(rows: Sequence[Row]) -> list[Image.Image]:
-    """Draw the pages of a contact sheet, in order; none without rows. Each picture has its method
-    above and a colour bar below, because each method has its own scale. A photograph with many
-    methods stays on one page if it fits.
+    """Draw the pages of a contact sheet, in order; none without rows.
+
+    Each picture has its method above and a colour bar below, because each method has its own scale.
+    A photograph with many methods stays on one page if it fits.
     """
     most = max((len(maps) for _, maps in rows), default=0)
     columns = _even(most)

@@ -1,5 +1,6 @@
-"""Finds for each pixel of the model's input its position in the photograph, for any transform. The
-transform runs on pictures whose brightness is the x or the y coordinate; its output gives the
+"""Finds for each pixel of the model's input its position in the photograph, for any transform.
+
+The transform runs on pictures whose brightness is the x or the y coordinate; its output gives the
 positions.
 """
 

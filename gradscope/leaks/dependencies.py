@@ -1,5 +1,6 @@
-"""The second test: finds nonzero gradients of outputs with respect to inputs. It also makes a map
-of the inputs that each output depends on: a triangle for a causal model.
+"""The second test: finds nonzero gradients of outputs with respect to inputs.
+
+It also makes a map of the inputs that each output depends on: a triangle for a causal model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Finds the first operation that leaks, by comparing two forward passes result by result. A result
-that must not differ, but does, is a candidate. It is the origin if the leak changes when the
-unchanged result replaces it; most differing results have no part in the leak. The result of an axis
-then names the call and the line.
+"""Finds the first operation that leaks, by comparing two forward passes result by result.
+
+A result that must not differ, but does, is a candidate. It is the origin if the leak changes when
+the unchanged result replaces it; most differing results have no part in the leak. The result of an
+axis then names the call and the line.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class Crossing:
     """The first call that leaks, and its line.
 
     Attributes:
-    layer, call: the innermost module call.
-    operation: its name.
-    file, line, text: the nearest line of the user's code, as messages show it.
+        layer, call: the innermost module call.
+        operation: its name.
+        file, line, text: the nearest line of the user's code, as messages show it.
     """
 
     layer: str
@@ -300,8 +301,9 @@ def leak(
     gradient: bool | None = None,
     advice: str | None = None,
 ) -> AxisResult:
-    """Return the result of a leak, with its first call. ``words`` complete a sentence that begins
-    with the operation.
+    """Return the result of a leak, with its first call.
+
+    ``words`` complete a sentence that begins with the operation.
     """
     crossing = None if trial is None else first_call(subject.forwards, trial)
     message, source = told(crossing, words), None

@@ -118,6 +118,7 @@ class Forwards:
         then: Callable[[Any, dict[str, list[torch.Tensor]]], _Result],
     ) -> _Result:
         """Run a forward pass whose graph starts at the sources; for tokens, at their embeddings.
+
         ``then`` gets the output, and for each source the tensors that can have gradients.
         """
         leaves: dict[str, list[torch.Tensor]] = {}

@@ -188,6 +188,7 @@ class Subject:
     @cached_property
     def changed(self) -> Tensors:
         """The base with other values after the cut of some rows, and at masked positions of others.
+
         If rows depend on one another, each axis makes its own batches.
         """
         where: dict[str, torch.Tensor] = {}

@@ -1,8 +1,9 @@
-"""Two small runs that show a leak, and the comparison of their results. The time dimension of an
-inner tensor is unknown. So an element may differ if any dimension of a matching size places it
-among the changed positions; for scores [query, key] both dimensions count. An element that differs
-without such an excuse carries a leak. Example: a softmax over all keys changes the weights of past
-queries on past keys.
+"""Two small runs that show a leak, and the comparison of their results.
+
+The time dimension of an inner tensor is unknown. So an element may differ if any dimension of a
+matching size places it among the changed positions; for scores [query, key] both dimensions count.
+An element that differs without such an excuse carries a leak. Example: a softmax over all keys
+changes the weights of past queries on past keys.
 """
 
 from __future__ import annotations

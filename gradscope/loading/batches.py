@@ -146,6 +146,7 @@ class MicroBatch:
 
 def cut(batch: Batch, count: int) -> Iterator[tuple[MicroBatch, Batch]]:
     """Split a batch into ``count`` micro-batches of nearly equal size, the larger ones first.
+
     Tensors with the same first dimension as the first input are split, and so are lists of images
     of detection models. All else goes into each micro-batch unchanged.
 

@@ -96,8 +96,9 @@ def class_count(scores: Tensor) -> int:
 
 
 def classes(scores: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
-    """Return class ids (or, for cross entropy, probabilities) for the scores. A single id counts
-    for every row. The loss checks the range of ids.
+    """Return class ids (or, for cross entropy, probabilities) for the scores.
+
+    A single id counts for every row. The loss checks the range of ids.
 
     Raises:
         ModelError: the target has a wrong length, shape or type.
@@ -126,8 +127,9 @@ def classes(scores: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
 
 
 def given_classes(scores: Tensor, target: Any, name: str) -> Tensor:
-    """Return the user's class ids unchecked, for the user's own loss. A single id counts for every
-    row, as in ``classes``.
+    """Return the user's class ids unchecked, for the user's own loss.
+
+    A single id counts for every row, as in ``classes``.
     """
     return _for_each(as_tensor(target, name, scores.device), class_shape(scores, name))
 

@@ -16,8 +16,9 @@ from gradscope.nesting import replaced
 
 
 def in_float64(workload: Workload) -> Workload:
-    """Return the same workload with copies of the model, and of a loss that is a module. Exceptions
-    (a model that cannot be copied) are left to the caller.
+    """Return the same workload with copies of the model, and of a loss that is a module.
+
+    Exceptions (a model that cannot be copied) are left to the caller.
     """
     criterion = copy.copy(workload.criterion)
     if isinstance(criterion.spec, nn.Module):

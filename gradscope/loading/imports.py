@@ -1,7 +1,8 @@
-"""Imports the user's own files, and explains their failures. A file is the user's own if it is
-below the config's folder or the working directory, but not in an environment, the standard library
-or a hidden folder. A file on the command line is the user's own too. So are the files beside it,
-but only that file may import them, not a config.
+"""Imports the user's own files, and explains their failures.
+
+A file is the user's own if it is below the config's folder or the working directory, but not in an
+environment, the standard library or a hidden folder. A file on the command line is the user's own
+too. So are the files beside it, but only that file may import them, not a config.
 """
 
 from __future__ import annotations

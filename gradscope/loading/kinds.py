@@ -93,7 +93,7 @@ def require_constructed(model: nn.Module, place: Place | None = None) -> None:
     """Refuse a model if the class of one of its modules never called torch's constructor.
 
     Raises:
-    ModelError: the message names the class.
+        ModelError: the message names the class.
     """
     waiting = [("", model)]
     seen: set[int] = set()

@@ -71,8 +71,9 @@ def mismatch(error: BaseException) -> Problem | None:
 
 @contextmanager
 def hub(seconds: float = 5.0) -> Iterator[None]:
-    """Query the Hugging Face hub in the block only if it answers; otherwise use its cache. Without
-    a network, its client would try for half a minute per file.
+    """Query the Hugging Face hub in the block only if it answers; otherwise use its cache.
+
+    Without a network, its client would try for half a minute per file.
     """
     constants: Any = importlib.import_module("huggingface_hub.constants")
     before = constants.HF_HUB_OFFLINE

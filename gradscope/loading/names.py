@@ -76,8 +76,9 @@ class Names:
         return self._found[name]
 
     def instance(self, name: str) -> tuple[nn.Module, str]:
-        """Return a module that ``locate`` found as an instance, and the name of its file. The file
-        runs again for the next config, so changes of the module do not carry over.
+        """Return a module that ``locate`` found as an instance, and the name of its file.
+
+        The file runs again for the next config, so changes of the module do not carry over.
         """
         holder = self._holders[name]
         self.own.forget(holder)

@@ -32,8 +32,9 @@ def describe(output: Any) -> str:
 
 
 def numbers_in(output: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each single floating number, and each mapping or list of only such numbers, in order. A
-    tensor of shape [1] counts only if the batch has more samples; otherwise it may belong to the
+    """Yield each single floating number, and each mapping or list of only such numbers, in order.
+
+    A tensor of shape [1] counts only if the batch has more samples; otherwise it may belong to the
     sample.
     """
     beside = walk(output, lambda item: is_a(item, Tensor))

@@ -1,6 +1,8 @@
-"""Finds the loss that a model computes itself, in its output. It is the tensor called ``loss``;
-else a number with a graph to all parameters that the other outputs do not use; else the sum of a
-mapping or a list of numbers. A number without a graph is named, because it may be a detached loss.
+"""Finds the loss that a model computes itself, in its output.
+
+It is the tensor called ``loss``; else a number with a graph to all parameters that the other
+outputs do not use; else the sum of a mapping or a list of numbers. A number without a graph is
+named, because it may be a detached loss.
 """
 
 from __future__ import annotations
@@ -42,9 +44,10 @@ _PART = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class OwnLoss:
-    """A model's own loss: its path in code (``output[1]``), and the reason for the choice. ``cut``
-    has other numbers that could be losses if they had a graph, ``parts`` the losses whose sum it
-    is, by name, if there are several, and ``left`` the names of losses that are not in it.
+    """A model's own loss: its path in code (``output[1]``), and the reason for the choice.
+
+    ``cut`` has other numbers that could be losses if they had a graph, ``parts`` the losses whose
+    sum it is, by name, if there are several, and ``left`` the names of losses that are not in it.
     """
 
     name: str
@@ -56,9 +59,10 @@ class OwnLoss:
 
 
 def own_loss(output: Any) -> OwnLoss | None:
-    """Return the model's own loss; None if its output has none. A number named ``loss`` counts with
-    or without a graph, and so does a number that is the full output. Any other number counts only
-    with a graph.
+    """Return the model's own loss; None if its output has none.
+
+    A number named ``loss`` counts with or without a graph, and so does a number that is the full
+    output. Any other number counts only with a graph.
     """
     named = _called_loss(output)
     if named is not None:

@@ -42,8 +42,10 @@ _ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"
 
 @dataclass(slots=True)
 class Processes:
-    """The processes of a run, and their shared store. The store belongs to the launcher, so a
-    report can be read after its process has ended. Every wait has a time limit.
+    """The processes of a run, and their shared store.
+
+    The store belongs to the launcher, so a report can be read after its process has ended. Every
+    wait has a time limit.
     """
 
     rank: int
@@ -54,9 +56,10 @@ class Processes:
     _reported: bool = False
 
     def is_from_others(self, failure: BaseException) -> bool:
-        """Return True if this process may have stopped because another one ended. If one process
-        ends, the launcher ends all others, which looks like Ctrl-C. A process that waits in a
-        collective gets an error about a closed connection.
+        """Return True if this process may have stopped because another one ended.
+
+        If one process ends, the launcher ends all others, which looks like Ctrl-C. A process that
+        waits in a collective gets an error about a closed connection.
         """
         if isinstance(failure, KeyboardInterrupt | distributed.DistError):
             return True
@@ -166,8 +169,8 @@ def processes_of(loaded: LoadedConfig) -> Iterator[Processes | None]:
     """Yield the processes of a config's model; None if its ``parallel`` is null.
 
     Raises:
-        ConfigError: this is the only process, or their number does not match the mesh. OptionError:
-        they cannot share the device.
+        ConfigError: this is the only process, or their number does not match the mesh.
+        OptionError: they cannot share the device.
     """
     if loaded.config.parallel is None:
         yield None
@@ -185,7 +188,7 @@ def axes_of(loaded: LoadedConfig, count: int) -> dict[str, int]:
     """Return the mesh's dimensions for that many processes, with the number along each.
 
     Raises:
-    ConfigError: the mesh has another size.
+        ConfigError: the mesh has another size.
     """
     parallel = loaded.config.parallel
     assert parallel is not None

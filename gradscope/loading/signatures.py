@@ -51,8 +51,9 @@ def accepted(found: Any) -> list[str]:
 
 
 def takes_any(found: Any) -> bool:
-    """Return True if a wrapper takes more names than the callee's signature shows. Only a call can
-    show whether it uses them.
+    """Return True if a wrapper takes more names than the callee's signature shows.
+
+    Only a call can show whether it uses them.
     """
     inner: Any = getattr(found, "__init__", None) if isinstance(found, type) else found
     if not hasattr(inner, "__wrapped__"):
@@ -118,8 +119,10 @@ _UNREADABLE = (NameError, AttributeError, TypeError, SyntaxError, ImportError)
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a callee. ``wants`` is its annotation as text, ``kind`` the annotated
-    dataclass or container, which a mapping is converted to.
+    """One argument of a callee.
+
+    ``wants`` is its annotation as text, ``kind`` the annotated dataclass or container, which a
+    mapping is converted to.
     """
 
     name: str

@@ -21,8 +21,10 @@ from gradscope.loading.workload import build_model
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Facts for a starter config. ``input`` is None if the config needs none, or if it is unknown.
-    ``comment`` gives the origin of the input, or what to write.
+    """Facts for a starter config.
+
+    ``input`` is None if the config needs none, or if it is unknown. ``comment`` gives the origin of
+    the input, or what to write.
     """
 
     arguments: tuple[Argument, ...]

@@ -104,7 +104,8 @@ def check_given(found: StepMethod | None, inputs: Any, target: Any, place: Place
     """Refuse to infer a batch for a method, because no layer shows its content.
 
     Raises:
-    ConfigError: the config has no input, or a target that must be drawn after the output is known.
+        ConfigError: the config has no input, or a target that must be drawn after the output is
+            known.
     """
     if found is not None and not found.own_target and isinstance(target, str):
         raise ConfigError(

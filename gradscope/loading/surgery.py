@@ -64,7 +64,7 @@ def replace(
 
     Raises:
         ConfigError: no module has that name (the message suggests the closest), or the replacement
-        is not a module.
+            is not a module.
     """
     notices = []
     for name, wanted in replacements.items():
@@ -128,8 +128,9 @@ def freeze(model: nn.Module, patterns: Sequence[str], place: Where = nowhere) ->
 def parameters_matching(
     model: nn.Module, patterns: Sequence[str], key: str, place: Where = nowhere
 ) -> list[nn.Parameter]:
-    """Return the parameters that patterns match, each once, by any name of a shared one. ``key`` is
-    the config key of the patterns, and ``place`` returns its place.
+    """Return the parameters that patterns match, each once, by any name of a shared one.
+
+    ``key`` is the config key of the patterns, and ``place`` returns its place.
 
     Raises:
         LayerError: a pattern matches no parameter.

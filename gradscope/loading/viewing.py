@@ -125,9 +125,10 @@ def picture_input(
 def load_viewer(
     loaded: LoadedConfig, allow: Sequence[str] = (), *, input: str | None = None
 ) -> Viewer:
-    """Load the model of a config, in the config's mode, with the transform for pictures. ``input``
-    names the input to explain. The config's own input is built only if it has several parts, or if
-    one is named.
+    """Load the model of a config, in the config's mode, with the transform for pictures.
+
+    ``input`` names the input to explain. The config's own input is built only if it has several
+    parts, or if one is named.
 
     Raises:
         GradscopeError: as ``load``; or the input does not exist or is not a picture.

@@ -194,8 +194,9 @@ class BuiltModel:
 def build_model(
     loaded: LoadedConfig, allow: Sequence[str], device: torch.device | None = None
 ) -> BuiltModel:
-    """Check names, build the model, load weights, freeze parts, set the mode. ``device`` is this
-    process's device; None: the config's.
+    """Check names, build the model, load weights, freeze parts, set the mode.
+
+    ``device`` is this process's device; None: the config's.
     """
     config, place = loaded.config, loaded.place
     device = device or devices.resolve_device(config.device, place("device"))

@@ -1,7 +1,9 @@
-"""Renders pages: self-contained HTML files. A reporter makes a ``Page`` of the same tables and
-lines as its other formats, and ``render`` writes it. ``assets`` has the template, the style and the
-script. A page is complete without script; with it, tables sort, filter and fold. Strings are raw:
-the template escapes them, and its ``finalize`` makes unprintable characters visible.
+"""Renders pages: self-contained HTML files.
+
+A reporter makes a ``Page`` of the same tables and lines as its other formats, and ``render`` writes
+it. ``assets`` has the template, the style and the script. A page is complete without script; with
+it, tables sort, filter and fold. Strings are raw: the template escapes them, and its ``finalize``
+makes unprintable characters visible.
 """
 
 from __future__ import annotations
@@ -47,9 +49,10 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A finding or answer: its first line, and further lines. ``names`` are the names of its table
-    rows: the first is at the start of ``text``, the others are in the last line of ``more``.
-    ``excerpt`` is its code.
+    """A finding or answer: its first line, and further lines.
+
+    ``names`` are the names of its table rows: the first is at the start of ``text``, the others are
+    in the last line of ``more``. ``excerpt`` is its code.
     """
 
     lead: str

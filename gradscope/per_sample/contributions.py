@@ -1,8 +1,9 @@
-"""Computes each sample's part of every parameter's gradient, from one forward pass. The gradient is
-a sum over samples: each sample's part comes from its row of the model's output. For most layers,
-the part follows from the layer's input and the gradient of its output (``layers.py``). All other
-parameters need one backward per sample, from that sample's row of the output. Both methods are
-exact; they are compared on the sample with the largest gradient.
+"""Computes each sample's part of every parameter's gradient, from one forward pass.
+
+The gradient is a sum over samples: each sample's part comes from its row of the model's output. For
+most layers, the part follows from the layer's input and the gradient of its output (``layers.py``).
+All other parameters need one backward per sample, from that sample's row of the output. Both
+methods are exact; they are compared on the sample with the largest gradient.
 """
 
 from __future__ import annotations
@@ -73,9 +74,10 @@ class SampleGradients:
 
     @cached_property
     def shares(self) -> torch.Tensor:
-        """Return each sample's share of the batch's gradient, measured along it, [samples]. Shares
-        add up to 1, minus the part that comes from no sample. A negative share pulls against the
-        batch.
+        """Return each sample's share of the batch's gradient, measured along it, [samples].
+
+        Shares add up to 1, minus the part that comes from no sample. A negative share pulls against
+        the batch.
         """
         return self.products.sum(1) / self.batch.sum()
 

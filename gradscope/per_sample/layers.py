@@ -1,6 +1,7 @@
-"""Computes the gradients of a module's parameters for each sample of one call. A function takes a
-call and a range of samples, and returns their gradients as [samples, *shape of the parameter]. It
-uses the layer's input and the gradient of its output (Goodfellow,
+"""Computes the gradients of a module's parameters for each sample of one call.
+
+A function takes a call and a range of samples, and returns their gradients as [samples, *shape of
+the parameter]. It uses the layer's input and the gradient of its output (Goodfellow,
 https://arxiv.org/abs/1510.01799). For classes without a function, the module runs again on one
 sample at a time.
 """
@@ -47,7 +48,7 @@ def gradients(call: LayerCall, samples: slice) -> Gradients:
     """Return the gradients of a range of samples, by the parameter's name in the module.
 
     Raises:
-    Exception: the module cannot run on one sample.
+        Exception: the module cannot run on one sample.
     """
     return _function(call.module)(call, samples)
 

@@ -34,8 +34,9 @@ class NotJudged:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The codes of the rules that could be judged, and the others. A rule that does not apply is in
-    neither, such as GS609 without a gradient scaler.
+    """The codes of the rules that could be judged, and the others.
+
+    A rule that does not apply is in neither, such as GS609 without a gradient scaler.
     """
 
     judged: tuple[str, ...] = ()

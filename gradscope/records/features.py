@@ -11,8 +11,9 @@ from gradscope.records.run import ErrorRecord, RunInfo
 
 @dataclass(frozen=True, slots=True)
 class FilterStats:
-    """One filter of a convolution: its L2 norm, and the most similar filter. ``cosine`` is the
-    cosine between the two; None if one is zero, or if there is no other.
+    """One filter of a convolution: its L2 norm, and the most similar filter.
+
+    ``cosine`` is the cosine between the two; None if one is zero, or if there is no other.
     """
 
     filter: int
@@ -25,8 +26,10 @@ class FilterStats:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStats:
-    """One channel of a layer over all pictures and places. ``active`` is the share of nonzero
-    values, ``strength`` the mean absolute value; ``dead`` is True if every value was 0.
+    """One channel of a layer over all pictures and places.
+
+    ``active`` is the share of nonzero values, ``strength`` the mean absolute value; ``dead`` is
+    True if every value was 0.
     """
 
     layer: str

@@ -9,11 +9,12 @@ from gradscope.records.tensors import TensorStats
 
 @dataclass(frozen=True, slots=True)
 class GradientCheck:
-    """The gradient check of one input, or one parameter, in one call of a layer. ``input`` is a
-    path in the arguments, or the parameter's name in the layer. ``verdict`` is right, wrong, kink
-    (right near these inputs, but not at them), non-deterministic, or unchecked. ``backward`` and
-    ``differences`` are the derivative in a random direction, by the layer's backward and by finite
-    differences; None if unknown.
+    """The gradient check of one input, or one parameter, in one call of a layer.
+
+    ``input`` is a path in the arguments, or the parameter's name in the layer. ``verdict`` is
+    right, wrong, kink (right near these inputs, but not at them), non-deterministic, or unchecked.
+    ``backward`` and ``differences`` are the derivative in a random direction, by the layer's
+    backward and by finite differences; None if unknown.
     """
 
     name: str
@@ -74,10 +75,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class SharedLayer:
-    """The parameters of one module that several losses reach, as one vector. ``name`` None stands
-    for all shared parameters of the model. ``parameters`` counts their elements. ``norms`` has the
-    gradient norm of each loss, ``cosines`` the cosine for each pair of losses; None if a loss does
-    not reach the layer, or if its gradient is zero or not finite.
+    """The parameters of one module that several losses reach, as one vector.
+
+    ``name`` None stands for all shared parameters of the model. ``parameters`` counts their
+    elements. ``norms`` has the gradient norm of each loss, ``cosines`` the cosine for each pair of
+    losses; None if a loss does not reach the layer, or if its gradient is zero or not finite.
     """
 
     name: str | None
@@ -88,9 +90,10 @@ class SharedLayer:
 
 @dataclass(frozen=True, slots=True)
 class TaskGradients:
-    """The gradients of several losses. ``pairs`` has the indices of two losses in ``tasks``, in the
-    order of a layer's cosines. ``alone`` has the modules that only one loss reaches, with that
-    loss.
+    """The gradients of several losses.
+
+    ``pairs`` has the indices of two losses in ``tasks``, in the order of a layer's cosines.
+    ``alone`` has the modules that only one loss reaches, with that loss.
     """
 
     tasks: tuple[str, ...]
@@ -221,6 +224,7 @@ class AccumulationCause:
 @dataclass(frozen=True, slots=True)
 class Accumulation:
     """The verdict on accumulation, and the error of every layer, in the order of the model.
+
     ``sizes`` has the number of samples of each micro-batch. ``dtype`` is the dtype of the
     computation: float64 on a copy of the model if that runs, else the run's dtype. An error above
     ``tolerance`` is more than rounding.

@@ -89,10 +89,12 @@ def counter(measure: str) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunHistory(Plotted):
-    """The content of a page about a run. ``sampled`` has the sampled steps that are still stored.
-    ``ranks`` has the runs of all processes, if there were several. For a run without an end,
-    ``age`` is the number of seconds since the last write; None if unknown. ``judgement`` lists the
-    rules that could be judged. ``path`` is the run's path.
+    """The content of a page about a run.
+
+    ``sampled`` has the sampled steps that are still stored. ``ranks`` has the runs of all
+    processes, if there were several. For a run without an end, ``age`` is the number of seconds
+    since the last write; None if unknown. ``judgement`` lists the rules that could be judged.
+    ``path`` is the run's path.
     """
 
     run: TrainingRun

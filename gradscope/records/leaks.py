@@ -84,10 +84,10 @@ class DependencyMap:
     """The dependence of each output position on each input position along an axis.
 
     Attributes:
-    axis: the axis of both.
-    instrument: ``gradient`` or ``finite``.
-    outputs, inputs: the positions of rows and columns.
-    values: a row for each output: the size of the dependency, 0 without one, None if unknown.
+        axis: the axis of both.
+        instrument: ``gradient`` or ``finite``.
+        outputs, inputs: the positions of rows and columns.
+        values: a row for each output: the size of the dependency, 0 without one, None if unknown.
     """
 
     axis: str

@@ -1,6 +1,7 @@
-"""Records of a training loop: the events of every step, in order, and facts on its objects. A round
-is the sequence of events between two steps of any optimizer. Most rounds of a loop are equal, so
-each kind of round is stored once, with its count.
+"""Records of a training loop: the events of every step, in order, and facts on its objects.
+
+A round is the sequence of events between two steps of any optimizer. Most rounds of a loop are
+equal, so each kind of round is stored once, with its count.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ class LoopEvent:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A kind of round: its events in order, with the step last. Equal events in a row are stored
-    once.
+    """A kind of round: its events in order, with the step last.
+
+    Equal events in a row are stored once.
 
     Attributes:
         events: its events.
@@ -293,8 +295,8 @@ class LoopScheduler:
         location: the line of its steps, else the line that made it.
         optimizer: the name of its optimizer.
         steps: the number of its steps.
-        settings: its plain numeric arguments: ``step_size``, ``gamma``, … made: the line that
-            made it.
+        settings: its plain numeric arguments: ``step_size``, ``gamma``, … made: the line that made
+            it.
         target: the learning rate of the first group that it scales, or rises to.
     """
 

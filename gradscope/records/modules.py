@@ -73,11 +73,13 @@ class ParameterStats:
 
 @dataclass(frozen=True, slots=True)
 class ModuleFacts:
-    """Facts on a module, also if no layer pattern selects it. ``kinds`` has its base classes in
-    ``torch.nn``, nearest first. ``parameters`` has its own parameters, by full name; ``written``
-    its own buffers that forward wrote to. ``settings`` are plain attributes that rules read, such
-    as a dropout's ``p``. ``misspelt`` has attributes that were probably meant as ``requires_grad``,
-    but have no effect. ``library`` is the installed package of its class, if it is not PyTorch.
+    """Facts on a module, also if no layer pattern selects it.
+
+    ``kinds`` has its base classes in ``torch.nn``, nearest first. ``parameters`` has its own
+    parameters, by full name; ``written`` its own buffers that forward wrote to. ``settings`` are
+    plain attributes that rules read, such as a dropout's ``p``. ``misspelt`` has attributes that
+    were probably meant as ``requires_grad``, but have no effect. ``library`` is the installed
+    package of its class, if it is not PyTorch.
     """
 
     name: str
@@ -96,6 +98,7 @@ class ModuleFacts:
 @dataclass(frozen=True, slots=True)
 class Link:
     """Two connected operations of the autograd graph: the result of ``op`` went into ``into``.
+
     Operations that only move numbers (views, casts, permutations) are skipped. A name is the
     innermost module of the operation, None outside of modules.
     """
@@ -114,8 +117,9 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """Tensors that backward reaches, but that are not parameters of the model. ``name`` is the
-    module whose plain ``attribute`` holds them.
+    """Tensors that backward reaches, but that are not parameters of the model.
+
+    ``name`` is the module whose plain ``attribute`` holds them.
     """
 
     name: str
@@ -151,8 +155,9 @@ class UnitActivity:
 
 @dataclass(frozen=True, slots=True)
 class LayerInfo:
-    """A module for patterns; ``parameters`` has its own parameters: name, shape, requires_grad. A
-    lazy module's parameters have no shape before its first call.
+    """A module for patterns; ``parameters`` has its own parameters: name, shape, requires_grad.
+
+    A lazy module's parameters have no shape before its first call.
     """
 
     name: str

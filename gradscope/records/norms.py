@@ -86,9 +86,10 @@ def unpacked(data: bytes, count: int) -> array[float]:
 
 @dataclass(frozen=True, slots=True)
 class NormSeries:
-    """The norms of one parameter over the steps at which its gradient was read. If there was no
-    gradient, or if it was not read before clipping, the norm is ``NONE``; with a NaN or Inf, it is
-    NaN or Inf.
+    """The norms of one parameter over the steps at which its gradient was read.
+
+    If there was no gradient, or if it was not read before clipping, the norm is ``NONE``; with a
+    NaN or Inf, it is NaN or Inf.
 
     Attributes:
         steps: the step numbers; parameters that were read together share them.
@@ -127,8 +128,9 @@ MEASURES = ("grad_norm", "clipped_norm", "value_norm")
 def merged(
     measure: str, steps: Sequence[int], values: Sequence[float | None], norms: NormSeries | None
 ) -> dict[int, float | None]:
-    """Return a measure by step, from the samples and from the steps whose gradients were read. In a
-    step with both, the sample wins; they differ only by rounding.
+    """Return a measure by step, from the samples and from the steps whose gradients were read.
+
+    In a step with both, the sample wins; they differ only by rounding.
     """
     read, known = norms.of(measure) if norms is not None else ((), ())
     found = dict(zip(read, map(number_or_none, known), strict=True))

@@ -1,6 +1,7 @@
-"""Records of the comparison of a run's processes: facts of each, and their differences. Each rank
-writes fingerprints, which are equal if all bits are equal. They are compared when the ranks' files
-are read.
+"""Records of the comparison of a run's processes: facts of each, and their differences.
+
+Each rank writes fingerprints, which are equal if all bits are equal. They are compared when the
+ranks' files are read.
 """
 
 from __future__ import annotations
@@ -92,9 +93,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class RanksRecord:
-    """The files of a run's ranks, compared with each other. ``runs`` and ``paces`` are by rank;
-    ``models`` are those of the lowest rank; ``events`` has the events of all ranks, each with its
-    ``rank`` in the details.
+    """The files of a run's ranks, compared with each other.
+
+    ``runs`` and ``paces`` are by rank; ``models`` are those of the lowest rank; ``events`` has the
+    events of all ranks, each with its ``rank`` in the details.
     """
 
     runs: tuple[TrainingRun, ...] = ()

@@ -11,10 +11,11 @@ from gradscope.records.showing import Shown
 
 @dataclass(frozen=True, slots=True)
 class ClassScore:
-    """The score of one class for a picture: its logit, and its probability after softmax. For a
-    segmentation, ``score`` is the mean logit over the selected pixels, and ``pixels`` the share of
-    all pixels predicted as this class; ``probability`` is None. It is also None if the model
-    returns a single number.
+    """The score of one class for a picture: its logit, and its probability after softmax.
+
+    For a segmentation, ``score`` is the mean logit over the selected pixels, and ``pixels`` the
+    share of all pixels predicted as this class; ``probability`` is None. It is also None if the
+    model returns a single number.
     """
 
     id: int
@@ -26,9 +27,10 @@ class ClassScore:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """One map of the origin of the target class's score. ``min`` and ``max`` are of the raw map;
-    ``file`` is its saved file. ``note`` is the reason to doubt the map, such as why it is blank.
-    ``checks`` are figures by name.
+    """One map of the origin of the target class's score.
+
+    ``min`` and ``max`` are of the raw map; ``file`` is its saved file. ``note`` is the reason to
+    doubt the map, such as why it is blank. ``checks`` are figures by name.
     """
 
     method: str

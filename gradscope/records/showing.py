@@ -1,5 +1,6 @@
-"""Methods of records to print, save and list themselves. Records know no format; ``shown_by`` names
-the module that does, which is imported on demand.
+"""Methods of records to print, save and list themselves.
+
+Records know no format; ``shown_by`` names the module that does, which is imported on demand.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ class Plotted(Shown):
     __slots__ = ()
 
     def plot(self, path: str | Path | None = None, *, force: bool = False) -> Any:
-        """Return the record's charts: over depth for a report, over steps for a run. A notebook
-        shows the result, and its ``save(path)`` writes it.
+        """Return the record's charts: over depth for a report, over steps for a run.
+
+        A notebook shows the result, and its ``save(path)`` writes it.
 
         Args:
             path: also write them to this .png, .svg or .pdf.

@@ -81,10 +81,12 @@ class SpikeSample:
 
 @dataclass(frozen=True, slots=True)
 class SpikeSignals:
-    """The signals of one optimizer step. ``update_norm`` is the norm of its update, with plain SGD.
-    ``weight_norm`` is read before the update, every few steps. ``update_rms`` is the root mean
-    square of the update, if it follows from the optimizer's state. ``sample_loss`` is the largest
-    loss of a sample, ``input_max`` the largest absolute value of the inputs.
+    """The signals of one optimizer step.
+
+    ``update_norm`` is the norm of its update, with plain SGD. ``weight_norm`` is read before the
+    update, every few steps. ``update_rms`` is the root mean square of the update, if it follows
+    from the optimizer's state. ``sample_loss`` is the largest loss of a sample, ``input_max`` the
+    largest absolute value of the inputs.
     """
 
     step: int
@@ -242,9 +244,10 @@ class Without:
 
 @dataclass(frozen=True, slots=True)
 class SpikeReport:
-    """The answer of ``spike`` for one capsule. ``cause`` is one of ``CAUSES``, ``message`` its
-    evidence. ``others`` has the steps of the run's other capsules. ``rank`` is the rank of these
-    samples, if there are several.
+    """The answer of ``spike`` for one capsule.
+
+    ``cause`` is one of ``CAUSES``, ``message`` its evidence. ``others`` has the steps of the run's
+    other capsules. ``rank`` is the rank of these samples, if there are several.
     """
 
     step: int

@@ -37,6 +37,7 @@ class TensorStats:
 @dataclass(frozen=True, slots=True)
 class TensorRecord:
     """An input or output of a call, with its values at the time of the call, and its gradient.
+
     ``path`` is its place in the arguments or the result: ``""`` for a bare tensor, else ``0``,
     ``last_hidden_state``, ``1.boxes``. ``gradient`` is None if none arrived. ``norm_ranks`` and
     ``gradient_ranks`` are the smallest and the largest norm over several processes.

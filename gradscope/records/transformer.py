@@ -61,7 +61,7 @@ class ExpertCall:
         tokens: tokens that were routed.
         share: of each expert, its share of all assignments; they add up to 1.
         effective: exp of the entropy of ``share``: the number of equally loaded experts with that
-        entropy.
+            entropy.
         entropy: mean entropy over tokens of the router's probabilities, in nats.
         dropped: share of assignments that no expert processed; None if unknown.
         part: number of the routing within the call.

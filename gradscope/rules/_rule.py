@@ -79,8 +79,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The parts of a rule for a training run. They also determine when the rule can be
-    judged; see ``_judged.py``.
+    """The parts of a rule for a training run.
+
+    They also determine when the rule can be judged; see ``_judged.py``.
 
     Attributes:
         samples: the number of consecutive sampled steps in which it must hold; 0: it reads no

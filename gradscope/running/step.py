@@ -1,6 +1,7 @@
-"""Runs training steps: the only loop over steps, and the only code that restores all state. To
-observe a run, write an ``Observer``: its methods are called in the order of a step. To run a part
-of a step, call that method of a ``Step``.
+"""Runs training steps: the only loop over steps, and the only code that restores all state.
+
+To observe a run, write an ``Observer``: its methods are called in the order of a step. To run a
+part of a step, call that method of a ``Step``.
 """
 
 from __future__ import annotations
@@ -268,7 +269,7 @@ def steps(workload: Workload, observer: Observer | None = None) -> Generator[Ste
     """Yield each step of a run before it begins, without gradients; the caller runs it.
 
     Raises:
-    ConfigError: the input gives no batch.
+        ConfigError: the input gives no batch.
     """
     observer = observer or Observer()
     make_optimizer = functools.cache(

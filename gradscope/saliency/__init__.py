@@ -1,6 +1,7 @@
-"""Attribution maps: one public file per method, found by its name (``grad_cam.py``). A method's
-file has ``paper``, ``signed``, ``reads``, ``attribute(subject, *, …)``, and ``random = True`` if it
-draws random numbers.
+"""Attribution maps: one public file per method, found by its name (``grad_cam.py``).
+
+A method's file has ``paper``, ``signed``, ``reads``, ``attribute(subject, *, …)``, and ``random =
+True`` if it draws random numbers.
 """
 
 from __future__ import annotations

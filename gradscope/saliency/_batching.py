@@ -1,7 +1,8 @@
-"""Runs forward passes over many perturbed inputs, in the fastest batch size and memory layout. On
-two CPU cores, an image often takes longer in a large batch than alone; on a GPU far less. So both
-are measured, on the first real items, and almost no pass is wasted. Passes with a graph are too few
-to try both layouts: ``Layout`` chooses for them.
+"""Runs forward passes over many perturbed inputs, in the fastest batch size and memory layout.
+
+On two CPU cores, an image often takes longer in a large batch than alone; on a GPU far less. So
+both are measured, on the first real items, and almost no pass is wasted. Passes with a graph are
+too few to try both layouts: ``Layout`` chooses for them.
 """
 
 from __future__ import annotations

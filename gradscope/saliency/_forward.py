@@ -18,6 +18,7 @@ from gradscope.saliency._segmentation import Pixels, Segmentation, segmentation
 @dataclass(frozen=True, slots=True)
 class Objective:
     """The explained score of each image: a class's logit, or its difference to another logit.
+
     ``target`` and ``versus`` are class ids [N]; the default target is the class with the highest
     logit.
     """

@@ -58,6 +58,7 @@ def named_layer(model: nn.Module, name: str) -> Choice:
 
 def choose(forward: Forward, score: Callable[[Tensor], Tensor]) -> Choice:
     """Choose the last layer whose map the score depends on, by a run on the first image.
+
     Convolutional maps of any layer count. Token sequences count only at norm layers, and only if
     the score's gradient reaches the patches; after the last attention of a transformer that reads
     its class token, it reaches none. For a segmentation, it is the last layer with the fewest

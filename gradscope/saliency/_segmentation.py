@@ -87,8 +87,9 @@ def segmentation(
 
 
 def classes_of(maps: Tensor) -> Tensor:
-    """Return the class predicted for each pixel, [N, h, w]: the class of the highest map. A single
-    map predicts its class where it is above 0, or above 0.5 if all its values are in 0…1
+    """Return the class predicted for each pixel, [N, h, w]: the class of the highest map.
+
+    A single map predicts its class where it is above 0, or above 0.5 if all its values are in 0…1
     (probabilities); other pixels have no class: −1.
     """
     if maps.shape[1] > 1:

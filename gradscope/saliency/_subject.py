@@ -36,6 +36,7 @@ __all__ = ["Objective", "Subject"]
 
 class Subject:
     """A model on images [N, C, H, W], as a context: inside, parameters require no gradient.
+
     Everything is computed at its first use, and cached. The mode (eval, train) stays the caller's;
     after the block, the model is restored.
 

@@ -48,12 +48,14 @@ class _Zero:
 
 class CauseTracer:
     """Decides by the facts of every step whether to trace, and traces from one step to the next.
+
     The script's numbers, random state and gradients stay unchanged: each of its PyTorch calls runs
     once, and further computations of a trace write to nothing of the script.
 
     Attributes:
-        active: True during a trace. causes: the causes found so far. untraced: the reason why
-        nothing can be traced, else "".
+        active: True during a trace.
+        causes: the causes found so far.
+        untraced: the reason why nothing can be traced, else "".
 
     Args:
         guard: wraps the hooks, so that they never raise.
@@ -180,8 +182,9 @@ class CauseTracer:
         return self.active and not all(one.found for one in self._zero)
 
     def step_ended(self, optimizer: int, optimizers: Sequence[int]) -> bool:
-        """Note the end of a step; return True if there are new results. With several optimizers,
-        the first round may use tensors computed before the trace.
+        """Note the end of a step; return True if there are new results.
+
+        With several optimizers, the first round may use tensors computed before the trace.
         """
         self._stepped.append(optimizer)
         rounds = 1 if len(optimizers) < 2 else 2

@@ -1,6 +1,7 @@
-"""Finds the models that a script trains, their optimizers, and their names in the script. A model
-is an outermost module, which no other live module contains. The search goes over all live objects
-when an optimizer is made: after its model exists, and before its first step.
+"""Finds the models that a script trains, their optimizers, and their names in the script.
+
+A model is an outermost module, which no other live module contains. The search goes over all live
+objects when an optimizer is made: after its model exists, and before its first step.
 """
 
 from __future__ import annotations

@@ -79,10 +79,11 @@ class _Judged:
 
 
 class RunFindings:
-    """Takes a run's steps and samples in order, and collects the rules' findings. ``step`` takes
-    microseconds; ``sample`` takes as long as the rules of ``check``. Both return new findings, and
-    findings that now hold in more steps; a finding that holds at every step is returned every 64
-    steps. ``all`` is exact.
+    """Takes a run's steps and samples in order, and collects the rules' findings.
+
+    ``step`` takes microseconds; ``sample`` takes as long as the rules of ``check``. Both return new
+    findings, and findings that now hold in more steps; a finding that holds at every step is
+    returned every 64 steps. ``all`` is exact.
 
     Attributes:
         made_at: returns the line that made a module or a parameter, by the model's number.
@@ -235,8 +236,9 @@ class RunFindings:
     def add_origins(
         self, step: int, origins: Sequence[NonFiniteOrigin], model: int | None = None
     ) -> tuple[TrainingFinding, ...]:
-        """Take the origin of a step's NaN or Inf, before the step itself. Only the first origin of
-        the run counts, because later steps inherit it.
+        """Take the origin of a step's NaN or Inf, before the step itself.
+
+        Only the first origin of the run counts, because later steps inherit it.
         """
         found: list[TrainingFinding] = []
         kind = origins[0].kind if origins else None

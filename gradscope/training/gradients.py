@@ -37,9 +37,10 @@ class Gradients:
             self._multiplied.append((frozenset(map(id, parameters)), writes))
 
     def changed(self, parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, float]:
-        """Return the norms of gradients that were replaced or written to since they were read. If
-        all were only multiplied by one factor, only the small ones are read, because they give the
-        factor of all.
+        """Return the norms of gradients that were replaced or written to since they were read.
+
+        If all were only multiplied by one factor, only the small ones are read, because they give
+        the factor of all.
         """
         gradients, found = _of(parameters), dict[nn.Parameter, float]()
         alike: dict[tuple[int, ...], list[nn.Parameter]] = {}

@@ -13,12 +13,15 @@ from gradscope.capture.hooks import raised_by_a_handler
 
 
 class Guard:
-    """Wraps functions that PyTorch may call: they never raise, and run one at a time. They run in
-    every step, so the wrapper adds only one Python frame.
+    """Wraps functions that PyTorch may call: they never raise, and run one at a time.
+
+    They run in every step, so the wrapper adds only one Python frame.
 
     Attributes:
-        observing: False turns all calls off. seconds: the time of the calls since this was last
-            set to 0. inside: True during a call. around: makes the context of a call.
+        observing: False turns all calls off.
+        seconds: the time of the calls since this was last set to 0.
+        inside: True during a call.
+        around: makes the context of a call.
 
     Args:
         failed: called with an error of gradscope's own.
@@ -57,8 +60,9 @@ class Guard:
         return self._guarded(function, anywhere=False, trains=trains, elsewhere=elsewhere)
 
     def keep_untraced(self) -> None:
-        """Exclude our functions, and all that they call, from compilation. Otherwise a compiled
-        function that calls them, such as a compiled step, would compile them.
+        """Exclude our functions, and all that they call, from compilation.
+
+        Otherwise a compiled function that calls them, such as a compiled step, would compile them.
         """
         if self._untraced is None:
             from torch._C._dynamo.eval_frame import set_eval_frame

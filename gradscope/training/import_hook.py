@@ -11,14 +11,15 @@ from typing import Any
 
 
 class ImportHook(MetaPathFinder):
-    """Runs ``action`` once, after the module was fully imported, in any way. Usually, this finder
-    comes before all others, and runs the action after the ``exec_module`` of the module's loader. A
-    request for the spec has no effect, so any number of probes (``find_spec``, a lazy loader, a
-    failed import) may come before the import. Another finder may be put before this one. So each
-    import that reaches this finder also checks whether the module was imported in another way
-    (``check``). If the module is still being imported, the action runs when Python marks its spec
-    as complete. The check never runs from the garbage collector: the script may hold locks then,
-    and an action that waits for one would wait forever.
+    """Runs ``action`` once, after the module was fully imported, in any way.
+
+    Usually, this finder comes before all others, and runs the action after the ``exec_module`` of
+    the module's loader. A request for the spec has no effect, so any number of probes
+    (``find_spec``, a lazy loader, a failed import) may come before the import. Another finder may
+    be put before this one. So each import that reaches this finder also checks whether the module
+    was imported in another way (``check``). If the module is still being imported, the action runs
+    when Python marks its spec as complete. The check never runs from the garbage collector: the
+    script may hold locks then, and an action that waits for one would wait forever.
 
     Args:
         name: the name of a top-level module.

@@ -1,5 +1,6 @@
-"""Runs the script as ``python SCRIPT`` would, without importing torch before the script does. The
-setup and the end of a script follow CPython's ``Modules/main.c`` and ``Lib/runpy.py``.
+"""Runs the script as ``python SCRIPT`` would, without importing torch before the script does.
+
+The setup and the end of a script follow CPython's ``Modules/main.c`` and ``Lib/runpy.py``.
 """
 
 from __future__ import annotations

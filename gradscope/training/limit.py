@@ -19,7 +19,7 @@ class Limit:
     """A limit on the steps or seconds of a script, checked at each step and backward.
 
     Attributes:
-    reached: the option that ends the script; None before that.
+        reached: the option that ends the script; None before that.
 
     Args:
         steps: the number of steps; None: unlimited.

@@ -106,9 +106,10 @@ class Library:
             step.argtypes, step.restype = [ctypes.POINTER(_Step), ctypes.c_int64, _Sums], None
 
     def numbers(self, tensor: torch.Tensor) -> list[float] | None:
-        """Return norm, mean, std, min, max, zeros, nan, inf over all elements, or None. It reads
-        the memory of plain CPU tensors of any strides, without a copy. For all other tensors it
-        returns None, and PyTorch computes the numbers.
+        """Return norm, mean, std, min, max, zeros, nan, inf over all elements, or None.
+
+        It reads the memory of plain CPU tensors of any strides, without a copy. For all other
+        tensors it returns None, and PyTorch computes the numbers.
         """
         kind = _KINDS.get(tensor.dtype)
         if (

@@ -1,7 +1,8 @@
-"""Measures which experts a router chose, and how evenly. A routing is a choice of the largest
-entries along the last axis of a tensor, with one entry per expert, inside the module that holds the
-experts. Experts are modules of one class in a list, or slices of a parameter with three axes or
-more along its first axis.
+"""Measures which experts a router chose, and how evenly.
+
+A routing is a choice of the largest entries along the last axis of a tensor, with one entry per
+expert, inside the module that holds the experts. Experts are modules of one class in a list, or
+slices of a parameter with three axes or more along its first axis.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _PASSED = ("View", "UnsafeView", "ReshapeAlias", "ToCopy", "Add")
 
 @dataclass(slots=True)
 class Routing:
-    """One choice, on its device: counts [experts] and the mean entropy of the router. If the
-    experts are modules, ``rows`` counts the rows of their inputs.
+    """One choice, on its device: counts [experts] and the mean entropy of the router.
+
+    If the experts are modules, ``rows`` counts the rows of their inputs.
     """
 
     experts: tuple[nn.Module, ...]
@@ -109,6 +111,7 @@ def routing(scores: Tensor, chosen: Tensor, experts: tuple[nn.Module, ...]) -> R
 
 def _entropy(scores: Tensor) -> Tensor:
     """Return the mean entropy of the router's probabilities, from scores before or after a softmax.
+
     Scores without a negative entry count as probabilities, after division by their sum.
     """
     places = torch.tensor(evenly(len(scores), _TOKENS), device=scores.device)

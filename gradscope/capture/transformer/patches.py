@@ -78,9 +78,10 @@ class _Imports:
 
 
 class _Observed:
-    """A replacement for a function of PyTorch, equal to it. A ``__torch_function__`` compares
-    functions with ``is``; so PyTorch's own functions are restored while one runs, and nothing is
-    observed then.
+    """A replacement for a function of PyTorch, equal to it.
+
+    A ``__torch_function__`` compares functions with ``is``; so PyTorch's own functions are restored
+    while one runs, and nothing is observed then.
     """
 
     def __init__(

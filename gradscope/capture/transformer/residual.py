@@ -1,6 +1,8 @@
-"""Finds blocks that add to the residual stream, and measures their outputs. A block is one of
-several modules of one class in a container. Its output has the shape of its input, and is the input
-plus something, normalised or not. The autograd graph between the two shows it.
+"""Finds blocks that add to the residual stream, and measures their outputs.
+
+A block is one of several modules of one class in a container. Its output has the shape of its
+input, and is the input plus something, normalised or not. The autograd graph between the two shows
+it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Prepares an AutogradGraph for diagrams: order, leaves beside their operation, marks, paths. Edges
-into a reentrant checkpoint lead directly into the graph that it built.
+"""Prepares an AutogradGraph for diagrams: order, leaves beside their operation, marks, paths.
+
+Edges into a reentrant checkpoint lead directly into the graph that it built.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ Span = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Edges of the graph by node id. ``order`` is topological, and equal blocks have their
-    operations in equal order. ``onward`` is a multiset, with one entry per edge. ``leaves`` has the
-    leaves of each operation once; ``home`` has the first operation that reaches a leaf. ``spans``
-    has the ranges of shapes of an operation that represents others; None without a common range.
+    """Edges of the graph by node id.
+
+    ``order`` is topological, and equal blocks have their operations in equal order. ``onward`` is a
+    multiset, with one entry per edge. ``leaves`` has the leaves of each operation once; ``home``
+    has the first operation that reaches a leaf. ``spans`` has the ranges of shapes of an operation
+    that represents others; None without a common range.
     """
 
     root: int | None

@@ -1,4 +1,5 @@
 """Folds equal sibling groups into one group, if each leads to the next or if they are parallel.
+
 Parallel groups may differ in shapes, such as the experts of a mixture.
 """
 
@@ -12,6 +13,7 @@ from gradscope.diagrams.graph.grouping import Group, below
 
 def fold(root: Group, flow: Flow) -> None:
     """Fold every sequence of equal siblings, and a container that holds only such a sequence.
+
     Siblings fold if each leads to the next and their shapes are equal, or if no path leads from one
     to another; then ``known.spans`` gets the ranges of shapes.
     """

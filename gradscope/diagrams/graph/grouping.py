@@ -179,8 +179,9 @@ def expand(root: Group, patterns: tuple[str, ...]) -> None:
 
 
 def selected(root: Group, patterns: tuple[str, ...]) -> set[int]:
-    """Return the groups that ``--layers`` names, and the groups around these, by ``id``. The
-    patterns were checked against the full model, so a pattern may match nothing here.
+    """Return the groups that ``--layers`` names, and the groups around these, by ``id``.
+
+    The patterns were checked against the full model, so a pattern may match nothing here.
     """
     parsed = [Pattern(text) for text in patterns]
     order = list(below(root))
@@ -203,8 +204,9 @@ def selected(root: Group, patterns: tuple[str, ...]) -> set[int]:
 
 
 def bundle(root: Group, homes: dict[int, Group], own: int) -> None:
-    """Put a group's direct operations into a new group, if there are more than ``own``. This
-    changes groups that also hold other groups, and the outermost group.
+    """Put a group's direct operations into a new group, if there are more than ``own``.
+
+    This changes groups that also hold other groups, and the outermost group.
     """
     for group in list(below(root)):
         count = sum(1 for _ in group.operations())

@@ -1,6 +1,7 @@
-"""Reduces a graph to groups by module: folds repeats, names groups, cuts long rows. Every format
-draws groups; ``opened`` says which of them are open. A group with hundreds of parts does not fit a
-screen, so it is cut into rows of parts. A picture shows such rows as boxes.
+"""Reduces a graph to groups by module: folds repeats, names groups, cuts long rows.
+
+Every format draws groups; ``opened`` says which of them are open. A group with hundreds of parts
+does not fit a screen, so it is cut into rows of parts. A picture shows such rows as boxes.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def grouped(
     flow: Flow | None = None,
 ) -> Group:
     """Return the full graph as one group, with the model and the operations outside of it.
+
     ``view.full`` folds nothing, and ``view.expand`` keeps the named groups separate. If a group has
     more than ``own`` direct operations, they become one part. Pass ``flow`` to avoid reading the
     graph again.
@@ -124,8 +126,9 @@ def _opens_fully(root: Group, limit: int) -> bool:
 
 
 def shown(root: Group, is_open: Callable[[Group], bool]) -> dict[int, Group | int]:
-    """Map every operation to its display: itself, or the closed group that hides it. An open fold
-    shows its first member, whose operations represent those of the others.
+    """Map every operation to its display: itself, or the closed group that hides it.
+
+    An open fold shows its first member, whose operations represent those of the others.
     """
     places: dict[int, Group | int] = {}
     stack: list[tuple[Group, list[Group]]] = [(root, root.members or [root])]

@@ -1,4 +1,5 @@
 """Finds nodes of a graph by name, the part between two nodes, and the reason why a name is absent.
+
 A word is the graph's start (``loss``), else a module, parameter or input, else a call such as
 ``cell#2``, else a pattern. For a module named like the start, use its call, ``loss#0``, or a
 pattern, ``re:loss``.
@@ -31,8 +32,10 @@ class NamedNode:
 
 
 class Lookup:
-    """All names with their nodes. Building it is linear in the graph, so it is built once for all
-    words."""
+    """All names with their nodes.
+
+    Building it is linear in the graph, so it is built once for all words.
+    """
 
     def __init__(self, graph: AutogradGraph, flow: Flow | None = None) -> None:
         self._graph = graph
@@ -61,8 +64,9 @@ class Lookup:
         self._empty = [name for name in dict.fromkeys(modules) if name not in self._places]
 
     def nodes(self, word: str) -> list[NamedNode]:
-        """Return the nodes of a name or pattern; a module that ran n times has at least n. Empty if
-        the name exists, but not in the graph (see ``absent``).
+        """Return the nodes of a name or pattern; a module that ran n times has at least n.
+
+        Empty if the name exists, but not in the graph (see ``absent``).
 
         Raises:
             OptionError: neither the graph nor the model has the name; the message suggests the
@@ -155,6 +159,7 @@ def reason(graph: AutogradGraph, name: str) -> str:
 
 def between(graph: AutogradGraph, view: GraphView, *, answers: bool = False) -> AutogradGraph:
     """Return the graph with only the nodes on paths from ``view.sources`` to ``view.targets``.
+
     Without sources, paths begin at the root; without targets, they end at any leaf. With
     ``answers``, a name that is not in the graph becomes an answer; otherwise it is an error.
 

@@ -59,8 +59,10 @@ _VIEWS = frozenset(
 
 
 def without_views(graph: AutogradGraph) -> tuple[AutogradGraph, int]:
-    """Return the graph without views and transposes, and their number. Arrows lead past them. The
-    first node stays, and so does each node that leads to none or to several.
+    """Return the graph without views and transposes, and their number.
+
+    Arrows lead past them. The first node stays, and so does each node that leads to none or to
+    several.
     """
     onward: dict[int, tuple[int, int]] = {}
     for node in graph.nodes:

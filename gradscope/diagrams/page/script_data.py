@@ -23,8 +23,9 @@ from gradscope.typeset.text import plain
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Groups, outer ones first, with the index of each one's parent (-1 for the first). ``parts``
-    has the content of each when it is open.
+    """Groups, outer ones first, with the index of each one's parent (-1 for the first).
+
+    ``parts`` has the content of each when it is open.
     """
 
     groups: list[Group] = field(default_factory=list)

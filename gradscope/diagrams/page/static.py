@@ -1,5 +1,6 @@
-"""Makes the page's HTML that needs no script: facts, picture, answers and outline. ``escaped``
-handles every string from outside.
+"""Makes the page's HTML that needs no script: facts, picture, answers and outline.
+
+``escaped`` handles every string from outside.
 """
 
 from __future__ import annotations
@@ -110,8 +111,9 @@ def _answer(answer: Answer) -> str:
 
 
 def outline(root: Group, flow: Flow, *, full: bool) -> str:
-    """Return nested groups down to the operations; with ``full`` false, groups only. A fold shows
-    its first member in full, and a line for each other member.
+    """Return nested groups down to the operations; with ``full`` false, groups only.
+
+    A fold shows its first member in full, and a line for each other member.
     """
     parts: list[str] = []
     stack: list[Group | int | str] = [root]

@@ -1,6 +1,7 @@
-"""The parts of a picture: boxes, arrows, frames and colours. Colours are a light viridis ramp on a
-log scale, with other fills for missing values. Black text on every fill has a contrast of at least
-4.5. The text in a box also gives its value.
+"""The parts of a picture: boxes, arrows, frames and colours.
+
+Colours are a light viridis ramp on a log scale, with other fills for missing values. Black text on
+every fill has a contrast of at least 4.5. The text in a box also gives its value.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from gradscope.typeset.numbers import number, size
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """An operation, a closed group, a parameter or an input. ``lines`` is its text, the first line
-    bold. ``node`` is the graph's node, if it is a single one; ``mark`` is set where zero, missing
-    or non-finite gradients begin.
+    """An operation, a closed group, a parameter or an input.
+
+    ``lines`` is its text, the first line bold. ``node`` is the graph's node, if it is a single one;
+    ``mark`` is set where zero, missing or non-finite gradients begin.
     """
 
     id: str
@@ -42,8 +44,10 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """An open group: a labelled frame around its boxes and inner clusters. The label is at the left
-    (``l``) or the right (``r``) of the top; ``wide`` doubles the room for it.
+    """An open group: a labelled frame around its boxes and inner clusters.
+
+    The label is at the left (``l``) or the right (``r``) of the top; ``wide`` doubles the room for
+    it.
     """
 
     label: str
@@ -141,8 +145,9 @@ def ramp(share: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A log scale over positive values; without any, no box is coloured. ``least`` is the smallest
-    value, ``low`` the value of the first colour.
+    """A log scale over positive values; without any, no box is coloured.
+
+    ``least`` is the smallest value, ``low`` the value of the first colour.
     """
 
     by: str

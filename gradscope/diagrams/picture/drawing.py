@@ -1,5 +1,6 @@
-"""Makes the boxes, arrows and clusters of an AutogradGraph and a view, for all pictures. Omissions
-and merges are decided here, before the layout; the formats only write the result.
+"""Makes the boxes, arrows and clusters of an AutogradGraph and a view, for all pictures.
+
+Omissions and merges are decided here, before the layout; the formats only write the result.
 """
 
 from __future__ import annotations

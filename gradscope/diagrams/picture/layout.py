@@ -1,8 +1,9 @@
-"""Lays out a graph as requested, or with less content if that takes too long. A full drawing may
-have hundreds of rows. Graphviz spends most of its time on edges over many rows: a DenseNet-201
-takes minutes with them, and 0.3 s without. A chain of 4,000 operations is also too tall for a page.
-So the rows are laid out with short edges only, and cut into columns side by side; long edges are
-drawn as arcs.
+"""Lays out a graph as requested, or with less content if that takes too long.
+
+A full drawing may have hundreds of rows. Graphviz spends most of its time on edges over many rows:
+a DenseNet-201 takes minutes with them, and 0.3 s without. A chain of 4,000 operations is also too
+tall for a page. So the rows are laid out with short edges only, and cut into columns side by side;
+long edges are drawn as arcs.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ from gradscope.typeset.numbers import number
 
 
 def laid_out(graph: AutogradGraph, view: GraphView, form: str) -> tuple[bytes, Drawing]:
-    """Return the picture in a format of Graphviz, and its drawing. Each attempt may take
-    ``view.timeout`` seconds; ``view.say`` gets a notice if a coarser drawing replaces it.
+    """Return the picture in a format of Graphviz, and its drawing.
+
+    Each attempt may take ``view.timeout`` seconds; ``view.say`` gets a notice if a coarser drawing
+    replaces it.
 
     Raises:
-    OptionError: Graphviz is not installed, failed, or is too slow even for the coarsest drawing.
+        OptionError: Graphviz is not installed, failed, or is too slow even for the coarsest
+            drawing.
     """
     require(form)
     slow: list[str] = []

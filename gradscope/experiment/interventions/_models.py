@@ -25,8 +25,9 @@ Change = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def on_models(patches: ExitStack, found: Callable[[nn.Module], None]) -> None:
-    """Call ``found`` once with each outermost model that an optimizer may train. Models are
-    searched when an optimizer is made.
+    """Call ``found`` once with each outermost model that an optimizer may train.
+
+    Models are searched when an optimizer is made.
     """
     known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -53,10 +54,11 @@ def on_calls(
     change: Change,
     returned: Callable[[Any], None] = lambda output: None,
 ) -> None:
-    """Apply ``change`` to the inputs of each outermost call with gradients. A call is outermost if
-    it is not inside another call; the script may also call a part of the model. ``notes`` counts
-    "calls" and changed calls. It counts a call as "whole" if it returns a loss and no argument is
-    named as labels: the targets may be among the inputs.
+    """Apply ``change`` to the inputs of each outermost call with gradients.
+
+    A call is outermost if it is not inside another call; the script may also call a part of the
+    model. ``notes`` counts "calls" and changed calls. It counts a call as "whole" if it returns a
+    loss and no argument is named as labels: the targets may be among the inputs.
     """
     depth, labelled = 0, False
     notes.update(calls=0, changed=0, whole=0)
@@ -106,8 +108,9 @@ def is_data(tensor: torch.Tensor) -> bool:
 
 
 class Given(NamedTuple):
-    """A tensor of a call, with the argument's name, or its key in a mapping, and its place. The
-    place contains the argument and the tensor's id, because one tensor may be both input and
+    """A tensor of a call, with the argument's name, or its key in a mapping, and its place.
+
+    The place contains the argument and the tensor's id, because one tensor may be both input and
     labels.
     """
 

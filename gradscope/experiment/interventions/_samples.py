@@ -18,10 +18,11 @@ def hashes(batch: torch.Tensor) -> Iterator[int]:
 
 
 def sketch(batch: torch.Tensor, width: int) -> torch.Tensor:
-    """Return a count sketch of each sample, with at most ``width`` numbers. Each element is added
-    to one of the columns with a random sign, so the expected inner product of two rows equals that
-    of the samples (Charikar, Chen and Farach-Colton, 2002). Integers count as tokens: the inner
-    product is the number of positions with the same token.
+    """Return a count sketch of each sample, with at most ``width`` numbers.
+
+    Each element is added to one of the columns with a random sign, so the expected inner product of
+    two rows equals that of the samples (Charikar, Chen and Farach-Colton, 2002). Integers count as
+    tokens: the inner product is the number of positions with the same token.
 
     Args:
         batch: samples × …

@@ -20,9 +20,11 @@ from gradscope.training.replicas import batch_comes_first
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
-    """Shift the inputs of the outermost calls along the batch, but not labels. The shift changes at
-    each call: if targets follow a pattern, such as 0, 1, 0, 1, a model could learn them from a
-    fixed neighbour's inputs. ``notes`` counts the "samples" and how many of them are "distinct".
+    """Shift the inputs of the outermost calls along the batch, but not labels.
+
+    The shift changes at each call: if targets follow a pattern, such as 0, 1, 0, 1, a model could
+    learn them from a fixed neighbour's inputs. ``notes`` counts the "samples" and how many of them
+    are "distinct".
     """
     seen: set[int] = set()
     notes.update(samples=0, distinct=0)

@@ -11,8 +11,9 @@ from gradscope.experiment.interventions._during_step import during_step
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
-    """Use each group's first learning rate in every step. The scheduler stores it in the group; the
-    optimizer's defaults have it if all groups share one.
+    """Use each group's first learning rate in every step.
+
+    The scheduler stores it in the group; the optimizer's defaults have it if all groups share one.
     """
 
     def constant(group: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Gives every training step the first batch, inputs and targets together. A ``DataLoader`` repeats
-its first batch. Arguments of model calls and of PyTorch's loss functions are compared with those of
-the first step, and replaced if they differ. This covers scripts without a loader, and random
-numbers beside it.
+"""Gives every training step the first batch, inputs and targets together.
+
+A ``DataLoader`` repeats its first batch. Arguments of model calls and of PyTorch's loss functions
+are compared with those of the first step, and replaced if they differ. This covers scripts without
+a loader, and random numbers beside it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Explains an exception from the user's step: its kind, the layer, the user's lines, the fix. Each
-kind has a file in ``kinds``.
+"""Explains an exception from the user's step: its kind, the layer, the user's lines, the fix.
+
+Each kind has a file in ``kinds``.
 """
 
 from __future__ import annotations

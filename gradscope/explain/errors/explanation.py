@@ -29,8 +29,8 @@ class Again:
     """Functions that run a failed step again.
 
     Attributes:
-    steps: the same steps; calls its argument with the name of the step that begins.
-    forward: one forward and the loss; None where backward does not start from the loss.
+        steps: the same steps; calls its argument with the name of the step that begins.
+        forward: one forward and the loss; None where backward does not start from the loss.
     """
 
     model: nn.Module

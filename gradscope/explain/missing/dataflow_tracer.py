@@ -45,7 +45,7 @@ class Tracer:
         parameters: the parameters to follow; bit i of every mask is the i-th.
         last: the code of the function that starts the run: the frames around it are not the user's.
         numbers: True if floats that leave torch keep their origin. They are then of a subclass of
-        ``float``, so this is only for runs of our own.
+            ``float``, so this is only for runs of our own.
     """
 
     def __init__(

@@ -75,9 +75,10 @@ class MissingTrace:
         start: str | None = None,
         silent: Collection[str] | None = None,
     ) -> tuple[Answer, ...]:
-        """Return one answer per cause and place, sorted by their first names. There is no answer
-        for an unused parameter of a scripted module, because scripted code cannot be traced. There
-        is none for a parameter in a loss's graph either.
+        """Return one answer per cause and place, sorted by their first names.
+
+        There is no answer for an unused parameter of a scripted module, because scripted code
+        cannot be traced. There is none for a parameter in a loss's graph either.
 
         Args:
             losses: the values from which backward started.

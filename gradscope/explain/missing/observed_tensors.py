@@ -22,8 +22,9 @@ from gradscope.nesting import find
 
 
 class Number(float):
-    """A float that was read or computed from a tensor, with the numbers of its values. It behaves
-    as a float; functions of ``math`` return a plain one.
+    """A float that was read or computed from a tensor, with the numbers of its values.
+
+    It behaves as a float; functions of ``math`` return a plain one.
     """
 
     sources: frozenset[int]
@@ -244,8 +245,9 @@ T = TypeVar("T")
 
 
 def live_objects(kind: type[T]) -> list[T]:
-    """Return every object of a class, or of a subclass, that the garbage collector knows. It does
-    not use ``isinstance``, which reads ``__class__`` and may run code of the object.
+    """Return every object of a class, or of a subclass, that the garbage collector knows.
+
+    It does not use ``isinstance``, which reads ``__class__`` and may run code of the object.
     """
     kinds = _derived(kind)
     return [found for found in gc.get_objects() if type(found) in kinds]

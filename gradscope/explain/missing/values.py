@@ -1,6 +1,7 @@
-"""The values of the second run: sources, line and cut of each tensor's value. Sets of parameters
-are bit masks. A value comes after the values it was computed from, so one sweep in either direction
-is enough for all parameters.
+"""The values of the second run: sources, line and cut of each tensor's value.
+
+Sets of parameters are bit masks. A value comes after the values it was computed from, so one sweep
+in either direction is enough for all parameters.
 """
 
 from __future__ import annotations
@@ -119,8 +120,9 @@ class LiveMasks:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The cause for the parameters of a mask, and the value with its place. ``left`` is the
-    operation that passed values to Python, if these never reach the loss.
+    """The cause for the parameters of a mask, and the value with its place.
+
+    ``left`` is the operation that passed values to Python, if these never reach the loss.
     """
 
     cause: str
@@ -136,9 +138,10 @@ def find_cuts(
     full: bool,
     silent: Collection[str] | None = None,
 ) -> list[Cut]:
-    """Find the cuts of parameters with a source; none for a parameter whose cut is unknown. A cut
-    counts if its data reach the loss. Of several, the one with the highest precedence counts, then
-    the earliest.
+    """Find the cuts of parameters with a source; none for a parameter whose cut is unknown.
+
+    A cut counts if its data reach the loss. Of several, the one with the highest precedence counts,
+    then the earliest.
 
     Args:
         flow: the values.

@@ -91,9 +91,9 @@ class OperationContext:
     """The context of one operation.
 
     Attributes:
-    group: the function call, or the node, that the operation is a part of.
-    name: the parameter that the operation belongs to, if known.
-    node: the running node of backward, and ``made_by`` the call of ``function`` that made it.
+        group: the function call, or the node, that the operation is a part of.
+        name: the parameter that the operation belongs to, if known.
+        node: the running node of backward, and ``made_by`` the call of ``function`` that made it.
     """
 
     phase: str

@@ -28,10 +28,11 @@ def explain_non_finite(
     *,
     inputs: Mapping[str, Any] | None = None,
 ) -> tuple[NonFiniteOrigin, ...]:
-    """Return the operations that made a NaN or Inf from finite numbers, oldest first. Runs one step
-    under a mode that checks the result of every operation. It is slow, so use it only after a
-    problem was found. It keeps no tensor. A NaN or Inf counts only if it reaches something that
-    persists: the loss, a gradient, a parameter, a buffer, a NaN in a module's output, an index
+    """Return the operations that made a NaN or Inf from finite numbers, oldest first.
+
+    Runs one step under a mode that checks the result of every operation. It is slow, so use it only
+    after a problem was found. It keeps no tensor. A NaN or Inf counts only if it reaches something
+    that persists: the loss, a gradient, a parameter, a buffer, a NaN in a module's output, an index
     found by comparison. So the -inf of a mask does not count, nor does a quotient that `where`
     discards.
 

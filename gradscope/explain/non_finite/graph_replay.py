@@ -1,4 +1,5 @@
 """Replays untraced operations under a tracer, from the tensors that their nodes saved.
+
 ``explain_graph`` replays a graph. ``explain_singular_derivatives`` replays single operations whose
 graph is gone. No frame shows an operation's line in the script, so the line is set beforehand.
 """

@@ -208,8 +208,9 @@ def reason(origin: ObservedOrigin) -> str:
 
 
 def compact(names: list[str], module: str | None, parameters: Collection[str]) -> tuple[str, ...]:
-    """Return each parameter and the outermost modules. Modules around the origin's module are left
-    out.
+    """Return each parameter and the outermost modules.
+
+    Modules around the origin's module are left out.
     """
     parts = (module or "").split(".")
     around = {".".join(parts[:i]) for i in range(1, len(parts) + 1)}

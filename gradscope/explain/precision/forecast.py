@@ -1,5 +1,7 @@
-"""Counts the values of a run that narrower dtypes would lose. Counts are exact: the limits come
-from PyTorch's own casts, and one pass over a tensor counts for all dtypes and scales.
+"""Counts the values of a run that narrower dtypes would lose.
+
+Counts are exact: the limits come from PyTorch's own casts, and one pass over a tensor counts for
+all dtypes and scales.
 """
 
 from __future__ import annotations

@@ -60,8 +60,10 @@ def in_library(file: str) -> bool:
 
 
 def shown(file: str) -> str:
-    """Return a path for messages: relative below the working directory. An installed file has its
-    path from the package on: `torchvision/models/vgg.py`. So has gradscope's demo.
+    """Return a path for messages: relative below the working directory.
+
+    An installed file has its path from the package on: `torchvision/models/vgg.py`. So has
+    gradscope's demo.
     """
     if file.startswith(PACKAGE + os.sep):
         return file.removeprefix(_ABOVE + os.sep)

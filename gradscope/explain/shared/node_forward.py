@@ -1,6 +1,7 @@
-"""Runs the operation of a graph node forward again. A node's attributes have the names of its
-operation's arguments. So the operation's schema shows which arguments are known: saved tensors,
-edges to inputs, the shape of the result.
+"""Runs the operation of a graph node forward again.
+
+A node's attributes have the names of its operation's arguments. So the operation's schema shows
+which arguments are known: saved tensors, edges to inputs, the shape of the result.
 """
 
 from __future__ import annotations

@@ -28,8 +28,9 @@ def source_file(kind: type) -> str | None:
 
 
 def classes_of_script(kind: type) -> list[tuple[str, ast.ClassDef]]:
-    """Return the text of a class and its file, for classes of the script, not of libraries. A file
-    may have several classes of one name.
+    """Return the text of a class and its file, for classes of the script, not of libraries.
+
+    A file may have several classes of one name.
     """
     file = source_file(kind)
     tree = None if file is None or in_library(file) or is_ours(file) else tree_of(file)

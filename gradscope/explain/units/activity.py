@@ -60,6 +60,7 @@ _FEW = 16
 
 class Reach:
     """Follows the outputs of linear layers with few rows; ``highest`` gives their upper bounds.
+
     With weights w and bias b, an input with entries between l and h and a norm of at most n gives
     at most b + min(h·Σw⁺ + l·Σw⁻, n·‖w‖).
     """
@@ -68,8 +69,9 @@ class Reach:
         self._bounds: dict[int, torch.Tensor] = {}  # by the memory of what the layer gave
 
     def saw(self, operation: Operation, args: tuple[Any, ...], result: Any) -> None:
-        """Note a linear layer's ``result``; drop results that are overwritten. A view has the same
-        memory and the same numbers.
+        """Note a linear layer's ``result``; drop results that are overwritten.
+
+        A view has the same memory and the same numbers.
         """
         if operation.has(Trait.RESHAPES):
             return

@@ -60,8 +60,9 @@ def ends(
 def softmax_ends(
     x: torch.Tensor, result: torch.Tensor, dim: int, flat: Flat
 ) -> tuple[int, torch.Tensor]:
-    """Return the number of distributions, and the number of those with all mass in one entry. A
-    distribution with a single visible entry does not count as flat.
+    """Return the number of distributions, and the number of those with all mass in one entry.
+
+    A distribution with a single visible entry does not count as flat.
     """
     choice = (x > _MASKED).sum(dim) > 1
     one = result.amax(dim).double() >= 1 - flat.softmax

@@ -61,8 +61,9 @@ class Blockers:
         *,
         satisfied: bool,
     ) -> None:
-        """Locate each cause, and merge causes at one place. ``satisfied`` means that the loss is
-        zero, so there is nothing left to learn.
+        """Locate each cause, and merge causes at one place.
+
+        ``satisfied`` means that the loss is zero, so there is nothing left to learn.
         """
         listed = list(self._by_cause.values())
         nodes = [blocker.cause.node for blocker in listed if blocker.cause.node is not None]

@@ -77,7 +77,7 @@ class ZeroTrace:
 
         Args:
             stacks: True if each node records its Python stack, which gives the line; otherwise the
-            caller provides it.
+                caller provides it.
         """
         recorded = stacks_recorded() if stacks else nullcontext()
         with recorded, functions_traced(self._model, self._calls, self._tracer.run, self._guarding):
@@ -113,8 +113,9 @@ class ZeroTrace:
         return nodes
 
     def replay(self, loss: torch.Tensor, gradient: torch.Tensor | None = None) -> list[Node] | None:
-        """Trace a graph before another backward runs through it. It computes gradients only, and
-        writes no ``.grad``.
+        """Trace a graph before another backward runs through it.
+
+        It computes gradients only, and writes no ``.grad``.
 
         Args:
             loss: the start of that backward.
@@ -176,8 +177,9 @@ class ZeroTrace:
     def answers(
         self, later: Callable[[], Collection[str] | None] | None = None, *, seen: int = 0
     ) -> tuple[Answer, ...]:
-        """Return one answer per cause and place, sorted by their first names. The cause is None if
-        it is not a usual one, for example if gradients cancel exactly.
+        """Return one answer per cause and place, sorted by their first names.
+
+        The cause is None if it is not a usual one, for example if gradients cancel exactly.
 
         Args:
             later: as for ``explain_zeros``.
@@ -213,9 +215,9 @@ def explain_zeros(
         backward: one backward from the loss, which must keep the graph (``retain_graph=True``).
         zero: names of the parameters whose gradient is zero.
         later: makes an optimizer step and returns the names whose gradient is still zero, or None
-        if it cannot. Called up to three times, and only for the causes ``zero-weight`` and
-        ``masked``, which may be temporary. At the first call, parameters have the ``.grad`` of this
-        run; None stands for a zero.
+            if it cannot. Called up to three times, and only for the causes ``zero-weight`` and
+            ``masked``, which may be temporary. At the first call, parameters have the ``.grad`` of
+            this run; None stands for a zero.
 
     Returns:
         As ``ZeroTrace.answers``.

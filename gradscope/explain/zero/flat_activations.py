@@ -103,8 +103,10 @@ _GENTLE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class ZeroCause:
-    """One cause at one node. ``why`` is the key of its sentence, and ``figures`` has the numbers in
-    it."""
+    """One cause at one node.
+
+    ``why`` is the key of its sentence, and ``figures`` has the numbers in it.
+    """
 
     kind: str | None
     node: Node | None

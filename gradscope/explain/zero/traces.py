@@ -118,9 +118,11 @@ class BackwardTrace:
         return fresh
 
     def backward(self, run: Callable[[], None], *, short: bool) -> None:
-        """Run backward; ``short`` stops each gradient where it becomes zero. Upstream of a
-        zero-initialised head, this skips the full network, because the engine passes None instead
-        of zeros. A hook, or a custom function, may not accept None; then the full backward runs.
+        """Run backward; ``short`` stops each gradient where it becomes zero.
+
+        Upstream of a zero-initialised head, this skips the full network, because the engine passes
+        None instead of zeros. A hook, or a custom function, may not accept None; then the full
+        backward runs.
         """
         # A checkpoint's recomputation is part of the graph only once it is complete.
         short = short and not any(type(node).__name__ == CHECKPOINT for node in self.nodes)

@@ -34,8 +34,9 @@ Layer = tuple[str, nn.Module]
 
 @dataclass
 class Trial:
-    """One call of forward: its inputs, its error, and the arguments that layers refused. There is
-    no call if the model could not be copied.
+    """One call of forward: its inputs, its error, and the arguments that layers refused.
+
+    There is no call if the model could not be copied.
     """
 
     given: Mapping[str, Source]
@@ -62,9 +63,10 @@ class Trial:
 def fitting(
     context: Context, names: Sequence[str], first: Layer, rows: int
 ) -> Inferred | list[Trial]:
-    """Return the input that forward accepts, or the failed trials if no input fits. At first each
-    argument gets the input of the ``first`` layer. If a layer refuses an argument, that argument
-    then gets this layer's input.
+    """Return the input that forward accepts, or the failed trials if no input fits.
+
+    At first each argument gets the input of the ``first`` layer. If a layer refuses an argument,
+    that argument then gets this layer's input.
 
     Args:
         context: the surroundings, with the model.

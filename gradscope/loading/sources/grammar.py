@@ -1,7 +1,9 @@
-"""Plans ``input`` and ``target``, whose form ``config/inputs.py`` has checked. A mapping gives
-keyword arguments if all of its values are sources; otherwise it is one source, and a key names its
-kind. A list gives positional arguments. Nested lists and mappings may contain sources. ``{value:
-x}`` passes x itself. A new kind of source also needs an entry in ``config/inputs.py``.
+"""Plans ``input`` and ``target``, whose form ``config/inputs.py`` has checked.
+
+A mapping gives keyword arguments if all of its values are sources; otherwise it is one source, and
+a key names its kind. A list gives positional arguments. Nested lists and mappings may contain
+sources. ``{value: x}`` passes x itself. A new kind of source also needs an entry in
+``config/inputs.py``.
 """
 
 from __future__ import annotations

@@ -29,9 +29,10 @@ Transform = Callable[[Image.Image], Tensor]
 def plan_image(
     spec: Mapping[str, Any], context: Context, key: str, *, single: bool = False
 ) -> Build:
-    """Plan pictures as one batch ``[N, C, H, W]``. With ``single``, as inside a nested list, a
-    picture has no batch dimension (``[C, H, W]``), and several are a list. A torchvision detection
-    model takes such a list.
+    """Plan pictures as one batch ``[N, C, H, W]``.
+
+    With ``single``, as inside a nested list, a picture has no batch dimension (``[C, H, W]``), and
+    several are a list. A torchvision detection model takes such a list.
     """
     modifiers = Modifiers.read(spec, context, key)
     paths = _paths(spec["image"], context, f"{key}.image")

@@ -33,7 +33,7 @@ def read(path: Path, place: Place | None = None) -> Any:
 
     Raises:
         ConfigError: the file is missing, empty, truncated, of an unknown kind, or holds more than
-        weights.
+            weights.
     """
     existing_file(path, suffixes=SUFFIXES, place=place, what="checkpoint")
     if path.suffix.lower() not in SUFFIXES:

@@ -23,9 +23,10 @@ from gradscope.loading.wall import Wall
 def plan_tokens(
     spec: Mapping[str, Any], context: Context, key: str, *, only_input: bool = False
 ) -> Build:
-    """Plan ``tokens: [[1, 2, 3]]``, one list per row; shorter rows are padded at their end. With
-    ``only_input``, a transformers model gets the ids as keyword arguments, with the mask and the
-    decoder's start token.
+    """Plan ``tokens: [[1, 2, 3]]``, one list per row; shorter rows are padded at their end.
+
+    With ``only_input``, a transformers model gets the ids as keyword arguments, with the mask and
+    the decoder's start token.
     """
     rows = spec["tokens"]
     rows = [rows] if isinstance(rows, list) and rows and type(rows[0]) is int else rows

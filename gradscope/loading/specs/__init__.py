@@ -95,8 +95,9 @@ def build(
 
 
 def check_memory(model: str | Mapping[str, Any], targets: Targets) -> None:
-    """Refuse a library's model that does not fit into memory, by building it on meta first. The
-    user's own classes are not measured: their constructors run only once, and some need values.
+    """Refuse a library's model that does not fit into memory, by building it on meta first.
+
+    The user's own classes are not measured: their constructors run only once, and some need values.
 
     Raises:
         GradscopeError: it does not fit, or as ``build``.

@@ -12,6 +12,7 @@ from gradscope.saliency._subject import Subject
 
 def blank(subject: Subject, maps: Tensor, reads: Sequence[str]) -> list[CheckResults]:
     """Return ``blank`` for each image: one sentence on why its map has no structure, else None.
+
     ``reads`` is the method's attribute: the layer's activation and gradient are read only for
     methods that use them.
     """

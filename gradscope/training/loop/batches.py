@@ -18,9 +18,10 @@ class Batches:
 
     Attributes:
         same: the number of calls with equal numbers, of models that were called again; 0 after the
-        first difference. differ: True if a call got other numbers. same_tensor: True if it was the
-        same memory each time, and not a small part of a larger tensor, as in training on the full
-        data set.
+            first difference.
+        differ: True if a call got other numbers.
+        same_tensor: True if it was the same memory each time, and not a small part of a larger
+            tensor, as in training on the full data set.
     """
 
     def __init__(self) -> None:

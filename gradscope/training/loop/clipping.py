@@ -1,5 +1,7 @@
-"""Measures the factor of gradient clipping at every step. ``clip_grad_norm_`` returns the norm. On
-an accelerator, norms are collected and read in groups, because each read waits for the device.
+"""Measures the factor of gradient clipping at every step.
+
+``clip_grad_norm_`` returns the norm. On an accelerator, norms are collected and read in groups,
+because each read waits for the device.
 """
 
 from __future__ import annotations
@@ -49,8 +51,9 @@ class _Of:
 
 
 class Clipping:
-    """The factors of each optimizer, by its name. Clipping by the script's own code shows in the
-    norms before and after.
+    """The factors of each optimizer, by its name.
+
+    Clipping by the script's own code shows in the norms before and after.
     """
 
     def __init__(self) -> None:

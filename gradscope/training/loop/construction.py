@@ -81,9 +81,10 @@ class _Lines:
 
 
 class Construction:
-    """Stores lines by module, without keeping modules alive. It makes no weak reference to a
-    parameter, because ``torch.utils.swap_tensors`` refuses tensors with one. Deep copies and
-    unpickled modules do not register, so their lines are unknown.
+    """Stores lines by module, without keeping modules alive.
+
+    It makes no weak reference to a parameter, because ``torch.utils.swap_tensors`` refuses tensors
+    with one. Deep copies and unpickled modules do not register, so their lines are unknown.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,5 @@
 """Compares the backward of the script's own ``torch.autograd.Function``s with finite differences.
+
 In a sampled step it keeps the arguments of each function's first call, if they are small. After the
 step, it calls the function again on them, in float64, a few times. It skips functions whose code
 writes to anything outside, and functions with arguments other than tensors and numbers.
@@ -44,8 +45,9 @@ class CustomFunctions:
         self._found: list[LoopFunction] = []
 
     def sample_begins(self, keep: Callable[[type, Sequence[Any]], None]) -> None:
-        """Call ``keep`` with the arguments of each function's forward from now on. If a function
-        raises in a sampled step, its traceback contains a frame of this file.
+        """Call ``keep`` with the arguments of each function's forward from now on.
+
+        If a function raises in a sampled step, its traceback contains a frame of this file.
         """
         self.sample_ended()
         for kind in _own_functions(_Function):

@@ -39,9 +39,11 @@ class _Drawn:
 
 
 class Draws:
-    """Counts such samples. With a score function (``log_prob`` of a sample) no gradient through the
-    sample is needed, so distributions whose ``log_prob`` is used are left out. So are those with
-    ``rsample`` for the loss and ``sample`` for display.
+    """Counts such samples.
+
+    With a score function (``log_prob`` of a sample) no gradient through the sample is needed, so
+    distributions whose ``log_prob`` is used are left out. So are those with ``rsample`` for the
+    loss and ``sample`` for display.
     """
 
     def __init__(self) -> None:

@@ -21,8 +21,9 @@ class _Known:
 
 
 class EqualWeights:
-    """Compares the rows of each weight with two axes or more, up to the first difference. For
-    almost all weights, two rows of the first reading are enough.
+    """Compares the rows of each weight with two axes or more, up to the first difference.
+
+    For almost all weights, two rows of the first reading are enough.
     """
 
     def __init__(self) -> None:

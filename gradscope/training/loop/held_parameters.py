@@ -18,16 +18,19 @@ class HeldParameters:
     """Facts on the parameters of one optimizer, by their ids: the optimizer keeps them alive.
 
     Attributes:
-        without: parameters without a gradient at any of its steps; None before the first. zero:
-        parameters whose gradient was exactly zero when last read, with the first such reading and
-        its step. moved: frozen parameters that have a gradient, so that the optimizer moves them,
-        with the number of such steps. zero_rates: by group, the number of steps with a learning
-        rate of 0. steps: the number of steps. readings: the number of steps whose gradients were
-        read. scaled: the number of these with a gradient scaler's factor in the gradients. peak:
-        the highest learning rate of the first group so far; ``rate``: the latest. rises: True if
-        the last change raised the rate, and was not longer ago than any earlier interval between
-        changes. gone: the first step at which the rate was below a hundredth of the highest; 0 if
-        it is not.
+        without: parameters without a gradient at any of its steps; None before the first.
+        zero: parameters whose gradient was exactly zero when last read, with the first such reading
+            and its step.
+        moved: frozen parameters that have a gradient, so that the optimizer moves them, with the
+            number of such steps.
+        zero_rates: by group, the number of steps with a learning rate of 0.
+        steps: the number of steps.
+        readings: the number of steps whose gradients were read.
+        scaled: the number of these with a gradient scaler's factor in the gradients.
+        peak: the highest learning rate of the first group so far; ``rate``: the latest.
+        rises: True if the last change raised the rate, and was not longer ago than any earlier
+            interval between changes.
+        gone: the first step at which the rate was below a hundredth of the highest; 0 if it is not.
     """
 
     def __init__(self) -> None:

@@ -55,10 +55,12 @@ class Loop:
     """Receives the events of a loop, and makes its record.
 
     Attributes:
-        changed: True if a module was set since the last search for models. copies: copies of
-            models that no optimizer holds. tokens: the relation of targets to tokens.
-            functions: the script's own autograd functions. optimizer_uses: facts on the
-            optimizers. model_uses: facts on the models.
+        changed: True if a module was set since the last search for models.
+        copies: copies of models that no optimizer holds.
+        tokens: the relation of targets to tokens.
+        functions: the script's own autograd functions.
+        optimizer_uses: facts on the optimizers.
+        model_uses: facts on the models.
 
     Args:
         models: the trained models.
@@ -102,6 +104,7 @@ class Loop:
 
     def optimizer_made(self, optimizer: Optimizer) -> bool:
         """Note a new optimizer, which has no parameters yet; return True if its models may be new.
+
         They are not if the same line made one before and no module has changed since.
         """
         line = script_line()
@@ -111,8 +114,9 @@ class Loop:
         return before != self._registrations or line in self._made_for_others
 
     def module_set(self, owner: nn.Module, name: str, module: nn.Module) -> None:
-        """Note a module that becomes the child of another. After an optimizer was made, the parent
-        may be a new model.
+        """Note a module that becomes the child of another.
+
+        After an optimizer was made, the parent may be a new model.
         """
         self._registrations += 1
         self._construction.module_set(owner, module)

@@ -73,12 +73,13 @@ class LossGraphs:
     """Reads the graphs of some backwards.
 
     Attributes:
-        read: the number of graphs read. asked: the last line in this step that called
-            ``torch.autograd.grad`` for other tensors than parameters, without a graph.
+        read: the number of graphs read.
+        asked: the last line in this step that called ``torch.autograd.grad`` for other tensors than
+            parameters, without a graph.
         sampled: True if the last model call of this step was in a sampled step.
 
     Args:
-    tokens: the relation of targets to tokens.
+        tokens: the relation of targets to tokens.
     """
 
     def __init__(self, tokens: TokenTargets | None = None) -> None:

@@ -1,6 +1,7 @@
-"""Reads the operations between the models and a loss from its graph. The walk goes from the loss
-towards the models, through typical operations of losses, and stops at layers. So it takes
-microseconds, independent of the model's size.
+"""Reads the operations between the models and a loss from its graph.
+
+The walk goes from the loss towards the models, through typical operations of losses, and stops at
+layers. So it takes microseconds, independent of the model's size.
 """
 
 from __future__ import annotations
@@ -98,8 +99,9 @@ def terms(root: Node) -> Iterator[Node]:
 
 
 def negated_loss(root: Node) -> Node | None:
-    """Return the PyTorch loss whose negative a loss is; None if it is anything else. Means and
-    positive or unknown constant factors may be between the two.
+    """Return the PyTorch loss whose negative a loss is; None if it is anything else.
+
+    Means and positive or unknown constant factors may be between the two.
     """
     node: Node | None = root
     negative = False
@@ -152,9 +154,10 @@ def saved(node: Node) -> dict[str, torch.Tensor]:
 
 
 def number_of(tensor: torch.Tensor | None) -> float | None:
-    """Return the value of a tensor with one element; None for any other. The script's own dispatch
-    modes are off during the read, because PyTorch would pass them a Python number for a constant,
-    which operations refuse.
+    """Return the value of a tensor with one element; None for any other.
+
+    The script's own dispatch modes are off during the read, because PyTorch would pass them a
+    Python number for a constant, which operations refuse.
     """
     if tensor is None or tensor.numel() != 1:
         return None

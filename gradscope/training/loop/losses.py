@@ -1,5 +1,6 @@
-"""Checks the roots of backward: a repeated loss, a loss without parameters, a constant. It also
-records the course of all losses.
+"""Checks the roots of backward: a repeated loss, a loss without parameters, a constant.
+
+It also records the course of all losses.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Losses:
 
     Attributes:
         same: the number of backwards, from the first on, with the same loss to float32 precision or
-        better; 0 after the first difference. first: that loss.
+            better; 0 after the first difference.
+        first: that loss.
     """
 
     #: Number of losses in the first blocks of the course.

@@ -33,8 +33,9 @@ class ModelUse:
     """The use of one model.
 
     Attributes:
-        calls: the number of calls with gradients enabled. evaluations: the number of calls
-            without. steps: the number of steps, of any optimizer, with a call with gradients.
+        calls: the number of calls with gradients enabled.
+        evaluations: the number of calls without.
+        steps: the number of steps, of any optimizer, with a call with gradients.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -55,8 +56,10 @@ class ModelUse:
             self._same = self._digest == digest(module)
 
     def lasting(self, module: nn.Module, held: Collection[int]) -> Iterator[PlainTensor]:
-        """Yield plain tensors that existed at the last record and were not written to since. A
-        stored input is a new tensor each time; a tensor that the script itself updates does train.
+        """Yield plain tensors that existed at the last record and were not written to since.
+
+        A stored input is a new tensor each time; a tensor that the script itself updates does
+        train.
         """
         before, self._plain = self._plain, {}
         for found, leaf in plain_tensors(module, held):

@@ -43,8 +43,9 @@ class ParameterRecords:
         self._left: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     def phase_begins(self) -> None:
-        """Note the first step of an optimizer for a new set of parameters. A parameter that gets no
-        gradient from now on belonged to the previous phase.
+        """Note the first step of an optimizer for a new set of parameters.
+
+        A parameter that gets no gradient from now on belonged to the previous phase.
         """
         held = {
             id(one)

@@ -1,4 +1,5 @@
 """Patches PyTorch's functions to observe events of a training loop for which PyTorch has no hook.
+
 Each patch wraps a function that does not warn, because another frame would change the line that a
 warning names. If a function raises, its traceback contains a frame of this file.
 """

@@ -19,8 +19,9 @@ class _Seed:
 
 
 class Seeds:
-    """Counts the steps in which ``torch.manual_seed`` was called with each seed. A new seed for
-    each step, or a seed for each epoch, does not count.
+    """Counts the steps in which ``torch.manual_seed`` was called with each seed.
+
+    A new seed for each step, or a seed for each epoch, does not count.
     """
 
     #: More seeds than these are one for each step.

@@ -125,8 +125,10 @@ class TargetsOfLayer:
 
 
 class Targets:
-    """Reads the targets of the losses of some backwards. A regression loss counts only on a layer's
-    output; the target of a difference of two tensors may be zero by construction.
+    """Reads the targets of the losses of some backwards.
+
+    A regression loss counts only on a layer's output; the target of a difference of two tensors may
+    be zero by construction.
     """
 
     def __init__(self) -> None:

@@ -44,9 +44,11 @@ class Seen:
 def replayed(
     call: RecordedCall, place: int, axis: int, classes: int, *, memory: bool
 ) -> Seen | None:
-    """Run a call again, in eval mode; None without a result. If the model is causal, other tokens
-    in the second half of each sequence do not change the outputs of the first half. If it has a
-    memory, outputs of the second half depend on the first half.
+    """Run a call again, in eval mode; None without a result.
+
+    If the model is causal, other tokens in the second half of each sequence do not change the
+    outputs of the first half. If it has a memory, outputs of the second half depend on the first
+    half.
 
     Args:
         call: the call of a model with tokens.

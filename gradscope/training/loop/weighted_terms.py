@@ -15,8 +15,9 @@ _MOST = 256
 
 
 def weighted_terms(root: Node) -> Iterator[tuple[float, Node]]:
-    """Return the terms of a scalar loss, each with its constant factor. Sums, differences and
-    constant factors are split; everything else is a term.
+    """Return the terms of a scalar loss, each with its constant factor.
+
+    Sums, differences and constant factors are split; everything else is a term.
     """
     stack, count = [(1.0, root)], 0
     while stack and count < _MOST:
