@@ -12,7 +12,6 @@ from typing import TextIO, TypeGuard
 
 from gradscope.errors import OptionError, visible
 from gradscope.output_files import check_file, is_stream, whole_file, write_file
-from gradscope.typeset.text import break_words
 
 STDOUT = Path("-")
 
@@ -64,6 +63,8 @@ def check_output(path: Path | None, *, force: bool = False) -> None:
 
 def say(notice: str) -> None:
     """Print a note beside the result, which goes to standard output."""
+    from gradscope.typeset.text import break_words  # imports rich
+
     for line in break_words(visible(f"note: {notice}"), stream_width(sys.stderr), indent="  "):
         print(line, file=sys.stderr)
 
