@@ -85,7 +85,7 @@ _SENTENCES = {
     "hook": "{text} on the tensor turns its gradient into zeros",
     "single-log": "{text} over a single entry is always 0, the softmax 1: no gradient passes it",
     "dropout": "dropout with p=1 drops every element",
-    "satisfied": "{text} is 0 for this batch, and so is the loss: the margin is satisfied",
+    "satisfied": "{text} is 0 for this batch, and so is the loss: there is nothing left to learn",
     "empty": "{text} gets a tensor without elements: the input is empty",
     "cancelled": "the gradients added at {text} cancel exactly",
     "cancelled-inside": "the gradients summed by {text} cancel exactly",
@@ -178,8 +178,8 @@ _PRECISE = {
     "single-log": "use `BCEWithLogitsLoss` on the one logit, or give it two classes",
     "module-hook": "check the return value of the hook",
     "dropout": "give it a `p` below 1: `p` is the share to drop, not to keep",
-    "satisfied": "nothing to mend: this batch has nothing left to learn. Harder examples have a"
-    " gradient",
+    "satisfied": "nothing to mend if this is a margin: this batch satisfies it. Harder examples"
+    " have a gradient",
     "empty": "give it a batch with elements: check the input, a filter or a split",
     "disjoint": "check the mask: it keeps only zeros, such as padding. It may be inverted",
     "frozen": "unfreeze it (`requires_grad_(True)`), or give it nonzero values",
