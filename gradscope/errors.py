@@ -260,7 +260,9 @@ def refuse_unknown(what: str, word: str, choices: Collection[str]) -> None:
 
 def closest_file(path: Path, suffixes: Collection[str]) -> str | None:
     """Return ``did you mean `weights.pt`?``: the closest file beside ``path`` with one of the
-    suffixes, or None. Names are compared without their suffixes.
+    suffixes, or None.
+
+    Names are compared without their suffixes.
     """
     try:
         beside = [p.name for p in path.parent.iterdir() if p.suffix.lower() in suffixes]

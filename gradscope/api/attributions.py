@@ -77,7 +77,9 @@ def planned(
     which: Mapping[str, Any],
 ) -> AttributionPlan:
     """Resolve names to class ids and methods; the model's output for the first pictures gives the
-    number of classes. ``which`` has the other inputs and the pixels, as ``explain`` takes them.
+    number of classes.
+
+    ``which`` has the other inputs and the pixels, as ``explain`` takes them.
     """
     lenient = "all" in request.methods
     pair = request.versus is not None or request.why_not is not None

@@ -64,7 +64,9 @@ class Walk:
 def free_nodes(nodes: list[Node]) -> None:
     """Free a list of nodes one by one, each before the nodes that it leads to, after all tensors
     are gone. torch 2.15 frees nodes with a Python object recursively, so a chain of some 30,000
-    overflows the stack. Here the list still holds the next node when one is freed.
+    overflows the stack.
+
+    Here the list still holds the next node when one is freed.
     """
     nodes.sort(key=_number)
     while nodes:
@@ -186,7 +188,9 @@ _NARROW = {
 
 def is_python_number(tensor: torch.Tensor) -> bool:
     """Return True for a Python number, such as the 3 in ``x * 3``, which autograd keeps as a
-    tensor. Unlike a tensor of the user, it does not promote the dtype of a 0-dim tensor.
+    tensor.
+
+    Unlike a tensor of the user, it does not promote the dtype of a 0-dim tensor.
     """
     narrow = _NARROW.get(tensor.dtype)
     if tensor.dim() or narrow is None:

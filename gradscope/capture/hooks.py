@@ -228,7 +228,9 @@ def _compiled_modules_silent() -> Iterator[None]:
 
 def hook_tensor(tensor: torch.Tensor, hook: Callable[[Any], torch.Tensor | None]) -> Handle:
     """Call ``hook`` with the gradient of ``tensor`` at its present version, also if it is modified
-    later. A result other than None replaces the gradient.
+    later.
+
+    A result other than None replaces the gradient.
     """
     return tensor.register_hook(hook)  # type: ignore[no-any-return,no-untyped-call]
 

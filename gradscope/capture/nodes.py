@@ -56,7 +56,9 @@ def topological(
 
 def ordered(roots: Iterable[Node]) -> list[Node]:
     """Return every node upstream of ``roots``, each before the nodes that it leads to, latest
-    first. A leaf comes right after the last operation that leads to it.
+    first.
+
+    A leaf comes right after the last operation that leads to it.
     """
     return topological(roots, upstream, lambda node: -node._sequence_nr())
 

@@ -64,7 +64,9 @@ class LastStep:
 
     def before(self, parameter: nn.Parameter) -> Tensor | None:
         """Return a weight, or its shard, before the step; None if it cannot be computed from the
-        state. In half precision it cannot, because the step is rounded.
+        state.
+
+        In half precision it cannot, because the step is rounded.
         """
         formula, weight = self._formula(parameter), local(parameter).detach()
         if formula is None or weight.dtype not in _EXACT or not self._tells(formula, parameter):
@@ -133,8 +135,10 @@ class LastStep:
 
     def squares(self) -> tuple[float, int] | None:
         """Return the sum of squares of Δw over all parameters with a gradient, and the number of
-        elements. Small parameters are packed, so that one call computes many. In half precision
-        these are the updates before rounding. None if an update cannot be computed from the state.
+        elements.
+
+        Small parameters are packed, so that one call computes many. In half precision these are the
+        updates before rounding. None if an update cannot be computed from the state.
         """
         found: list[Tensor] = []
         total, count = 0.0, 0

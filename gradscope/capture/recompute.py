@@ -111,7 +111,9 @@ class Recomputation:
 
     def take_spans(self) -> list[tuple[int, Span]]:
         """Return the recomputed calls since the last request: the index of the first pass's call,
-        and its nodes. Only valid while no recomputation runs.
+        and its nodes.
+
+        Only valid while no recomputation runs.
         """
         spans, self._spans = self._spans, []
         return spans

@@ -23,8 +23,9 @@ _RANGE = {torch.float32: (1e-12, 1e15), torch.float64: (1e-130, 1e130)}
 
 def in_memory_order(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return a view of all distinct elements, with the innermost axis in memory last, and the
-    number of repetitions of each. The gradient of a sum is one number, expanded to the tensor's
-    shape: it is read once.
+    number of repetitions of each.
+
+    The gradient of a sum is one number, expanded to the tensor's shape: it is read once.
     """
     if tensor.is_contiguous():
         return tensor, 1
@@ -198,7 +199,9 @@ def _shifted_variance(tensor: torch.Tensor, mean: float) -> float:
 
 def exact(tensor: torch.Tensor, copies: int) -> torch.Tensor:
     """Compute the eight numbers in float64 over the finite elements, scaled by the largest
-    magnitude. It reads no value back, so it also works on accelerators.
+    magnitude.
+
+    It reads no value back, so it also works on accelerators.
     """
     zero = torch.zeros((), dtype=torch.float64, device=tensor.device)
     infinity = zero + math.inf

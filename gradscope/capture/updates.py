@@ -108,7 +108,9 @@ def updates(
     model: nn.Module, before: Mapping[nn.Parameter, Tensor], optimizer: Optimizer | None
 ) -> dict[str, Update]:
     """Return updates by parameter name, for the optimizer's latest step; gradients must still
-    exist. The differences overwrite the copies, so they need no further memory.
+    exist.
+
+    The differences overwrite the copies, so they need no further memory.
 
     Args:
         model: the model.

@@ -27,7 +27,9 @@ _DECADES = 50
 @dataclass(frozen=True, slots=True)
 class Point:
     """A value ``y`` at a place ``x``; ``low`` and ``high`` are the range of the values that it
-    stands for. ``y`` is None if nothing was measured; ``mark`` then gives the reason.
+    stands for.
+
+    ``y`` is None if nothing was measured; ``mark`` then gives the reason.
     """
 
     x: float

@@ -57,7 +57,9 @@ class LoadedConfig:
     @property
     def file(self) -> str | None:
         """The file that names the model: the config, or the source file of a spec; None without
-        one. The path is relative if the file is below the working directory.
+        one.
+
+        The path is relative if the file is below the working directory.
         """
         if self.origins.file is not None:
             path = self.directory / self.name

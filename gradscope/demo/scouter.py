@@ -57,7 +57,9 @@ class SlotAttention(nn.Module):
 
 def positions(features: Tensor) -> Tensor:
     """Return sines and cosines of each position's row and column, [d, h, w], with d a multiple of
-    4. Each group of four has one wavelength, from a few positions to many.
+    4.
+
+    Each group of four has one wavelength, from a few positions to many.
     """
     channels, height, width = features.shape[1:]
     quarter = torch.arange(channels // 4, device=features.device, dtype=features.dtype)

@@ -153,8 +153,10 @@ def batches(
     numbers: Sequence[int] | None = None,
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Yield inputs [N, C, H, W] of one shape, on the model's device, with the numbers of their
-    pictures. Broken pictures are left out and noted in ``skipped``. ``numbers`` are the requested
-    ones; None: all.
+    pictures.
+
+    Broken pictures are left out and noted in ``skipped``. ``numbers`` are the requested ones; None:
+    all.
     """
     wanted = range(len(pictures)) if numbers is None else numbers
     waiting: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}

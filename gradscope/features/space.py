@@ -119,7 +119,9 @@ def laid_out(values: NDArray[np.float32], method: str, seed: int) -> NDArray[np.
 
 def knn_accuracy(values: NDArray[np.float32], labels: Sequence[str]) -> float:
     """Return the accuracy of k-NN by L2, leave-one-out: the share of pictures whose class is the
-    most common among their nearest neighbours. In a tie, the class of the nearest wins.
+    most common among their nearest neighbours.
+
+    In a tie, the class of the nearest wins.
     """
     k = min(NEIGHBORS, len(labels) - 1)
     search = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(values.astype(np.float64))
@@ -133,8 +135,9 @@ def knn_accuracy(values: NDArray[np.float32], labels: Sequence[str]) -> float:
 
 def trust(values: NDArray[np.float32], places: NDArray[np.float64], seed: int) -> tuple[float, int]:
     """Return the trustworthiness of the positions (1: no neighbour is new), and its number of
-    pictures. Venna & Kaski 2001; for more than ``SAMPLE`` pictures it is computed on a random
-    sample.
+    pictures.
+
+    Venna & Kaski 2001; for more than ``SAMPLE`` pictures it is computed on a random sample.
     """
     count = len(values)
     if count > SAMPLE:

@@ -98,8 +98,10 @@ def fit(
     photo: tuple[int, int],
 ) -> Matrix | None:
     """Fit the matrix from photograph to input: affine if that explains the positions, else
-    projective. ``pixels`` are x and y in the input, ``places`` x and y in the photograph; None if
-    neither fits. Sizes are (width, height).
+    projective.
+
+    ``pixels`` are x and y in the input, ``places`` x and y in the photograph; None if neither fits.
+    Sizes are (width, height).
     """
     width, height = input
     # From -1 to 1 on all sides, so that the equations are well scaled.

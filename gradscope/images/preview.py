@@ -15,8 +15,10 @@ _UPPER_HALF = "▀"
 
 def preview(picture: Image.Image, width: int, color: bool, *, lines: int | None = None) -> str:
     """Return the picture in 24-bit colour, at most ``width`` characters wide and ``lines`` lines
-    high. The default of ``lines`` is half of ``width``, which is a square. Without colour, return
-    an empty text.
+    high.
+
+    The default of ``lines`` is half of ``width``, which is a square. Without colour, return an
+    empty text.
     """
     if not color or width < 1:
         return ""

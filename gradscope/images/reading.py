@@ -156,7 +156,9 @@ def input_picture(values: NDArray[np.float32]) -> Image.Image:
 
 def from_shares(shares: NDArray[np.floating[Any]]) -> Image.Image:
     """Make a picture of brightness ``[C, H, W]`` from 0 to 1: three channels in colour, else their
-    mean. NaN is grey.
+    mean.
+
+    NaN is grey.
     """
     array = shares if len(shares) in (1, 3) else shares.mean(axis=0, keepdims=True)
     pixels = np.rint(np.nan_to_num(array, nan=0.5, posinf=1.0, neginf=0.0).clip(0, 1) * 255)

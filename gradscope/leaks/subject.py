@@ -259,7 +259,9 @@ def masked_rows(positions: int, kinds: Sequence[str], *, first: int) -> tuple[Ma
 
 def kinds_of(mask: Given, *, general: bool) -> tuple[str, ...]:
     """Return the kinds of positions that the mask may hide: those in the batch; without any, a
-    row's end. ``general``: the model accepts any mask, so all kinds apply.
+    row's end.
+
+    ``general``: the model accepts any mask, so all kinds apply.
     """
     if mask.role == HIDDEN:
         return ("inside",)

@@ -186,9 +186,11 @@ class LossTargets:
 @dataclass(frozen=True, slots=True)
 class Course:
     """A loss over the run: the mean of its first steps (``began``), of its third and of its last
-    quarter. ``error`` is the standard error of the difference of the two quarters, ``spread`` the
-    deviation of single steps from the mean of their block, ``lowest`` the smallest mean of a block.
-    They cover ``steps`` steps, from ``since`` on.
+    quarter.
+
+    ``error`` is the standard error of the difference of the two quarters, ``spread`` the deviation
+    of single steps from the mean of their block, ``lowest`` the smallest mean of a block. They
+    cover ``steps`` steps, from ``since`` on.
     """
 
     first: float

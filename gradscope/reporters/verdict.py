@@ -275,9 +275,12 @@ def _symptoms(symptoms: Sequence[TrainingFinding]) -> Iterator[str]:
     counts = Counter(plain(one.code) for one in symptoms)
     codes = [f"{code} ×{n}" if n > 1 else code for code, n in counts.items()]
     more = ["…"] if codes[_CODES:] else []
-    verb = "follows" if len(symptoms) == 1 else "follow"
     listed = ", ".join([*codes[:_CODES], *more])
-    yield f"{plural(len(symptoms), 'finding')} {verb} from it: {listed}"
+    yield f"{plural(len(symptoms), 'finding')} {_follow(len(symptoms))}: {listed}"
+
+
+def _follow(count: int) -> str:
+    return "follows from it" if count == 1 else "follow from it"
 
 
 def _others(causes: Sequence[Cause]) -> Iterator[str]:
@@ -291,7 +294,7 @@ def _others(causes: Sequence[Cause]) -> Iterator[str]:
     names = []
     for rule, symptoms in rules.items():
         times = f" ×{len(symptoms)}" if len(symptoms) > 1 else ""
-        follow = f" ({sum(symptoms)} follow from it)" if any(symptoms) else ""
+        follow = f" ({sum(symptoms)} {_follow(sum(symptoms))})" if any(symptoms) else ""
         names.append(f"{plain(rule)}{times}{follow}")
     total = sum(1 + len(one.symptoms) for one in causes)
     more = ["…"] if names[_OTHERS:] else []

@@ -318,8 +318,9 @@ def repeated(step: Step, *, weights: bool = False) -> Iterator[Step]:
 def as_found(workload: Workload, *, weights: bool | None = None) -> Iterator[None]:
     """After the block, restore everything that a run changes: the model, a loss that is a module
     (modes, attributes, buffers, gradients), random states, PyTorch's global settings and the
-    recursion limit. Inside, compiled models run eagerly. The step itself restores other modules
-    that it calls.
+    recursion limit.
+
+    Inside, compiled models run eagerly. The step itself restores other modules that it calls.
 
     Args:
         workload: the workload that runs inside.

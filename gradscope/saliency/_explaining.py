@@ -156,7 +156,9 @@ def explain(
     pixels: Pixels | None = None,
 ) -> tuple[Subject, list[list[RecordedMap]]]:
     """Compute the maps of pictures [N, C, H, W], a list for each; the subject has scores and
-    logits. ``others`` are the fixed inputs, ``pixels`` the pixels of a segmentation that count.
+    logits.
+
+    ``others`` are the fixed inputs, ``pixels`` the pixels of a segmentation that count.
 
     Raises:
         OptionError: a method cannot work on this model, unless the plan is lenient.

@@ -98,7 +98,9 @@ class ModelInputs:
 
     def call(self, model: nn.Module, pictures: Tensor, owners: Tensor) -> Any:
         """Call the model on pictures [M, C, H, W]; ``owners`` [M] is the index of the fixed inputs
-        of each. Fixed inputs are copied, because a model may write into them.
+        of each.
+
+        Fixed inputs are copied, because a model may write into them.
         """
         if self.pictures is None:
             return model(pictures)

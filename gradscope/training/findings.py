@@ -197,20 +197,24 @@ class RunFindings:
             if runs.first and sample.step != 1:
                 continue
             for finding in find(views[runs.parameters], limits):
-                if runs.at_optimizer and self.optimizer_at is not None:
-                    line = finding.location or self.optimizer_at(sample.optimizer)
-                    finding = replace(finding, location=line)
-                if runs.at_call and self.called_at is not None:
-                    line = finding.location or self.called_at(model, finding.name)
-                    finding = replace(finding, location=line)
-                if runs.at_attribute and self.attribute_at is not None and finding.cause:
-                    line = finding.location or self.attribute_at(finding.cause)
-                    finding = replace(finding, location=line)
-                found.setdefault(_key(finding, model, runs), (finding, runs))
+                located = self._located(finding, runs, sample)
+                found.setdefault(_key(finding, model, runs), (located, runs))
         for find_over, limits, runs in self._over_samples:
             for finding in find_over(history, limits):
-                found.setdefault(_key(finding, model, runs), (finding, runs))
+                located = self._located(finding, runs, sample)
+                found.setdefault(_key(finding, model, runs), (located, runs))
         return tuple(self._judged(looks, sample.step, model, found, steps=False))
+
+    def _located(self, finding: Finding, runs: Runs, sample: StepSample) -> Finding:
+        """Return a finding in a sample with the line that its rule names as its place."""
+        line = finding.location
+        if runs.at_optimizer and self.optimizer_at is not None:
+            line = line or self.optimizer_at(sample.optimizer)
+        if runs.at_call and self.called_at is not None:
+            line = line or self.called_at(sample.model, finding.name)
+        if runs.at_attribute and self.attribute_at is not None and finding.cause:
+            line = line or self.attribute_at(finding.cause)
+        return replace(finding, location=line)
 
     def loop(self, record: LoopRecord) -> tuple[TrainingFinding, ...]:
         """Judge the loop so far, by facts of every step.

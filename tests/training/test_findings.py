@@ -53,6 +53,18 @@ def spans(found: tuple[TrainingFinding, ...]) -> list[tuple[str, tuple[tuple[int
     return [(one.finding.code, one.steps) for one in found]
 
 
+# ------------------------------------------------------------------------- places
+
+
+def test_a_rule_over_samples_names_the_line_of_the_optimizer() -> None:
+    found = only("GS620")
+    found.optimizer_at = {"optimizer": "train.py:13"}.get
+    weights = tuple(parameter(f"{n}.weight", update_ratio=9.0) for n in range(3))
+    moved = held(report(parameters=weights, run={"optimizer": "Adam"}))
+    (one,) = found.sample(sample(1, moved, optimizer="optimizer"))
+    assert one.finding.location == "train.py:13"
+
+
 # ------------------------------------------------------------------------- intervals
 
 

@@ -1,6 +1,8 @@
 """Computes the figures of attention by head, from queries and keys, or from scores before the
-softmax. Some rows are computed again in float64, without a gradient, so the script's kernel and
-numbers do not change. The result is a small tensor on the device, read after backward.
+softmax.
+
+Some rows are computed again in float64, without a gradient, so the script's kernel and numbers do
+not change. The result is a small tensor on the device, read after backward.
 """
 
 from __future__ import annotations

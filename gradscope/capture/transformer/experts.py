@@ -58,7 +58,9 @@ class Holders:
 
     def experts(self, module: nn.Module, count: int) -> tuple[nn.Module, ...] | None:
         """Return the expert modules of a module, if it holds that many; () if they are slices of
-        one parameter. None if it holds no experts, or another number.
+        one parameter.
+
+        None if it holds no experts, or another number.
         """
         key = (module, count)
         if key not in self._found:

@@ -1,5 +1,7 @@
 """Observes PyTorch's functions for attention and routing until a stack is closed, also where a
-module imported one by name. If such a function raises, the traceback contains a frame of this file.
+module imported one by name.
+
+If such a function raises, the traceback contains a frame of this file.
 """
 
 from __future__ import annotations

@@ -25,7 +25,9 @@ _MOST = 96
 
 def is_product(scores: Tensor) -> bool:
     """Return True for attention scores: a matrix product of two tensors, neither of them a
-    parameter. False without a graph, as under ``no_grad``.
+    parameter.
+
+    False without a graph, as under ``no_grad``.
     """
     waiting = [scores.grad_fn]
     seen: set[Node] = set()  # the nodes, not their ids: a node's Python object may be recreated

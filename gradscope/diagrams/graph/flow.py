@@ -183,8 +183,10 @@ def routes(
     graph: AutogradGraph, sources: Iterable[int], target: int, flow: Flow | None = None
 ) -> Route | None:
     """Return the paths, in the direction of gradients, from the sources to the target; None without
-    one. The count is exact for any number of paths: it follows the topological order. Parallel
-    edges count separately.
+    one.
+
+    The count is exact for any number of paths: it follows the topological order. Parallel edges
+    count separately.
     """
     flow = flow or read_flow(graph)
     starts = [id for id in dict.fromkeys(sources) if id in flow.nodes]

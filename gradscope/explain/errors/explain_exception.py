@@ -87,8 +87,10 @@ def worth_again(record: ErrorRecord, failure: BaseException) -> bool:
 
 def explain_again(record: ErrorRecord, failure: BaseException, again: Again) -> ErrorRecord:
     """Add the facts that need a second run: the operands, and the operations that saved, wrote or
-    freed them. The run is repeated under the tracer. If it does not raise an equal error, or the
-    user stops it, the record stays unchanged.
+    freed them.
+
+    The run is repeated under the tracer. If it does not raise an equal error, or the user stops it,
+    the record stays unchanged.
     """
     if not worth_again(record, failure):
         return record

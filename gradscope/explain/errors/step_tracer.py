@@ -1,6 +1,8 @@
 """Traces a second run: which operation saved a tensor, which wrote to it, and which backward freed
-it. A mode gets the operations in the order of the user's code, and matches the graph's nodes to
-them. It uses no hook on saved tensors, because autograd would then miss the write in question.
+it.
+
+A mode gets the operations in the order of the user's code, and matches the graph's nodes to them.
+It uses no hook on saved tensors, because autograd would then miss the write in question.
 """
 
 from __future__ import annotations

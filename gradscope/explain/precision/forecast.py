@@ -103,7 +103,9 @@ class Counter:
     @torch.no_grad()
     def count(self, tensor: torch.Tensor) -> torch.Tensor:
         """Count the elements that each cast flushes to zero, those that overflow, and all elements:
-        int64 of length 2 × casts + 1. Elements that are already zero, NaN or Inf are not counted.
+        int64 of length 2 × casts + 1.
+
+        Elements that are already zero, NaN or Inf are not counted.
         """
         total = torch.zeros(2 * len(self.casts) + 1, dtype=torch.int64, device=tensor.device)
         for part in _floating_parts(tensor.detach()):

@@ -142,7 +142,9 @@ def nearest(frame: FrameType | None, last: CodeType | None = None) -> FrameType 
 
 def locate(stack: Sequence[str]) -> str | None:
     """Return the innermost line of the user's code in a stack of formatted frames, as
-    ``net.py:31``. Without one below the model's call, return a library's line.
+    ``net.py:31``.
+
+    Without one below the model's call, return a library's line.
     """
     line = user_line(stack)
     return f"{shown(line[0])}:{line[1]}" if line else None

@@ -1,5 +1,7 @@
 """Checks how far a map can be trusted: one check per file, which returns a dict of plain values per
-image. A check is a function of the subject and the maps [N, H, W].
+image.
+
+A check is a function of the subject and the maps [N, H, W].
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Measures deletion and insertion: how fast the class's probability falls, or rises, with the
-pixels that a map ranks highest. A map that does not beat a random one does not show the pixels that
-the model uses.
+pixels that a map ranks highest.
+
+A map that does not beat a random one does not show the pixels that the model uses.
 """
 
 from __future__ import annotations
@@ -47,10 +48,12 @@ def curves(
 
 def areas(subject: Subject, maps: Tensor, *, steps: int = 20, baseline: float = 0.0) -> Areas:
     """Return the areas under the target's probability over the share of pixels (Petsiuk et al.
-    2018). Pixels are removed, all channels at once, from the highest value of the map to the
-    lowest, in ``steps`` equal parts; the seed sets the order of equal values. Deletion sets them to
-    the baseline, insertion starts from the baseline (the paper: from a blurred picture) and brings
-    them back. The trapezoidal rule over [0, 1], so that each area lies in [0, 1].
+    2018).
+
+    Pixels are removed, all channels at once, from the highest value of the map to the lowest, in
+    ``steps`` equal parts; the seed sets the order of equal values. Deletion sets them to the
+    baseline, insertion starts from the baseline (the paper: from a blurred picture) and brings them
+    back. The trapezoidal rule over [0, 1], so that each area lies in [0, 1].
     """
     images, pixels = len(maps), maps[0].numel()
     ranks = _ranks(maps, subject.generator()).to(subject.inputs.device)

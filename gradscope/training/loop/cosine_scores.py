@@ -6,6 +6,7 @@ Cosines times a constant have a bound; rows normalized along the batch give no c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch.autograd.graph import Node
@@ -30,29 +31,25 @@ _BETWEEN = _TURNS | {"CatBackward", "CloneBackward", "ToCopyBackward"}
 _BESIDE = frozenset({"ExpandBackward", "ClampMinBackward", "AddBackward", "MaximumBackward"})
 
 
-def cosine_scores(root: Node) -> Iterator[tuple[Node, float, int]]:
-    """For each classification by cosines: what multiplies them, or else the loss; by how much; and
-    the number of classes."""
-    for product, place, scale, classes in _products(root):
-        if _is_cosine(product):
-            yield place, scale, classes
+@dataclass(frozen=True, slots=True)
+class ScoreProduct:
+    """A matrix product that gives the scores of a classification.
+
+    Attributes:
+        node: the product.
+        place: the node that multiplies it by a constant, else the loss.
+        scale: the size of that constant.
+        classes: the number of classes.
+    """
+
+    node: Node
+    place: Node
+    scale: float
+    classes: int
 
 
-def batch_norms(root: Node) -> Iterator[tuple[Node, tuple[int, ...]]]:
-    """For each classification by products of rows that are normalized, both along the batch and
-    not along their features: the normalization, and the shape of the rows."""
-    for product, _, _, _ in _products(root):
-        (rows, _), (columns, _) = product.next_functions
-        one, other = _norm_axis(rows), _norm_axis(columns)
-        # The product sums over axis 1 of the rows, and over axis 0 of the columns.
-        shape = None if rows is None else shape_of(rows)
-        if one and other and shape and (one[1], other[1]) == (0, 1):
-            yield one[0], shape
-
-
-def _products(root: Node) -> Iterator[tuple[Node, Node, float, int]]:
-    """The matrix products that give the scores of a classification; what multiplies each, or else
-    the loss; by how much; and the number of classes."""
+def score_products(root: Node) -> Iterator[ScoreProduct]:
+    """Yield the products that give the scores of the classifications in a loss."""
     for loss in operations(root):
         if kind(loss) not in CLASSES:
             continue
@@ -71,7 +68,19 @@ def _products(root: Node) -> Iterator[tuple[Node, Node, float, int]]:
             place = node if kind(node) in ("MulBackward", "DivBackward") else place
             scale, node = scale * constant, inner
         if node is not None and kind(node) == "MmBackward" and shape and len(shape) == 2:
-            yield node, place, abs(scale), shape[1]
+            yield ScoreProduct(node, place, abs(scale), shape[1])
+
+
+def norm_along_batch(product: Node) -> tuple[Node, tuple[int, ...]] | None:
+    """Return the normalization of a product's rows, and their shape, if both factors are normalized
+    along the batch and not along their features."""
+    (rows, _), (columns, _) = product.next_functions
+    one, other = _norm_axis(rows), _norm_axis(columns)
+    # The product sums over axis 1 of the rows, and over axis 0 of the columns.
+    shape = None if rows is None else shape_of(rows)
+    if one and other and shape and (one[1], other[1]) == (0, 1):
+        return one[0], shape
+    return None
 
 
 def _norm_axis(node: Node | None) -> tuple[Node, int] | None:
@@ -93,7 +102,7 @@ def _norm_axis(node: Node | None) -> tuple[Node, int] | None:
     return node, (signed(dims[0]) % 2) ^ turned
 
 
-def _is_cosine(product: Node) -> bool:
+def is_cosine(product: Node) -> bool:
     """Return True if the rows of the one factor and the columns of the other have the norm 1."""
     kept = saved(product)
     rows, columns = kept.get("self"), kept.get("mat2")

@@ -15,7 +15,9 @@ State = tuple[int, int] | None
 
 class GradientUse:
     """The gradients of one optimizer between two of its steps, represented by one of its parameters
-    with a gradient. Facts of a step:
+    with a gradient.
+
+    Facts of a step:
 
     - "uncleared": backward added to gradients that the step before has used already
     - "cleared": they were cleared between the last backward and the step

@@ -9,7 +9,7 @@ from itertools import pairwise
 from torch.autograd.graph import Node
 
 from gradscope.training.loop.bootstrapping import attached_ratio, bootstrapped
-from gradscope.training.loop.cosine_scores import batch_norms, cosine_scores
+from gradscope.training.loop.cosine_scores import is_cosine, norm_along_batch, score_products
 from gradscope.training.loop.learned_weights import learned_weights
 from gradscope.training.loop.loss_walk import (
     BINARY,
@@ -39,17 +39,19 @@ class LossPart:
 def loss_parts(root: Node) -> Iterator[LossPart]:
     """Return such parts of the loss from which a backward starts."""
     yield from _divided(root)
-    for scores, scale, classes in cosine_scores(root):
-        yield LossPart("cosine", "cross_entropy", scores, (scale, float(classes)))
-    for node, shape in batch_norms(root):
-        yield LossPart("normalize-axis", "normalize", node, tuple(map(float, shape)))
+    for one in score_products(root):
+        if is_cosine(one.node):
+            figures = one.scale, float(one.classes)
+            yield LossPart("cosine", "cross_entropy", one.place, figures)
+        along = norm_along_batch(one.node)
+        if along is not None:
+            yield LossPart("normalize-axis", "normalize", along[0], tuple(map(float, along[1])))
     for name, node, factor in learned_weights(root):
         yield LossPart("learned-weight", name, node, (factor,))
     for name, find in _OF_ONE.items():
         found = find(root)
         if found is not None:
-            node, figures = found
-            yield LossPart(name, "", node, figures)
+            yield LossPart(name, "", *found)
 
 
 _OF_ONE: dict[str, Callable[[Node], tuple[Node, tuple[float, ...]] | None]] = {
