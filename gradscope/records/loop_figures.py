@@ -28,6 +28,10 @@ class LossOperation:
             - "cut-encoder": nothing but this term depends on an encoder before a quantizer
             - "bootstrapped": the target of a distance has a maximum through which gradients flow
             - "attached-ratio": the exponential of a difference of 0, of two sides with a gradient
+            - "ascended-policy": log-probabilities of chosen actions are multiplied by ``name``,
+              the returns, and the loss has them with a plus
+            - "own-positive": the target of each sample is its similarity with itself; the number
+              of samples
             - "scrambled": a view takes axis 1 for the last; ``shapes`` are before and after it
             - "kl-input", "kl-target", "kl-log-target": what a divergence is given is not what it
               takes: probabilities for logarithms, or the other way round; the least and the
@@ -138,6 +142,23 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True)
+class LossSide:
+    """Losses of one kind that an optimizer used.
+
+    Attributes:
+        optimizer: its name.
+        generated: True if the scores are those of another model's results, as of fakes.
+        value: the value of all targets; None if they differ.
+        location: ``file:line``, if known.
+    """
+
+    optimizer: str
+    generated: bool
+    value: float | None
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LossTargets:
     """The targets of one kind of loss on one layer's scores, in the graphs that were read.
 
@@ -160,6 +181,8 @@ class LossTargets:
             weights.
         rms: the root mean square of numbers.
         weights: the class weights, and ``counts`` the frequency of each class.
+        sides: of such losses with a positive weight, if there are several models, those that
+            each optimizer used.
     """
 
     loss: str
@@ -181,6 +204,7 @@ class LossTargets:
     rms: float | None = None
     weights: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
+    sides: tuple[LossSide, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

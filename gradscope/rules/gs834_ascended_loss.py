@@ -19,16 +19,21 @@ RULE = Rule(
         "Reads the graph of the loss in the sampled steps. It fires if backward starts at the "
         "negative of a cross entropy, a binary cross entropy, or a squared or Huber loss alone, "
         "in a run with one optimizer. It also fires if an optimizer with `maximize=True` gets "
-        "such a loss."
+        "such a loss. A policy gradient without a minus is another case: log-probabilities of "
+        "chosen actions times a variable named as returns, rewards or advantages."
     ),
     why=(
         "Each step makes the answers worse: the loss grows without bound. Adversarial networks "
         "do so on purpose, with one optimizer each."
     ),
-    fix="Remove the minus before the loss, or `maximize=True`.",
+    fix=(
+        "Remove the minus before the loss, or `maximize=True`. A policy gradient needs the minus: "
+        "`-(log_prob * returns).sum()`."
+    ),
     sources=(
         "PyTorch, torch.optim: maximize, maximize the objective instead of minimizing it",
         "PyTorch forum: loss becomes more and more negative",
+        "PyTorch, torch.distributions, score function: loss = -m.log_prob(action) * reward",
     ),
     thresholds=(
         Threshold("share", 0.9, "share of the losses that were read, above which it fires", CHOSEN),
@@ -45,7 +50,8 @@ _NAMES = {
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """Yield at most one finding."""
+    """Yield one finding for each loss."""
+    yield from _policies(loop, limits)
     if len(loop.optimizers) != 1:
         return
     optimizer = loop.optimizers[0]
@@ -75,6 +81,26 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 value=1.0,
                 cause="maximize",
                 location=optimizer.location,
+            ),
+            loop,
+        )
+
+
+def _policies(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    if any(one.maximizes for one in loop.optimizers):
+        return
+    for one in operations(loop, "ascended-policy", limits["share"] / max(1, len(loop.optimizers))):
+        yield at(
+            RULE.finding(
+                "",
+                f"the loss is log-probabilities times `{one.name}` without a minus, "
+                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: each step "
+                "makes rewarded actions rarer.",
+                advice="Negate it: the optimizer minimises the loss, and returns should grow.",
+                value=float(one.count),
+                limit=limits.of("share"),
+                cause="policy",
+                location=of_loss(loop, one),
             ),
             loop,
         )

@@ -24,6 +24,7 @@ from rules import (
     data_programs,
     loop_programs,
     loss_programs,
+    objective_programs,
     term_programs,
     token_programs,
     wiring_programs,
@@ -37,6 +38,7 @@ _ROOMS = (
     token_programs,
     term_programs,
     wiring_programs,
+    objective_programs,
 )
 BROKEN = {name: one for room in _ROOMS for name, one in room.BROKEN.items()}
 HEALTHY = {name: one for room in _ROOMS for name, one in room.HEALTHY.items()}

@@ -204,7 +204,7 @@ class Loop:
                 self._batch_facts.called(model.id, args, kwargs)
                 self._inputs.called(model.id, args, kwargs)
                 self.tokens.called(model.id, args, kwargs)
-            self._loss_graphs.called(sampled=sampled)
+            self._loss_graphs.called(model.id, (args, kwargs), sampled=sampled)
             if self._draws.waits:
                 self._draws.given(tensor for _, tensor in find((args, kwargs), torch.Tensor))
             for use in self.optimizer_uses.others():
@@ -218,7 +218,7 @@ class Loop:
 
     def returned(self, model: Model, output: object) -> None:
         """Note the return of a model that was called with gradients."""
-        self._loss_graphs.returned()
+        self._loss_graphs.returned(model.id, output)
         self._batch_facts.returned(model.id, output)
         self.tokens.returned(model.id, output)
         module = model.module_ref()
@@ -397,7 +397,7 @@ class Loop:
         for name in self._schedulers.stepped():
             self._rounds.add("schedule", name)
         self._rounds.end(self._steps, known.name, mine.facts)
-        self._loss_graphs.step_ended()
+        self._loss_graphs.step_ended(known.name)
         self._scaled = False
 
     # ---------------------------------------------------------------- record

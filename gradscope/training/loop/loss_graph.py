@@ -13,6 +13,7 @@ from gradscope.explain.shared.frames import locate, shown, user_line
 from gradscope.records.loop_figures import LossOperation, LossTargets, Reach
 from gradscope.training.loop.broadcasting import broadcast
 from gradscope.training.loop.divergences import divergence_fault
+from gradscope.training.loop.generated_inputs import GeneratedInputs
 from gradscope.training.loop.loss_parts import loss_parts
 from gradscope.training.loop.loss_walk import (
     CLASSES,
@@ -26,7 +27,9 @@ from gradscope.training.loop.loss_walk import (
     kind,
     negated_loss,
     operations,
+    scores_of,
     shape_of,
+    stack_of,
     terms,
 )
 from gradscope.training.loop.number_terms import graphless_term, number_term
@@ -34,6 +37,7 @@ from gradscope.training.loop.reach import Reaches
 from gradscope.training.loop.script_lines import ScriptLine, script_line
 from gradscope.training.loop.targets import Targets
 from gradscope.training.loop.token_targets import TokenTargets
+from gradscope.training.loop.weighted_terms import weighted_terms
 
 _SEQUENCE = torch._C._autograd._get_sequence_nr
 #: Number of known model calls between two steps, and of steps with stacks.
@@ -89,30 +93,35 @@ class LossGraphs:
         self.asked: ScriptLine | None = None
         self._targets, self._reaches = Targets(), Reaches()
         self._seen: dict[_Key, _Operation] = {}
-        # Since the last step: the numbers of the nodes that each call made.
-        self._calls: deque[tuple[int, int]] = deque(maxlen=_CALLS)
-        self._open: list[int] = []
+        # Since the last step: the numbers of the nodes that each call made, and whether it got
+        # another model's result.
+        self._calls: deque[tuple[int, int, bool]] = deque(maxlen=_CALLS)
+        self._open: list[tuple[int, bool]] = []
+        self._generated = GeneratedInputs()
         self._with_stacks = self._divergences = 0
 
-    def called(self, *, sampled: bool) -> None:
-        """Note a model's call, perhaps in a sampled step."""
+    def called(self, model: int, given: object, *, sampled: bool) -> None:
+        """Note a model's call on these arguments, perhaps in a sampled step."""
         self.sampled = sampled
+        generated = self._generated.called(model, given)
         if len(self._open) < _CALLS:
-            self._open.append(_SEQUENCE())
+            self._open.append((_SEQUENCE(), generated))
 
-    def returned(self) -> None:
+    def returned(self, model: int, output: object) -> None:
         """Note the end of a model's call."""
+        self._generated.returned(model, output)
         if self._open:
-            self._calls.append((self._open.pop(), _SEQUENCE()))
+            start, generated = self._open.pop()
+            self._calls.append((start, _SEQUENCE(), generated))
 
-    def step_ended(self) -> None:
-        """Note the end of a step: the model calls so far belong to no later backward."""
+    def step_ended(self, optimizer: str = "") -> None:
+        """Note the end of an optimizer's step: model calls so far belong to no later backward."""
         self._calls.clear()
         self._open.clear()
         self.asked, self.sampled = None, False
         if self._tokens is not None:
             self._tokens.step_ended()
-        self._targets.step_ended()
+        self._targets.step_ended(optimizer)
 
     @property
     def inside(self) -> bool:
@@ -147,6 +156,9 @@ class LossGraphs:
             key = "negated", kind(negated).removesuffix("Backward")
             faults[key], shapes[key] = [negated], ()
         normalised = has_logsumexp(node)
+        factors = (
+            {one: factor for factor, one in weighted_terms(node)} if self._generated.several else {}
+        )
         for one in operations(node):
             targets = self._targets.read(one)
             if targets is not None:
@@ -154,6 +166,10 @@ class LossGraphs:
                 targets.beside = is_linked_beside(node, [one])
                 mean = getattr(one, "_saved_reduction", MEAN) == MEAN
                 targets.full = targets.full and one is node and mean
+                if factors.get(one, 0.0) > 0:
+                    stack = stack_of(one)
+                    place = locate(stack) if stack else None
+                    targets.played(place, generated=self._on_generated(one))
             if sampled and self._tokens is not None and kind(one) in CLASSES:
                 self._place_tokens(self._tokens, one)
             reach = self._reaches.read(one)
@@ -183,7 +199,7 @@ class LossGraphs:
         """Find a sum of a loss and a constant: the constant may come from a tensor."""
         if kind(node) not in ("AddBackward", "SubBackward") or shape_of(node) != ():
             return
-        stack = _stack(node)
+        stack = stack_of(node)
         if stack is None or all(one is not None for one, _ in node.next_functions):
             return
         line = user_line(stack)
@@ -228,14 +244,20 @@ class LossGraphs:
         seen.figures = figures
         seen.location = seen.location or (str(script_line() or "") or None)
 
+    def _on_generated(self, loss: Node) -> bool:
+        """Return True if the scores of a loss come from a call that got another model's result."""
+        layer = scores_of(loss)
+        number = -1 if layer is None else layer._sequence_nr()
+        return any(generated and start <= number < end for start, end, generated in self._calls)
+
     def _place(self, found: _Placed, node: Node) -> None:
         """Note where it is, where that is known."""
         if found.location is not None:
             return
-        stack = _stack(node)
+        stack = stack_of(node)
         found.location = locate(stack) if stack else None
         number = node._sequence_nr()
-        found.inside = any(start <= number < end for start, end in self._calls)
+        found.inside = any(start <= number < end for start, end, _ in self._calls)
 
     def operations(self) -> tuple[LossOperation, ...]:
         """Return the operations that are always mistakes."""
@@ -255,11 +277,6 @@ class LossGraphs:
     def reaches(self) -> tuple[Reach, ...]:
         """Return the losses whose targets were out of bounds."""
         return self._reaches.records()
-
-
-def _stack(node: Node) -> list[str] | None:
-    kept: dict[str, list[str]] = node.metadata  # type: ignore[assignment]  # torch types a method
-    return kept.get("traceback_")
 
 
 def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:

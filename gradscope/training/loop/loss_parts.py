@@ -20,8 +20,10 @@ from gradscope.training.loop.loss_walk import (
     kind,
     saved,
 )
+from gradscope.training.loop.policy_gradients import ascended_policy
 from gradscope.training.loop.posteriors import posterior
 from gradscope.training.loop.quantized_codes import cut_encoder
+from gradscope.training.loop.self_similarity import own_positive
 from gradscope.training.loop.weighted_terms import divisors
 
 
@@ -48,6 +50,9 @@ def loss_parts(root: Node) -> Iterator[LossPart]:
             yield LossPart("normalize-axis", "normalize", along[0], tuple(map(float, along[1])))
     for name, node, factor in learned_weights(root):
         yield LossPart("learned-weight", name, node, (factor,))
+    policy = ascended_policy(root)
+    if policy is not None:
+        yield LossPart("ascended-policy", *policy, ())
     for name, find in _OF_ONE.items():
         found = find(root)
         if found is not None:
@@ -59,6 +64,7 @@ _OF_ONE: dict[str, Callable[[Node], tuple[Node, tuple[float, ...]] | None]] = {
     "cut-encoder": cut_encoder,
     "bootstrapped": bootstrapped,
     "attached-ratio": attached_ratio,
+    "own-positive": own_positive,
 }
 
 

@@ -65,6 +65,12 @@ def shape_of(node: Node, output: int = 0) -> Shape | None:
     return None if not made or made[0].is_nested_tensor else tuple(made[0].shape)
 
 
+def stack_of(node: Node) -> list[str] | None:
+    """Return the Python stack of a node's creation, if PyTorch keeps stacks."""
+    kept: dict[str, list[str]] = node.metadata  # type: ignore[assignment]  # torch types a method
+    return kept.get("traceback_")
+
+
 def operations(root: Node) -> Iterator[Node]:
     """Yield the operations of a loss, each once, the loss's own first."""
     stack, seen = [root], {root}

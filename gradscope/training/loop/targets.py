@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.records.loop_figures import LossTargets
+from gradscope.records.loop_figures import LossSide, LossTargets
 from gradscope.training.loop.constant_answer import ConstantAnswer
 from gradscope.training.loop.loss_walk import (
     BINARY,
@@ -52,9 +53,13 @@ class TargetsOfLayer:
         self.full = True  # whether the loss is the mean of this, without weights
         self._answer = ConstantAnswer()
         self.weights: tuple[float, ...] = ()
+        self._latest: float | None = None  # the value of all targets of the last batch
+        self._played: list[tuple[bool, float | None, str | None]] = []  # in this step
+        self._sides: dict[tuple[str, bool], LossSide] = {}
 
     def read(self, target: torch.Tensor, ignored: int | None, *, alike: bool) -> None:
         """Read one more batch."""
+        self._latest = None
         count = kept = target.numel()
         if ignored is not None:
             kept = int((target != ignored).sum())
@@ -78,14 +83,26 @@ class TargetsOfLayer:
         low, high = (float(one) for one in torch.aminmax(values))
         self._kept += kept
         self._low, self._high = min(self._low, low), max(self._high, high)
+        self._latest = low if low == high else None
         if self.differ:
             return
         self.differ = low != high or (self.known and low != self.value)
         self.value, self.known = low, True
 
-    def step_ended(self) -> None:
+    def played(self, location: str | None, *, generated: bool) -> None:
+        """Note that the last batch has a positive weight in a loss at this place, and whether its
+        scores are those of another model's results."""
+        self._played.append((generated, self._latest, location))
+
+    def step_ended(self, optimizer: str) -> None:
         """Combine all losses of a step, because one head may get each class from a separate
         loss."""
+        for generated, value, location in self._played:
+            side = LossSide(optimizer, generated, value, location)
+            known = self._sides.setdefault((optimizer, generated), side)
+            if known.value != value:
+                self._sides[optimizer, generated] = replace(known, value=None)
+        self._played.clear()
         if self._kept >= _FEWEST:
             self.judged += 1
             if self._low == self._high:
@@ -115,6 +132,7 @@ class TargetsOfLayer:
             rms=self._answer.rms if self.loss == "mse_loss" else None,
             weights=self.weights,
             counts=self._answer.counts if self.weights else (),
+            sides=tuple(self._sides.values()),
         )
 
     def _constant(self) -> float | None:
@@ -174,10 +192,10 @@ class Targets:
         known.read(target.detach(), None if index is None else signed(index), alike=alike)
         return known
 
-    def step_ended(self) -> None:
+    def step_ended(self, optimizer: str) -> None:
         """Note an optimizer's step."""
         for one in self._of.values():
-            one.step_ended()
+            one.step_ended(optimizer)
 
     def records(self) -> tuple[LossTargets, ...]:
         """Return the records of the targets for each layer's scores."""

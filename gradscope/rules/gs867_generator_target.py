@@ -1,0 +1,85 @@
+"""GS867: a generator that is trained to be recognised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.loop_figures import LossSide, LossTargets
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, held_by, of_loss
+from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS867",
+    name="generator-target",
+    severity="error",
+    summary="a GAN's generator is trained with the discriminator's target for fakes",
+    what=(
+        "Finds a model that scores another model's results, and the targets of its losses in the "
+        "sampled steps. It fires if one optimizer trains it with one target for these results "
+        "and another for the data, and a second optimizer uses the target of the results, too."
+    ),
+    why=(
+        "The generator learns to be recognised as a fake: it minimises the same loss as the "
+        "discriminator, instead of the opposite. Its loss falls to 0, and its samples get worse."
+    ),
+    fix=(
+        "Give the generator's loss the target of real data: `criterion(netD(fake), ones)`, for "
+        "example with `label.fill_(real_label)` before it."
+    ),
+    sources=(
+        "PyTorch tutorials, DCGAN: fake labels are real for generator cost",
+        "Goodfellow et al. 2014, Generative adversarial nets, algorithm 1",
+    ),
+    thresholds=(
+        Threshold("distance", 0.5, "distance of the two targets, above which they differ", CHOSEN),
+    ),
+    calibration=SILENT_ON_HONEST,
+    runs=Runs(loop=True),
+    explains=("GS101", "GS103", "GS6"),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each generator."""
+    optimizers = {one.name: one for one in loop.optimizers}
+    for losses in loop.targets:
+        for side, real in _helpers(losses, limits["distance"]):
+            optimizer = optimizers.get(side.optimizer)
+            if optimizer is None or optimizer.maximizes or not enough(loop, optimizer.steps):
+                continue
+            yield at(
+                RULE.finding(
+                    optimizer.name,
+                    f"`{optimizer.name}` trains a generator with the target {side.value:g}, which "
+                    f"the discriminator has for fakes. Its target for data is {real:g}. The "
+                    "generator learns to be recognised.",
+                    value=side.value,
+                    limit=limits.of("distance"),
+                    location=side.location or of_loss(loop, losses),
+                ),
+                loop,
+                parameters=held_by(optimizer, loop),
+            )
+
+
+def _helpers(losses: LossTargets, distance: float) -> Iterator[tuple[LossSide, float]]:
+    """The losses of generators with the target of fakes, with the target of data."""
+    for fake in losses.sides:
+        real = _value(losses, fake.optimizer)
+        if not fake.generated or fake.value is None or real is None:
+            continue
+        if abs(fake.value - real) <= distance:
+            continue
+        for one in losses.sides:
+            plays = any(s.optimizer == one.optimizer and not s.generated for s in losses.sides)
+            if one.generated and one.value == fake.value and not plays:
+                yield one, real
+
+
+def _value(losses: LossTargets, optimizer: str) -> float | None:
+    """The target that an optimizer's losses have for data."""
+    return next(
+        (s.value for s in losses.sides if s.optimizer == optimizer and not s.generated), None
+    )

@@ -1,0 +1,131 @@
+"""Policy gradients with the wrong sign: log-probabilities times returns, without a minus."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from torch.autograd.graph import Node
+
+from gradscope.capture.graph import LEAF
+from gradscope.capture.nodes import MOVES
+from gradscope.explain.shared.frames import user_line
+from gradscope.explain.shared.script_tree import assignment, innermost, is_at, last_name, tree_of
+from gradscope.training.loop.loss_walk import SOFTMAX, kind, saved, stack_of
+
+#: What a variable's name says that more of it is better.
+_GOOD = re.compile(r"(?<![a-z])(returns?|rewards?|advantages?|advs?|gaes?|rtgs?)(?![a-z])")
+_LETTERS = frozenset({"R", "G", "Gt", "G_t", "R_t"})
+#: The chosen entries of a row; between them and the softmax, as `torch.distributions` has it.
+_CHOSEN = frozenset({"GatherBackward", "IndexBackward"})
+_BETWEEN = MOVES | {"LogBackward", "ClampBackward", "DivBackward", "SubBackward"}
+_SAME = MOVES | {"MeanBackward", "SumBackward", "StackBackward", "CatBackward"}
+_MOST, _DEEP = 128, 8
+
+
+def ascended_policy(root: Node) -> tuple[str, Node] | None:
+    """Return the name of the returns, and the product, if a term of a loss is the sum of
+    log-probabilities of chosen actions times returns, with a positive sign.
+
+    Only a plain variable with a name of that sense counts, which the script never negates.
+    """
+    stack: list[tuple[Node, bool, tuple[str, Node] | None]] = [(root, False, None)]
+    visited = 0
+    while stack and visited < _MOST:
+        node, negative, product = stack.pop()
+        visited += 1
+        if isinstance(node, LEAF):
+            continue
+        name, edges = kind(node), [one for one, _ in node.next_functions]
+        if name in _CHOSEN and _from_softmax(node):
+            if product is not None:
+                return None if negative else product
+            continue
+        if name in ("NegBackward", "RsubBackward"):
+            negative = not negative
+        elif name in ("MulBackward", "DivBackward"):
+            if len(edges) != 2 or None not in edges:
+                continue
+            product = product or _by_returns(node)
+            if product is None or product[1] is not node:
+                sign = _sign(node)
+                if sign is None:
+                    continue
+                negative ^= sign < 0
+        elif name == "SubBackward":
+            if len(edges) == 2 and edges[1] is not None:
+                stack.append((edges[1], not negative, product))
+            edges = edges[:1]
+        elif name not in _SAME and name != "AddBackward":
+            continue
+        kept = edges if name == "AddBackward" else [one for one in edges if one is not None][:1]
+        stack += [(one, negative, product) for one in kept if one is not None]
+    return None
+
+
+def _from_softmax(node: Node) -> bool:
+    """Return True if entries of log-probabilities are chosen."""
+    stack, visited = [one for one, _ in node.next_functions], 0
+    while stack and visited < _DEEP:
+        one, visited = stack.pop(), visited + 1
+        if one is None:
+            continue
+        if kind(one) in SOFTMAX or kind(one) == "LogsumexpBackward":
+            return True
+        if kind(one) in _BETWEEN:
+            stack += [following for following, _ in one.next_functions]
+    return False
+
+
+def _sign(node: Node) -> int | None:
+    """The sign of a constant factor; None if its elements have both."""
+    kept = saved(node)
+    factor = kept.get("other" if node.next_functions[1][0] is None else "self")
+    if factor is None or factor.is_complex():
+        return None
+    factor = factor.detach()
+    return 1 if bool((factor >= 0).all()) else -1 if bool((factor <= 0).all()) else None
+
+
+def _by_returns(node: Node) -> tuple[str, Node] | None:
+    """The name of the returns in the product on a node's line, with the node."""
+    stack = stack_of(node)
+    line = None if stack is None else user_line(stack)
+    tree = None if line is None else tree_of(line[0])
+    if line is None or tree is None:
+        return None
+    for one in ast.walk(tree):
+        if not isinstance(one, ast.BinOp) or not isinstance(one.op, ast.Mult):
+            continue
+        if is_at(one, line[1]):
+            for side in (one.right, one.left):
+                name = _variable(side)
+                if _is_good(name) and not _is_turned(name, tree, line[1]):
+                    return ast.unparse(side), node
+    return None
+
+
+def _variable(expression: ast.expr) -> str:
+    """The name of a variable, of one of its elements, or of it detached; "" of another."""
+    match expression:
+        case ast.Subscript(value=of):
+            return _variable(of)
+        case ast.Call(func=ast.Attribute(value=of, attr="detach" | "to" | "float")):
+            return _variable(of)
+    return last_name(expression)
+
+
+def _is_good(name: str) -> bool:
+    return name in _LETTERS or _GOOD.search(name.lower()) is not None
+
+
+def _is_turned(name: str, tree: ast.Module, line: int) -> bool:
+    """Return True if the script negates a variable, or subtracts a return from something."""
+    minus = (one for one in ast.walk(tree) if isinstance(one, ast.UnaryOp))
+    if any(isinstance(one.op, ast.USub) and _variable(one.operand) == name for one in minus):
+        return True
+    last = assignment(name, innermost(tree, line), line)
+    value = None if last is None else last.value
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub):
+        return _is_good(_variable(value.right)) and not _is_good(_variable(value.left))
+    return isinstance(value, ast.UnaryOp)

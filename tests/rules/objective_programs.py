@@ -1,0 +1,158 @@
+"""Training loops whose loss pulls the wrong way, in the format of ``loop_programs``."""
+
+from __future__ import annotations
+
+from rules.loop_programs import LoopProgram
+
+_GAN = """
+generator, critic = nn.Linear(2, 4), nn.Sequential(nn.Linear(4, 1), nn.Sigmoid())
+for_generator = torch.optim.Adam(generator.parameters(), lr=1e-3)
+for_critic = torch.optim.Adam(critic.parameters(), lr=1e-3)
+criterion = nn.BCELoss()
+for step in range(24):
+    real, _ = batch(step)
+    critic.zero_grad()
+    label = torch.full((8, 1), {real})
+    criterion(critic(real), label).backward()
+    fake = generator(torch.randn(8, 2))
+    label.fill_({fake})
+    criterion(critic(fake.detach()), label).backward()
+    for_critic.step()
+    generator.zero_grad()
+    label.fill_({real})  # mended
+    {loss}.backward()  # here
+    for_generator.step()
+"""
+
+_FRESH_FAKES = """
+generator, critic = nn.Linear(2, 4), nn.Linear(4, 1)
+for_generator = torch.optim.SGD(generator.parameters(), lr=1e-2)
+for_critic = torch.optim.SGD(critic.parameters(), lr=1e-2)
+for step in range(24):
+    real, _ = batch(step)
+    for_critic.zero_grad()
+    fake = generator(torch.randn(8, 2)).detach()
+    scores = critic(fake)
+    loss = F.mse_loss(critic(real), torch.ones(8, 1)) + F.mse_loss(scores, torch.zeros(8, 1))
+    loss.backward()
+    for_critic.step()
+    for_generator.zero_grad()
+    scores = critic(generator(torch.randn(8, 2)))
+    F.mse_loss(scores, torch.zeros(8, 1)).backward()  # broken # here
+    F.mse_loss(scores, torch.ones(8, 1)).backward()  # mended
+    for_generator.step()
+"""
+
+_POLICY = """
+from torch.distributions import Categorical
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for episode in range(12):
+    log_probs, rewards = [], []
+    for step in range(8):
+        inputs, labels = x[step + episode], y[step + episode]
+        policy = Categorical(logits=net(inputs))
+        action = policy.sample()
+        log_probs.append(policy.log_prob(action))
+        rewards.append(float(action == labels))
+    returns = torch.tensor(rewards)
+    returns = (returns - returns.mean()) / (returns.std() + 1e-8)
+    optimizer.zero_grad()
+    {loss}
+    loss.backward()
+    optimizer.step()
+"""
+
+_BY_HAND = """
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for step in range(12):
+    inputs, labels = batch(step)
+    log_probs = F.log_softmax(net(inputs), dim=1)
+    actions = log_probs.exp().multinomial(1)
+    {of} = (actions.squeeze(1) == labels).float() - 0.5
+    chosen = log_probs.gather(1, actions).squeeze(1)
+    optimizer.zero_grad()
+    {loss}
+    loss.backward()
+    optimizer.step()
+"""
+
+_VIEWS = """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for step in range(12):
+    inputs, _ = batch(step)
+    first, second = net(inputs), net(inputs + 0.1 * torch.randn_like(inputs))
+    optimizer.zero_grad()
+    {scores}
+    loss.backward()
+    optimizer.step()
+"""
+
+BROKEN = {
+    "a generator with the labels of fakes": LoopProgram(
+        "GS867", ("`for_generator` trains a generator with the target 0", "data is 1"),
+        _GAN.format(real=1.0, fake=0.0, loss="criterion(critic(fake), label)"),
+        "for_generator",
+    ),
+    "a generator of fresh fakes with the target of fakes": LoopProgram(
+        "GS867", ("with the target 0",), _FRESH_FAKES,
+    ),
+    "a policy gradient without a minus": LoopProgram(
+        "GS834", ("log-probabilities times `returns` without a minus", "in all"),
+        _POLICY.format(
+            loss="loss = (torch.stack(log_probs) * returns).sum()  # broken # here\n"
+            "    loss = -(torch.stack(log_probs) * returns).sum()  # mended"
+        ),
+    ),
+    "a policy gradient by hand without a minus": LoopProgram(
+        "GS834", ("times `advantage.detach()` without a minus",),
+        _BY_HAND.format(
+            of="advantage",
+            loss="loss = torch.mean(chosen * advantage.detach())  # broken # here\n"
+            "    loss = torch.mean(-chosen * advantage.detach())  # mended",
+        ),
+    ),
+    "a contrast in which each sample is its own positive": LoopProgram(
+        "GS866", ("the scores [16, 16] are similarities of a batch with itself", "in all"),
+        _VIEWS.format(
+            scores="both = F.normalize(torch.cat([first, second]), dim=1)\n"
+            "    similarity = both @ both.T / 0.2\n"
+            "    positives = torch.arange(16)  # broken\n"
+            "    similarity.fill_diagonal_(-1e9)  # mended\n"
+            "    positives = (torch.arange(16) + 8) % 16  # mended\n"
+            "    loss = F.cross_entropy(similarity, positives)  # here"
+        ),
+    ),
+    "a contrast of one view with itself": LoopProgram(
+        "GS866", ("each sample is its own positive", "[8, 8]"),
+        _VIEWS.format(
+            scores="one, other = F.normalize(first), F.normalize(first)  # broken\n"
+            "    one, other = F.normalize(first), F.normalize(second)  # mended\n"
+            "    scores, positives = one @ other.T / 0.2, torch.arange(8)\n"
+            "    loss = F.cross_entropy(scores, positives) + F.cross_entropy(scores.T, positives)"
+            "  # here"
+        ),
+    ),
+}  # fmt: skip
+
+HEALTHY = {
+    "labels of a GAN that are the other way round": _GAN.format(
+        real=0.0, fake=1.0, loss="criterion(critic(fake), label)"
+    ).replace("  # mended", ""),
+    "a generator that maximises the discriminator's loss": _GAN.format(
+        real=1.0, fake=0.0, loss="(-criterion(critic(fake), torch.zeros(8, 1)))"
+    ).replace("  # mended", ""),
+    "log-probabilities times a cost": _BY_HAND.format(
+        of="cost", loss="loss = (chosen * cost).mean()"
+    ),
+    "log-probabilities times returns that are negated": _BY_HAND.format(
+        of="returns", loss="returns = -returns\n    loss = (chosen * returns).mean()"
+    ),
+    "log-probabilities times what a baseline is above the returns": _BY_HAND.format(
+        of="returns", loss="advantage = 0.1 - returns\n    loss = (chosen * advantage).mean()"
+    ),
+    "embeddings that are spread beside another loss": _VIEWS.format(
+        scores="both = F.normalize(first, dim=1)\n"
+        "    spread = F.cross_entropy(both @ both.T / 0.2, torch.arange(8))\n"
+        "    loss = F.mse_loss(first, second) + 0.1 * spread"
+    ),
+}
