@@ -298,6 +298,7 @@ class LoopScheduler:
         settings: its plain numeric arguments: ``step_size``, ``gamma``, … made: the line that made
             it.
         target: the learning rate of the first group that it scales, or rises to.
+        warmup: the line of the script with the length of its warm-up, if there is a single one.
     """
 
     name: str
@@ -308,6 +309,7 @@ class LoopScheduler:
     settings: dict[str, float] = field(default_factory=dict)
     made: str | None = None
     target: float | None = None
+    warmup: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,14 @@ RULE = Rule(
     summary="the first layer's inputs are far from unit scale: they are not normalized",
     what=(
         "Reads the root mean square of the input of the first layer with a weight. It fires if "
-        "that is far above 1. Inputs that a norm scales first do not count, and embeddings do "
+        "that is far above or below 1. Inputs that a norm scales first do not count, and embeddings do "
         "not either."
     ),
     why=(
         "Initialisation and the usual learning rates assume inputs of mean 0 and variance 1. "
         "With pixels up to 255, or columns in thousands, the largest feature dominates: "
-        "activations saturate, and the first layer's gradients are too large by the same factor."
+        "activations saturate, and the first layer's gradients are too large by the same factor. "
+        "Pixels that are divided by 255 twice are so small that the biases decide alone."
     ),
     fix=(
         "Normalize the inputs: subtract the mean and divide by the standard deviation of each "
@@ -35,8 +36,10 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold("size", 30, "root mean square of the input, above which it fires", CHOSEN),
+        Threshold("small", 0.01, "root mean square of the input, below which it fires", CHOSEN),
     ),
     runs=Runs(per="model", parameters="all", calls=True),
+    explains=("GS201", "GS612", "GS613"),
 )
 
 
@@ -47,13 +50,16 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         return
     given = found.call.inputs[0].activation
     size = rms(given)
-    if not given.dtype.startswith(("float", "bfloat")) or not size or size <= limits["size"]:
+    if not given.dtype.startswith(("float", "bfloat")) or not size:
         return
+    if limits["small"] <= size <= limits["size"]:
+        return
+    limit = limits.of("size" if size > limits["size"] else "small")
     yield RULE.finding(
         found.name,
         f"the first layer gets inputs with a root mean square of {number(size)}, between "
         f"{number(given.min)} and {number(given.max)}: they are not normalized.",
         call=found.call.call,
         value=size,
-        limit=limits.of("size"),
+        limit=limit,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.modules import ModuleCall
 from gradscope.records.report import Finding, Report
+from gradscope.records.tensors import TensorStats
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import percent
 
@@ -37,10 +38,12 @@ RULE = Rule(
         "PyTorch forum: TransformerEncoder src_key_padding_mask, True or False for padding",
     ),
     runs=Runs(per="model", parameters="all", calls=True, structure="attention", at_call=True),
-    explains=("GS301", "GS513", "GS603", "GS613"),
+    explains=("GS103", "GS201", "GS301", "GS513", "GS603", "GS613"),
 )
 #: Weight on later keys that is all of it, to rounding.
 _ALL = 1 - 1e-6
+#: So many tokens a model may add to those of its input.
+_OWN = 2
 _MASKS = ("key_padding_mask", "src_key_padding_mask")
 
 
@@ -84,26 +87,34 @@ def _padding(report: Report) -> Iterator[Finding]:
     if tokens is None or not tokens.zeros or len(tokens.shape) != 2:
         return
     for call in sorted(report.calls, key=lambda one: one.order):
-        found = _true(call, tokens.shape)
-        real = tokens.numel - tokens.zeros
-        if found is None or found != real or real == tokens.zeros:
+        mask = _mask(call, tokens.shape)
+        if mask is None:
             continue
+        found = mask.numel - (mask.zeros or 0)
+        # A token of the model's own, such as [CLS], is before or after those of the input.
+        own = mask.numel - tokens.numel
+        if found != tokens.numel - tokens.zeros + own or found == tokens.zeros:
+            continue
+        beside = f" and the {own:,} that the model adds" if own else ""
         yield RULE.finding(
             call.name,
-            f"its key_padding_mask is True at {found:,} of {tokens.numel:,} places "
-            f"({percent(found / tokens.numel)}), as many as there are tokens, and False at the "
-            f"{tokens.zeros:,} of padding (token 0). True means ignore: the mask is inverted, and "
-            "attention sees only the padding.",
+            f"its key_padding_mask is True at {found:,} of {mask.numel:,} places "
+            f"({percent(found / mask.numel)}), as many as there are tokens{beside}, and False at "
+            f"the {tokens.zeros:,} of padding (token 0). True means ignore: the mask is inverted, "
+            "and attention sees only the padding.",
             call=call.call,
-            value=found / tokens.numel,
+            value=found / mask.numel,
         )
         return
 
 
-def _true(call: ModuleCall, shape: tuple[int, ...]) -> int | None:
-    """Return the number of True entries in a call's padding mask; None without one."""
+def _mask(call: ModuleCall, shape: tuple[int, ...]) -> TensorStats | None:
+    """A call's padding mask for tokens of this shape, and a few of the model's own; None without
+    one."""
     for one in call.inputs:
         mask = one.activation
-        if one.path in _MASKS and mask.dtype == "bool" and mask.shape == shape:
-            return mask.numel - (mask.zeros or 0)
+        if one.path not in _MASKS or mask.dtype != "bool" or len(mask.shape) != 2:
+            continue
+        if mask.shape[0] == shape[0] and 0 <= mask.shape[1] - shape[1] <= _OWN:
+            return mask
     return None

@@ -56,11 +56,18 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                     _message(optimizer, scheduler, target),
                     value=peak / target,
                     threshold=limits["share"],
-                    location=scheduler.made or scheduler.location,
+                    location=_place(optimizer, scheduler),
                 ),
                 loop,
                 parameters=held_by(optimizer, loop),
             )
+
+
+def _place(optimizer: LoopOptimizer, scheduler: LoopScheduler) -> str | None:
+    """The line of its numbers; of its steps if these are fewer than the optimizer's."""
+    if 2 * scheduler.steps <= optimizer.steps:
+        return scheduler.location
+    return scheduler.warmup or scheduler.made or scheduler.location
 
 
 def _message(optimizer: LoopOptimizer, scheduler: LoopScheduler, target: float) -> str:

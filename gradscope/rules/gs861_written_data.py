@@ -39,7 +39,7 @@ RULE = Rule(
     ),
     calibration=SILENT_ON_TWINS,
     runs=Runs(loop=True),
-    explains=("GS603", "GS613"),
+    explains=("GS102", "GS204", "GS601", "GS602", "GS603", "GS613", "GS848"),
 )
 
 

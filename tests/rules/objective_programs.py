@@ -87,6 +87,36 @@ for step in range(12):
     optimizer.step()
 """
 
+_BOXES = """
+net = nn.Linear(4, 4)
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for step in range(12):
+    inputs, labels = batch(step)
+    boxes = torch.tensor([[0.2, 0.2, 0.6, 0.6], [0.3, 0.3, 0.9, 0.9]])[labels]
+    scores = net(inputs).sigmoid()
+    given = torch.cat([scores[:, :2] - 0.5, scores[:, 2:] + 0.5], 1)
+    low, high = torch.max(given[:, :2], boxes[:, :2]), torch.min(given[:, 2:], boxes[:, 2:])
+    both = (high - low).clamp(min=0).prod(1)
+    sizes = [(one[:, 2:] - one[:, :2]).clamp(min=0).prod(1) for one in (given, boxes)]
+    overlap = both / (sizes[0] + sizes[1] - both + 1e-6)
+    optimizer.zero_grad()
+    {loss}
+    loss.backward()
+    optimizer.step()
+"""
+
+_MASKS = """
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for step in range(12):
+    inputs, labels = batch(step)
+    mask, given = F.one_hot(labels, 2).float(), net(inputs).sigmoid()
+    dice = (2 * (given * mask).sum() + 1) / (given.sum() + mask.sum() + 1)
+    optimizer.zero_grad()
+    {loss}
+    loss.backward()
+    optimizer.step()
+"""
+
 BROKEN = {
     "a generator with the labels of fakes": LoopProgram(
         "GS867", ("`for_generator` trains a generator with the target 0", "data is 1"),
@@ -110,6 +140,16 @@ BROKEN = {
             loss="loss = torch.mean(chosen * advantage.detach())  # broken # here\n"
             "    loss = torch.mean(-chosen * advantage.detach())  # mended",
         ),
+    ),
+    "boxes whose overlap is minimised": LoopProgram(
+        "GS834", ("the overlap with the target (IoU) with a plus", "in all"),
+        _BOXES.format(
+            loss="loss = 2 * overlap.mean()  # broken\n    loss = 2 * (1 - overlap.mean())  # mended"
+        ),
+    ),
+    "a Dice score that is minimised": LoopProgram(
+        "GS834", ("the overlap with the target (Dice) with a plus",),
+        _MASKS.format(loss="loss = dice  # broken\n    loss = 1 - dice  # mended"),
     ),
     "a contrast in which each sample is its own positive": LoopProgram(
         "GS866", ("the scores [16, 16] are similarities of a batch with itself", "in all"),
@@ -135,6 +175,13 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "the logarithm of an overlap, and its negative": _BOXES.format(
+        loss="loss = -overlap.log().mean() if step % 2 else (-overlap).mean()"
+    ),
+    "two outputs that should not overlap": _MASKS.format(
+        loss="first, second = given.unbind(1)\n"
+        "    loss = (first * second).sum() / (first.sum() + second.sum()) - dice"
+    ),
     "labels of a GAN that are the other way round": _GAN.format(
         real=0.0, fake=1.0, loss="criterion(critic(fake), label)"
     ).replace("  # mended", ""),

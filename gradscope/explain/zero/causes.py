@@ -153,7 +153,9 @@ def _how_left_out(node: Node) -> str:
     """Return the way in which a selecting operation leaves a gradient out."""
     operation = by_node(node)
     if operation.name in ("embedding", "embedding_bag"):
-        return "padding"
+        read, padding = saved(node, "indices"), getattr(node, "_saved_padding_idx", None)
+        all_padding = read is None or padding is None or bool((read == padding).all())
+        return "padding" if all_padding else "only-padding"
     return "parts" if operation.has(Trait.JOINS) else "routing"
 
 

@@ -341,7 +341,10 @@ def _scrambled(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
     if before is None or after is None or len(before) < 3 or len(after) != 2:
         return None
     classes = after[1]
-    if before[1] != classes or classes < 2 or before[-1] % classes == 0 or after[0] == before[0]:
+    if before[1] != classes or classes < 2 or after[0] == before[0]:
+        return None
+    # The last axis may hold the classes of several heads, but not after a convolution.
+    if before[-1] % classes == 0 and (given is None or kind(given) != "ConvolutionBackward"):
         return None
     return ("scrambled", "view"), (before, after), view
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import re
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,9 +12,14 @@ from dataclasses import replace
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from gradscope.explain.shared.frames import shown
+from gradscope.explain.shared.script_tree import tree_of
 from gradscope.records.loop import LoopScheduler
 from gradscope.training.discovery import variable_name
 from gradscope.training.loop.script_lines import ScriptLine, call_of, script_line
+
+#: Arguments with the length of a warm-up, as ``warmup_steps`` and ``num_warmup_steps``.
+_WARMUP = re.compile(r"(num_|lr_)?warmup_(steps|iters|epochs|ratio)$")
 
 
 class _Seen:
@@ -72,12 +80,30 @@ class Schedulers:
                     kind=type(scheduler).__name__,
                     location=(call_of(name, "step", seen.made.file) if seen.made else None) or made,
                     made=made,
+                    warmup=_warmup(seen.made.file) if seen.made else None,
                     target=_target(inner(scheduler.optimizer)),
                     optimizer=name_of(inner(scheduler.optimizer)),
                     steps=seen.steps,
                     settings=_settings(scheduler),
                 )
         return tuple(seen.record for seen in self._seen if seen.record is not None)
+
+
+@functools.cache
+def _warmup(file: str) -> str | None:
+    """The line of the only argument of a file that gives a number as the length of a warm-up."""
+    tree = tree_of(file)
+    found = {
+        one.value.lineno
+        for one in (ast.walk(tree) if tree is not None else ())
+        if isinstance(one, ast.keyword) and one.arg and _WARMUP.match(one.arg)
+        if isinstance(one.value, ast.Constant | ast.Name) and not _is_nothing(one.value)
+    }
+    return f"{shown(file)}:{found.pop()}" if len(found) == 1 else None
+
+
+def _is_nothing(value: ast.Constant | ast.Name) -> bool:
+    return isinstance(value, ast.Constant) and not value.value
 
 
 def inner(optimizer: Optimizer) -> Optimizer:
