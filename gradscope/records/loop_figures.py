@@ -30,6 +30,7 @@ class LossOperation:
             - "attached-ratio": the exponential of a difference of 0, of two sides with a gradient
             - "ascended-policy": log-probabilities of chosen actions are multiplied by ``name``,
               the returns, and the loss has them with a plus
+            - "minimised-overlap": a part of the loss is an overlap, ``name``, with a plus
             - "own-positive": the target of each sample is its similarity with itself; the number
               of samples
             - "scrambled": a view takes axis 1 for the last; ``shapes`` are before and after it

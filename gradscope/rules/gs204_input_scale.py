@@ -16,8 +16,8 @@ RULE = Rule(
     summary="the first layer's inputs are far from unit scale: they are not normalized",
     what=(
         "Reads the root mean square of the input of the first layer with a weight. It fires if "
-        "that is far above or below 1. Inputs that a norm scales first do not count, and embeddings do "
-        "not either."
+        "that is far above 1, or far below while no input is near 1. Inputs that a norm scales "
+        "first do not count, and embeddings do not either."
     ),
     why=(
         "Initialisation and the usual learning rates assume inputs of mean 0 and variance 1. "
@@ -42,6 +42,9 @@ RULE = Rule(
     explains=("GS201", "GS612", "GS613"),
 )
 
+#: An input of this size is not far below 1.
+_NEAR_ONE = 0.1
+
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """Yield at most one finding, on the first layer."""
@@ -52,7 +55,9 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     size = rms(given)
     if not given.dtype.startswith(("float", "bfloat")) or not size:
         return
-    if limits["small"] <= size <= limits["size"]:
+    # One-hot inputs are small on average only.
+    largest = max(abs(given.min or 0.0), abs(given.max or 0.0))
+    if size <= limits["size"] and (size >= limits["small"] or largest >= _NEAR_ONE):
         return
     limit = limits.of("size" if size > limits["size"] else "small")
     yield RULE.finding(

@@ -19,8 +19,9 @@ RULE = Rule(
         "Reads the graph of the loss in the sampled steps. It fires if backward starts at the "
         "negative of a cross entropy, a binary cross entropy, or a squared or Huber loss alone, "
         "in a run with one optimizer. It also fires if an optimizer with `maximize=True` gets "
-        "such a loss. A policy gradient without a minus is another case: log-probabilities of "
-        "chosen actions times a variable named as returns, rewards or advantages."
+        "such a loss. Two other cases are an overlap with a constant target, an IoU or a Dice "
+        "score, and log-probabilities of chosen actions times a variable named as returns, "
+        "rewards or advantages, both with a plus."
     ),
     why=(
         "Each step makes the answers worse: the loss grows without bound. Adversarial networks "
@@ -28,7 +29,7 @@ RULE = Rule(
     ),
     fix=(
         "Remove the minus before the loss, or `maximize=True`. A policy gradient needs the minus: "
-        "`-(log_prob * returns).sum()`."
+        "`-(log_prob * returns).sum()`. A loss of overlap is `1 - iou`."
     ),
     sources=(
         "PyTorch, torch.optim: maximize, maximize the objective instead of minimizing it",
@@ -48,10 +49,24 @@ _NAMES = {
     "mse_loss": "squared error",
 }
 
+#: What is found, what each step does, and what to do.
+_PLUS = {
+    "ascended-policy": (
+        "the loss is log-probabilities times `{}` without a minus",
+        "each step makes rewarded actions rarer",
+        "Negate it: the optimizer minimises the loss, and `{}` should grow.",
+    ),
+    "minimised-overlap": (
+        "the loss contains the overlap with the target ({}) with a plus",
+        "each step makes it smaller",
+        "Minimise 1 minus the overlap.",
+    ),
+}
+
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """Yield one finding for each loss."""
-    yield from _policies(loop, limits)
+    yield from _turned(loop, limits)
     if len(loop.optimizers) != 1:
         return
     optimizer = loop.optimizers[0]
@@ -86,24 +101,27 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         )
 
 
-def _policies(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def _turned(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """What should grow, and is in the loss with a plus."""
     if any(one.maximizes for one in loop.optimizers):
         return
-    for one in operations(loop, "ascended-policy", limits["share"] / max(1, len(loop.optimizers))):
-        yield at(
-            RULE.finding(
-                "",
-                f"the loss is log-probabilities times `{one.name}` without a minus, "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: each step "
-                "makes rewarded actions rarer.",
-                advice="Negate it: the optimizer minimises the loss, and returns should grow.",
-                value=float(one.count),
-                limit=limits.of("share"),
-                cause="policy",
-                location=of_loss(loop, one),
-            ),
-            loop,
-        )
+    share = limits["share"] / max(1, len(loop.optimizers))
+    for kind, words in _PLUS.items():
+        for one in operations(loop, kind, share):
+            what, effect, advice = (part.format(one.name) for part in words)
+            yield at(
+                RULE.finding(
+                    "",
+                    f"{what}, {in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: "
+                    f"{effect}.",
+                    advice=advice,
+                    value=float(one.count),
+                    limit=limits.of("share"),
+                    cause=kind,
+                    location=of_loss(loop, one),
+                ),
+                loop,
+            )
 
 
 def _name(targets: LossTargets) -> str:

@@ -144,7 +144,8 @@ BROKEN = {
     "boxes whose overlap is minimised": LoopProgram(
         "GS834", ("the overlap with the target (IoU) with a plus", "in all"),
         _BOXES.format(
-            loss="loss = 2 * overlap.mean()  # broken\n    loss = 2 * (1 - overlap.mean())  # mended"
+            loss="loss = 2 * overlap.mean()  # broken\n"
+            "    loss = 2 * (1 - overlap.mean())  # mended"
         ),
     ),
     "a Dice score that is minimised": LoopProgram(

@@ -20,6 +20,7 @@ from gradscope.training.loop.loss_walk import (
     kind,
     saved,
 )
+from gradscope.training.loop.overlaps import minimised_overlap
 from gradscope.training.loop.policy_gradients import ascended_policy
 from gradscope.training.loop.posteriors import posterior
 from gradscope.training.loop.quantized_codes import cut_encoder
@@ -50,9 +51,12 @@ def loss_parts(root: Node) -> Iterator[LossPart]:
             yield LossPart("normalize-axis", "normalize", along[0], tuple(map(float, along[1])))
     for name, node, factor in learned_weights(root):
         yield LossPart("learned-weight", name, node, (factor,))
-    policy = ascended_policy(root)
-    if policy is not None:
-        yield LossPart("ascended-policy", *policy, ())
+    for name, turned in (
+        ("ascended-policy", ascended_policy(root)),
+        ("minimised-overlap", minimised_overlap(root)),
+    ):
+        if turned is not None:
+            yield LossPart(name, *turned, ())
     for name, find in _OF_ONE.items():
         found = find(root)
         if found is not None:

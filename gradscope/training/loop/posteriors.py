@@ -31,7 +31,7 @@ def posterior(root: Node) -> tuple[Node, tuple[float, ...]] | None:
             count = 1 if not mean else 0 if kept is None else kept.numel()
             error = max(error, abs(factor) / count if count else 0.0)
         elif kind(term) in _SUMS:
-            factor, inner = _element(factor, term)
+            factor, inner = element(factor, term)
             if kind(inner) in ("PowBackward", "AbsBackward"):
                 error = max(error, abs(factor))
             elif divergence is None and (found := _gaussian(inner)) is not None:
@@ -42,7 +42,7 @@ def posterior(root: Node) -> tuple[Node, tuple[float, ...]] | None:
     return node, (weight / _HALF / error, mean_size, spread)
 
 
-def _element(factor: float, node: Node) -> tuple[float, Node]:
+def element(factor: float, node: Node) -> tuple[float, Node]:
     """Return the operand of a sum or a mean, and the factor of each element."""
     while True:
         inner = node.next_functions[0][0]
