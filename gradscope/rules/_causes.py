@@ -71,10 +71,9 @@ def _root(found: TrainingFinding, parents: dict[int, TrainingFinding | None]) ->
 
 def _follows(symptom: TrainingFinding, cause: TrainingFinding) -> bool:
     codes = _explained_codes()[cause.code]
-    if cause.code.startswith(_explained_codes().get(symptom.code, ())):
-        # Of two that explain each other, the earlier one is the cause.
-        if (_first(symptom), symptom.code) < (_first(cause), cause.code):
-            return False
+    mutual = cause.code.startswith(_explained_codes().get(symptom.code, ()))
+    if mutual and (_first(symptom), symptom.code) < (_first(cause), cause.code):
+        return False  # of two that explain each other, the earlier one is the cause
     return (
         symptom.code != cause.code
         and symptom.code.startswith(codes)

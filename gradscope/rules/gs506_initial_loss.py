@@ -41,6 +41,7 @@ RULE = Rule(
     thresholds=(
         Threshold("factor", 2, ("the first loss divided by ln(classes), above which it fires")),
     ),
+    explains=("GS613",),
     runs=Runs(samples=1, first=True, per="model", parameters="all", calls=True),
 )
 

@@ -70,6 +70,26 @@ def assignment(name: str, scope: ast.AST, line: int) -> ast.Assign | None:
     return last
 
 
+def assignments(tree: ast.AST, target: str) -> list[ast.Assign]:
+    """Return all assignments of a variable or an attribute, as ``self.scale``."""
+    return [
+        one
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Assign) and target in map(ast.unparse, one.targets)
+    ]
+
+
+def factors(tree: ast.AST, line: int) -> list[str]:
+    """Return the variables and attributes that are factors of a product on a line."""
+    return [
+        ast.unparse(side)
+        for one in ast.walk(tree)
+        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) and is_at(one, line)
+        for side in (one.left, one.right)
+        if isinstance(side, ast.Name | ast.Attribute)
+    ]
+
+
 def last_name(expression: ast.expr) -> str:
     """Return the last part of a name: ``dropout`` for ``F.dropout``; "" for another expression."""
     if isinstance(expression, ast.Attribute):

@@ -7,6 +7,7 @@ from torch.autograd.function import BackwardCFunction
 
 from gradscope.explain.shared.frames import source
 from gradscope.explain.shared.operations import by_node, node_name
+from gradscope.explain.shared.script_tree import assignments, factors, tree_of
 from gradscope.explain.zero.flat_activations import ZeroCause
 from gradscope.explain.zero.traces import ObservedValues
 from gradscope.typeset.numbers import plural
@@ -29,6 +30,8 @@ def called(cause: ZeroCause) -> str:
 
 def message(cause: ZeroCause, at: str | None, seen: ObservedValues | None) -> str:
     """One sentence; ``at`` is the line as ``net.py:31``."""
+    if cause.why == "mask" and cause.figure("number"):
+        return f"{called(cause)}{_at(at)} multiplies by {_number(at)}."
     return f"{_sentence(cause, called(cause) + _at(at), seen)}."
 
 
@@ -38,6 +41,17 @@ def _at(at: str | None) -> str:
     file, _, line = at.rpartition(":")
     text = source(file, int(line))
     return f" at {at}" + (f" (`{text}`)" if text else "")
+
+
+def _number(at: str | None) -> str:
+    """The factor 0 of a product on a line, and where it is set, if the text shows both."""
+    file, _, line = (at or "").rpartition(":")
+    tree = tree_of(file) if file else None
+    found = [] if tree is None else factors(tree, int(line))
+    made = [] if tree is None or len(found) != 1 else assignments(tree, found[0])
+    if len(made) != 1:
+        return "0"
+    return f"`{found[0]}`, which is 0 (set at {file}:{made[0].lineno})"
 
 
 def _sentence(cause: ZeroCause, text: str, seen: ObservedValues | None) -> str:
@@ -74,8 +88,6 @@ def _sentence(cause: ZeroCause, text: str, seen: ObservedValues | None) -> str:
     if cause.why == "input":
         return f"{text} multiplies by the model's input, which is {_zeros(everywhere)}"
     if cause.why == "mask":
-        if cause.figure("number"):
-            return f"{text} multiplies by 0"
         return f"{text} multiplies by a tensor without a gradient that is {_zeros(everywhere)}"
     return _SENTENCES[cause.why].format(text=text, dtype=dtype, **_rest(cause))
 
