@@ -28,6 +28,7 @@ class LoopTokens:
         location: ``file:line`` of the loss, where it is known.
         inside: whether the call of a model computes the loss.
         called_at: where the model is called.
+        made_at: the line of the script that assigns the targets, if its text shows that.
         mixed_at: that of the first operation of attention, where a replay has shown it.
     """
 
@@ -47,4 +48,5 @@ class LoopTokens:
     location: str | None = None
     inside: bool = False
     called_at: str | None = None
+    made_at: str | None = None
     mixed_at: str | None = None

@@ -62,7 +62,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 "shifted by one, and the model learns to copy its input.",
                 value=float(one.batches),
                 limit=limits.of("batches"),
-                location=one.called_at or of_loss(loop, one),
+                location=one.made_at or one.called_at or of_loss(loop, one),
             ),
             loop,
             model=name,

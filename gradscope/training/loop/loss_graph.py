@@ -35,6 +35,7 @@ from gradscope.training.loop.loss_walk import (
 from gradscope.training.loop.number_terms import graphless_term, number_term
 from gradscope.training.loop.reach import Reaches
 from gradscope.training.loop.script_lines import ScriptLine, script_line
+from gradscope.training.loop.target_lines import targets_made
 from gradscope.training.loop.targets import Targets
 from gradscope.training.loop.token_targets import TokenTargets
 from gradscope.training.loop.weighted_terms import weighted_terms
@@ -215,8 +216,13 @@ class LossGraphs:
 
     def _place_tokens(self, tokens: TokenTargets, node: Node) -> None:
         found = tokens.read(node)
-        if found is not None:
-            self._place(found, node)
+        if found is None:
+            return
+        self._place(found, node)
+        stack = stack_of(node)
+        line = user_line(stack) if stack else None
+        if line is not None and found.made_at is None:
+            found.made_at = targets_made(line[0], line[1])
 
     def _find_penalty(self, node: Node, file: str, line: int) -> None:
         """Find a constant term that was computed from gradients without a graph."""

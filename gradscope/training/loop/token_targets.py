@@ -58,6 +58,7 @@ class _Targets:
         self.location: str | None = None
         self.inside = False
         self.called_at: str | None = None
+        self.made_at: str | None = None
         self.tries = 0
         self.seen: Seen | None = None
         self.wanted: list[tuple[int, int, int]] = []  # place of the tokens, time axis, classes
@@ -172,6 +173,7 @@ class TokenTargets:
                 padding=one.padding if one.padded else 0, pad=one.pad, pad_class=one.pad_class,
                 lengths=one.lengths, end=one.end, location=one.location, inside=one.inside,
                 called_at=one.called_at,
+                made_at=one.made_at,
                 mixed_at=None if seen is None else seen.location,
             )  # fmt: skip
 
