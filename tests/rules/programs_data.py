@@ -34,6 +34,14 @@ def a_column_in_thousands(mended):
     return Program(net, columns, F.cross_entropy, Y)
 
 
+@program("GS204", "0", severity="info")
+def pixels_divided_by_255_twice(mended):
+    """A dataset divides, and the loop again."""
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    pixels = torch.rand(32, 8, generator=torch.Generator().manual_seed(1))
+    return Program(net, pixels if mended else pixels / 255, F.cross_entropy, Y)
+
+
 @program("GS512", "2", severity="info")
 def dropout_by_the_probability_to_keep(mended):
     """As `tf.nn.dropout(x, keep_prob=0.9)`."""
@@ -113,6 +121,22 @@ class Encoder(nn.Module):
 @program("GS515", "encoder*", severity="error")
 def an_encoder_that_reads_the_padding(mended):
     return Program(Encoder(mended), TOKENS, F.cross_entropy, Y[:8])
+
+
+class Classifier(Encoder):
+    """The same with a token of its own before the others."""
+
+    def forward(self, tokens):
+        tokens_and_own = F.pad(tokens, (1, 0), value=8)
+        mask = (tokens_and_own != 0) ^ self.mended
+        own = self.embed.weight[-1].expand(len(tokens), 1, -1)
+        found = torch.cat([own, self.embed(tokens)], 1)
+        return self.head(self.encoder(found, src_key_padding_mask=mask)[:, 0])
+
+
+@program("GS515", "encoder*", severity="error")
+def a_token_of_its_own_that_reads_the_padding(mended):
+    return Program(Classifier(mended), TOKENS, F.cross_entropy, Y[:8])
 
 
 IDS = torch.randint(0, 24, (4, 12), generator=torch.Generator().manual_seed(0))

@@ -210,6 +210,13 @@ BROKEN = {
             "loss = F.cross_entropy(scores.mT.reshape(-1, 5), classes[rows].view(-1))",
         )),
     ),
+    "scores of a convolution, with twice as many places as classes": LoopProgram(
+        "GS858", ("the scores [8, 5, 10] are viewed as [80, 5]",),
+        _both(_SCORES.replace("7)", "10)"), line=(
+            "loss = F.cross_entropy(scores.view(-1, 5), classes[rows].view(-1))",
+            "loss = F.cross_entropy(scores.mT.reshape(-1, 5), classes[rows].view(-1))",
+        )),
+    ),
     "one layer four times": LoopProgram(
         "GS859", ("the 4 members of `layers` are the same Sequential",),
         _both(

@@ -224,3 +224,32 @@ def test_a_choice_of_nothing_is_the_choice() -> None:
     answer = one_answer(model, lambda: model[1](model[0](X)[none]).sum())
     assert answer.cause == "masked"
     assert "indexing" in answer.message and "selects nothing" in answer.message
+
+
+# ---------------------------------------------------------------- what a text shows
+
+
+class Adapted(nn.Module):
+    """A low-rank adapter whose scale is an integer division."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(4, 2), nn.Linear(2, 4)
+        self.scaling = 4 // 8
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.up(self.down(x)) * self.scaling
+
+
+def test_a_factor_that_is_0_has_a_name_and_a_line() -> None:
+    net = Adapted()
+    answer = one_answer(net, lambda: F.mse_loss(net(X), torch.ones(3, 4)))
+    assert "multiplies by `self.scaling`, which is 0 (set at " in answer.message
+
+
+def test_an_embedding_that_gets_a_gradient_at_its_padding_only() -> None:
+    embedding = nn.Embedding(6, 4, padding_idx=0)
+    tokens = torch.tensor([[1, 0], [3, 0], [4, 0]])
+    answer = one_answer(embedding, lambda: (embedding(tokens)[:, 1] + 1).square().sum())
+    assert "gets a gradient only where it reads padding" in answer.message
+    assert "inverted" in answer.advice
