@@ -24,7 +24,7 @@ def folded(findings: Iterable[TrainingFinding]) -> tuple[Cause, ...]:
 
     A finding follows from another where that one's rule names its code (``Rule.explains``), where
     it began no earlier, and is of the same parameters. Of several causes the worst has it. An info
-    explains no error. Of two that explain each other, the earlier is the cause.
+    explains no error.
     """
     ordered = sorted(findings, key=_weight)
     able = [one for one in ordered if _explained_codes().get(one.code)]
@@ -71,9 +71,6 @@ def _root(found: TrainingFinding, parents: dict[int, TrainingFinding | None]) ->
 
 def _follows(symptom: TrainingFinding, cause: TrainingFinding) -> bool:
     codes = _explained_codes()[cause.code]
-    mutual = cause.code.startswith(_explained_codes().get(symptom.code, ()))
-    if mutual and (_first(symptom), symptom.code) < (_first(cause), cause.code):
-        return False  # of two that explain each other, the earlier one is the cause
     return (
         symptom.code != cause.code
         and symptom.code.startswith(codes)

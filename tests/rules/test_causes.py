@@ -47,13 +47,6 @@ def test_a_zero_rate_explains_what_stands_still() -> None:
     assert codes(stalled, update, rate) == [("GS806", ["GS104", "GS605"])]
 
 
-def test_of_two_that_explain_each_other_the_earlier_is_the_cause() -> None:
-    decay = found("GS611", "opt")
-    early, late = found("GS101", "stem", model=0), found("GS101", "stem", model=0, first=30)
-    assert codes(decay, early) == [("GS101", ["GS611"])]  # by depth, from the first step on
-    assert codes(decay, late) == [("GS611", ["GS101"])]  # because the weights shrank
-
-
 def test_of_one_group_only_its_own_parameters() -> None:
     rate = found("GS806", "opt", parameters=(WEIGHT, BIAS), severity="warning")
     inside = found("GS605", "head.weight", model=0, first=20)
