@@ -72,6 +72,14 @@ class Probe:
         observed = _observed if torch.compiler.is_compiling() else _untraced()[1]
         return observed(self, output, "")
 
+    def follow(self) -> None:
+        """Move the tensors to the device of the module, which is then traced again anyway."""
+        module = self.module()
+        if module is not None and (device := _device_of(module)) != self.tensor.device:
+            del _probes[self.tensor.data_ptr()]
+            self.tensor, self.forward, self.backward = _tensors_at(device)
+            _probes[self.tensor.data_ptr()] = self
+
     def remove(self) -> None:
         """Remove the hooks."""
         for hook in self.hooks:
@@ -93,13 +101,22 @@ def add_probe(module: nn.Module, see: Callable[[Probe, Tensor, str, int], None])
     if kind.__module__.startswith(("torch.nn.", "torch.ao.")):
         # If the compiler gave up on the caller, it would try to compile each of these functions.
         _skip_frames(kind.forward.__code__)
-    device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    tensor, forward, backward = torch.zeros(3, 1, device=device).unbind()
     see = _COMPILER.disable(see)
-    probe = Probe(weakref.ref(module), see, tensor.clone(), forward.clone(), backward.clone())
+    probe = Probe(weakref.ref(module), see, *_tensors_at(_device_of(module)))
     _probes[probe.tensor.data_ptr()] = probe
     probe.hooks = hook_calls(module, probe.before, probe.after, kind=TracedHook)
     return probe
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    """The device of a probe's tensors. Tensors on the device `meta` have no address."""
+    found = next((p.device for p in module.parameters()), torch.device("cpu"))
+    return torch.device("cpu") if found.type == "meta" else found
+
+
+def _tensors_at(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    tensor, forward, backward = torch.zeros(3, 1, device=device).unbind()
+    return tensor.clone(), forward.clone(), backward.clone()
 
 
 @functools.cache

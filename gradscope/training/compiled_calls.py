@@ -62,6 +62,8 @@ class CompiledCalls:
 
     def observe(self, models: Iterable[nn.Module]) -> None:
         """Probe the modules of these that have no probe yet."""
+        for probe in self._probes.values():
+            probe.follow()
         for model in models:
             self._any = True
             try:
@@ -126,10 +128,11 @@ class CompiledCalls:
             return
         if self._sampled:
             self._events.append(Event(probe, path, what, compiled, measure(x)))
-        elif x.is_floating_point():
-            wide = torch.float32 if x.dtype.itemsize < 4 else None
-            total = x.detach().sum(dtype=wide)
-            self._events.append(Event(probe, path, what, compiled, total))
+        elif x.is_floating_point() or x.is_complex():
+            x = x.detach()
+            real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+            wide = torch.float32 if real.dtype.itemsize < 4 else None
+            self._events.append(Event(probe, path, what, compiled, real.sum(dtype=wide)))
 
     def take(self, model: nn.Module) -> tuple[tuple[ModuleCall, ...], Counter[nn.Module]]:
         """The calls of a model that began, or got gradients, since this was last asked.

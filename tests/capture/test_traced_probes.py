@@ -142,6 +142,20 @@ def test_outputs_and_gradients_are_those_by_hand(backend: str | None) -> None:
     assert [call.call for call in calls if call.name == "blocks.0.norm"] == [0, 1]
 
 
+def test_a_model_may_get_its_memory_after_its_probes() -> None:
+    """As in a script that compiles blocks on the device `meta`."""
+    with torch.device("meta"):
+        net = Net().double()
+    observed = Observed(net)
+    net.to_empty(device="cpu").load_state_dict(model().state_dict())
+    for probe in observed.probes:
+        probe.follow()
+    listen(observed, on=True)
+    step(net, net)
+    listen(observed, on=False)
+    assert {call.name for call in observed.calls()} == {one.name for one in observed.names.values()}
+
+
 @pytest.mark.slow
 def test_there_are_as_many_graphs_as_without() -> None:
     plain = model()

@@ -12,6 +12,7 @@ from torch import nn
 from gradscope.capture.names import module_names
 from gradscope.capture.traced_calls import Event
 from gradscope.capture.traced_probes import DIFFERENTIABLE, GRADIENT, INPUT, Probe
+from gradscope.training.compiled_calls import CompiledCalls
 from gradscope.training.nan_detector.first_event import first_non_finite_event
 
 NET = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Linear(2, 2))
@@ -63,3 +64,26 @@ def test_the_module_that_made_it(
 @pytest.mark.parametrize("bad", [{}, {"grad": NAN, "grad_1": NAN}])
 def test_what_the_loss_sent_is_of_no_module(bad: dict[str, float]) -> None:
     assert first_non_finite_event(step(**bad), NAMES, "gradients") is None
+
+
+class Spectrum(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.fft(x).conj() / x.sum()
+
+
+class Magnitude(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.abs()
+
+
+def test_complex_tensors_are_checked_too() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), Spectrum(), Magnitude())
+    calls = CompiledCalls(("**",), lambda function: function, checked=True)
+    calls.observe([net])
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.zero_()
+    net(torch.ones(2, 4))
+    (origin,) = calls.refined((), [("net", net)], "loss", replayed=False)
+    calls.close()
+    assert (origin.phase, origin.name, origin.kind) == ("forward", "1", "nan")
