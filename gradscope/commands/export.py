@@ -72,8 +72,8 @@ def run(
     is_file = hasattr(export, "folder")
     if is_file and keys is not None:
         raise OptionError(f"`--keys` is for a tracker, and `{name}` gets every number")
-    if not is_file and hasattr(export, "check"):
-        export.check(destination)
+    if not is_file and hasattr(export, "address"):
+        export.address(destination)
     chosen = chosen_run(path, "export")
     with RunFile.open(file_of(chosen.path, rank)) as recorded:
         if is_file:

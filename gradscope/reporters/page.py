@@ -67,7 +67,7 @@ def page(document: Document) -> Page:
     title, facts = document.untitled
     parts: list[Part] = []
     if document.end is not None:
-        parts.append(Part("end", items=items([document.end])))
+        parts.append(Part("status", items=items([document.end])))
     for block in document.blocks:
         part = _part(block)
         i = next((i for i, one in enumerate(parts) if part and one.title == part.title), None)

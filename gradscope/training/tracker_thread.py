@@ -36,9 +36,8 @@ _PAUSE, _LONGEST_PAUSE, _SHARE = 1.0, 64.0, 0.005
 PATIENCE = 10.0
 #: Seconds between two looks at the files of other processes.
 _GLANCE = 0.1
-#: Second word of `export --to`.
-_PLACES = {"wandb": "PROJECT", "trackio": "PROJECT", "mlflow": "EXPERIMENT", "otlp": "HOST"}
-_PLACES |= {"tensorboard": "DIR"}
+#: Second word of `export --to`; for a collector it is its address.
+_PLACES = {"wandb": "PROJECT", "trackio": "PROJECT", "mlflow": "EXPERIMENT", "tensorboard": "DIR"}
 #: Length of a shown error.
 _MOST_CHARACTERS = 200
 
@@ -67,7 +66,12 @@ class OnePage:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Destination of ``--to``: a tracker, and for a collector its address."""
+    """Destination of ``--to``: a tracker, and its place.
+
+    Attributes:
+        name: the tracker.
+        place: the address of a collector; else the working directory before the script runs.
+    """
 
     name: str
     place: str
@@ -80,19 +84,18 @@ class Destination:
             OptionError: there is no such tracker, or its package is not installed.
         """
         name, _, rest = text.partition("://")
-        found = cls(name, text if rest else "")
-        module = found.module
+        module = cls(name, "").module
         if not hasattr(module, "joined"):
             raise OptionError(
                 f"`--to {name}` is a format of files; a run that goes on is sent to a tracker",
                 help=f"afterwards: `gradscope export --to {name} PATH`",
             )
         check_packages(name, module)
-        if rest and not hasattr(module, "check"):
+        if hasattr(module, "address"):
+            return cls(name, module.address(text if rest else ""))
+        if rest:
             raise OptionError(f"`{name}` takes no address", help=f"write `--to {name}`")
-        if hasattr(module, "check"):
-            module.check(found.place)
-        return found
+        return cls(name, os.getcwd())
 
     @property
     def module(self) -> ModuleType:
@@ -234,7 +237,8 @@ class TrackerThread:
             late = "interrupted" if interrupted else f"it took longer than {PATIENCE:g} s"
             what = f"{rows} to {name}: {self._failure or late}"
         # The working directory may be another by now.
-        return f"{what}. Later: gradscope export {self._path} --to {name} {_PLACES[name]}"
+        place = _PLACES.get(name, self.destination.place)
+        return f"{what}. Later: gradscope export {self._path} --to {name} {place}"
 
     def _script_ends_run(self) -> None:
         """Send the rest before the script's own run in the tracker ends."""

@@ -160,7 +160,7 @@ def test_a_collector_gets_gauges_and_log_records(tmp_path, monkeypatch, capsys):
     ],
 )
 def test_an_address_of_a_collector(place, address):
-    assert otlp._address(place) == address
+    assert otlp.address(place) == address
 
 
 @pytest.mark.parametrize("place", ["", "ftp://a", "a:b", "otlp://:4318", "otlp://me:secret@host"])

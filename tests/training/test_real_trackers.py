@@ -278,10 +278,12 @@ def test_tensorboard_shows_a_run_beside_the_scripts_own(tmp_path):
     pytest.importorskip("tensorboard", reason="the extra `export` is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    # It trains in another working directory; TensorBoard's writer opens its file anew to write.
     log = "writer.add_scalar('loss', loss.item(), i)"
     script = (
-        "from torch.utils.tensorboard import SummaryWriter\n"
-        f"writer = SummaryWriter('logs')\n{TRAINING.replace('LOG', log)}writer.close()\n"
+        "import os\nfrom torch.utils.tensorboard import SummaryWriter\n"
+        "writer = SummaryWriter('logs', max_queue=100)\nos.mkdir('other'); os.chdir('other')\n"
+        f"{TRAINING.replace('LOG', log)}os.chdir('..'); writer.close()\n"
     )
     assert run(script, tmp_path / "a") == run(script, tmp_path / "b", "--to", "tensorboard")
 

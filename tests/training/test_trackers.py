@@ -22,7 +22,7 @@ from gradscope.runfile.metric_keys import KeySelection
 from gradscope.runfile.reader import RunFile
 from gradscope.runfile.tracking import MetricRow, Unsent
 from gradscope.training import session, tracker_thread
-from gradscope.training.tracker_thread import Destination
+from gradscope.training.tracker_thread import Destination, TrackerSettings
 from training.test_watch import net, train
 
 STEPS = 12
@@ -132,7 +132,8 @@ def test_a_server_that_does_not_answer_costs_one_event(how, tmp_path):
         collector.answers.set()
     assert len(events(path)) <= (how is refusing)  # none if the script ends before it is refused
     assert "sent to otlp: " in said
-    assert f"Later: gradscope export {path} --to otlp HOST" in said
+    place = collector.address.replace("otlp", "http")
+    assert f"Later: gradscope export {path} --to otlp {place}" in said
 
 
 @pytest.mark.usefixtures("patient")
@@ -355,6 +356,13 @@ def test_a_mistake_is_told_before_anything_runs(word, said):
     assert said in f"{problem.message} {problem.help}"
     with pytest.raises(OptionError), gradscope.watch(net(), to=word):
         raise AssertionError
+
+
+def test_two_spellings_of_an_address_are_one_target():
+    words = ("otlp://h", "otlp://H:4318/", "otlp://h:4319", "tensorboard", "tensorboard")
+    to = TrackerSettings.of(words, 200, lambda run, ended: "", quiet=True).to
+    assert [one.name for one in to] == ["otlp", "otlp", "tensorboard"]
+    assert [one.place for one in to[:2]] == ["http://h:4318", "http://h:4319"]
 
 
 def test_without_it_nothing_is_imported_or_sent(tmp_path, monkeypatch):

@@ -8,9 +8,11 @@ in the folder; and ``write(run, path)``, which fills the new file or folder at `
 An experiment tracker has ``opened(place, run)``, a new run in it for ``gradscope export``, and
 ``joined(place, ending)``: the run that the script itself has opened, None while there is none. That
 is called in the thread that trains, where ``import`` would cost time: it looks at what the script
-has imported. ``ending`` is to be called before the script's own run in the tracker ends. Both
-return a ``Tracker`` (``runfile/tracking.py``); one that keeps files has ``attach``. ``WITHOUT``
-says what the script did not open.
+has imported. Its ``place`` is the working directory before the script runs; or, for a tracker with
+``address(place)``, the address that this makes of the word behind ``--to``. ``ending`` is to be
+called before the script's own run in the tracker ends. Both return a ``Tracker``
+(``runfile/tracking.py``); one that keeps files has ``attach``. ``WITHOUT`` says what the script did
+not open.
 """
 
 from __future__ import annotations

@@ -104,8 +104,10 @@ def _log_record(one: Alert) -> dict[str, Any]:
     }
 
 
-def _address(place: str) -> str:
+def address(place: str) -> str:
     """``otlp://host``, ``host:port`` or ``https://host`` as the address of requests.
+
+    Alike for all spellings of one address.
 
     Raises:
         OptionError: it is none, or has a password in it.
@@ -129,20 +131,11 @@ def _address(place: str) -> str:
     return f"{'https' if secure else 'http'}://{host}:{port}{parts.path.rstrip('/')}"
 
 
-def check(place: str) -> None:
-    """Check the address before anything runs.
-
-    Raises:
-        OptionError: the place is no address of a collector.
-    """
-    _address(place)
-
-
 def joined(place: str, ending: Ending) -> Tracker | None:
     """The collector: a script opens nothing in it."""
-    return Collector(_address(place))
+    return Collector(address(place))
 
 
 def opened(place: str, run: TrainingRun) -> Tracker:
     """The collector."""
-    return Collector(_address(place))
+    return Collector(address(place))

@@ -97,7 +97,11 @@ class EventFile:
 
 
 def joined(place: str, ending: Ending) -> Tracker | None:
-    """A folder in that of the script's first ``SummaryWriter``: one more run beside it."""
+    """A folder in that of the script's first ``SummaryWriter``: one more run beside it.
+
+    Raises:
+        ValueError: the folder is not on this machine, or is relative and not found.
+    """
     module = sys.modules.get("torch.utils.tensorboard.writer")
     kind = getattr(module, "SummaryWriter", None)
     if kind is None:
@@ -108,7 +112,16 @@ def joined(place: str, ending: Ending) -> Tracker | None:
         return None
     if "://" in folders[0]:
         raise ValueError(f"the folder of the `SummaryWriter` is not on this machine: {folders[0]}")
-    return EventFile(Path(folders[0]) / PREFIX)
+    return EventFile(_folder(folders[0], place) / PREFIX)
+
+
+def _folder(name: str, start: str) -> Path:
+    """A ``SummaryWriter``'s folder: a relative one may be of an earlier working directory."""
+    own = f"events.out.tfevents.*.{os.getpid()}.*"
+    found = next((one for one in (Path(start, name), Path(name)) if any(one.glob(own))), None)
+    if found is None:
+        raise ValueError(f"the folder of the `SummaryWriter` is not found: {name}")
+    return found
 
 
 def write(run: RunFile, path: Path) -> None:
