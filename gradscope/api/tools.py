@@ -181,6 +181,10 @@ class Tools:
             loaded: Shown = load(run)
             return loaded
         path = self._inside(word)
+        if not path.exists():
+            raise ConfigError(
+                f"no run and no report is named `{_shown(word)}`", help="`runs` lists the runs"
+            )
         if path.is_file() and path.stat().st_size > _LARGEST:
             raise OptionError(f"`{_shown(word)}` is too large")
         return load(path)

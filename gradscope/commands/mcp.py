@@ -76,12 +76,13 @@ def _answering(tool: Callable[..., str], folder: Path) -> Callable[..., str]:
             return tool(*words, **named)
         except (GradscopeError, OSError) as error:
             problems = (
-                [". ".join(filter(None, (p.message, p.help))) for p in error.problems]
+                ["; ".join(filter(None, (p.message, p.help))) for p in error.problems]
                 if isinstance(error, GradscopeError)
                 else [f"cannot read: {error.strerror or error}"]
             )
             # Names as the client writes them.
-            text = "\n".join(problems).replace(f"{folder.resolve()}{os.sep}", "")
+            home = str(folder.resolve())
+            text = "\n".join(problems).replace(f"{home}{os.sep}", "").replace(home, ".")
             raise ToolError(text or message_of(error)) from None
 
     return answer

@@ -196,12 +196,12 @@ def _scalars(label: str, series: Series) -> Iterator[tuple[str, int, float]]:
 def _alert(found: TrainingFinding, times: dict[int, float], began: float) -> Alert:
     first = found.steps[0][0] if found.steps else 0
     lines = [
-        f"{found.name}: {found.message}",
+        f"{found.name}: {found.message}" if found.name else found.message,
         *([f"cause: {found.cause}"] if found.cause else []),
         *([f"at {found.location}"] if found.location else []),
         *([found.advice] if found.advice else []),
     ]
-    title = f"{found.code} {found.rule}: {found.name}"
+    title = f"{found.code} {found.rule}" + (f": {found.name}" if found.name else "")
     return Alert(title, "\n".join(lines), found.severity, first, times.get(first, began))
 
 

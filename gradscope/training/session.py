@@ -370,7 +370,7 @@ class Session:
         try:
             with whole_file(path, force=True) as temporary:
                 safetensors.torch.save_file(dict(tensors), temporary, metadata(capsule))
-        except GradscopeError as error:
+        except (GradscopeError, safetensors.SafetensorError) as error:  # the disk is full
             message, details = f"{capsule.reason}; no capsule: {message_of(error)}", {}
         else:
             said = mention(capsule, cause)

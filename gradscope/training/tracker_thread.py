@@ -38,6 +38,8 @@ PATIENCE = 10.0
 _GLANCE = 0.1
 #: Second word of `export --to`; for a collector it is its address.
 _PLACES = {"wandb": "PROJECT", "trackio": "PROJECT", "mlflow": "EXPERIMENT", "tensorboard": "DIR"}
+#: Schemes of addresses that are not a tracker's name.
+_SCHEMES = {"otlps": "otlp"}
 #: Length of a shown error.
 _MOST_CHARACTERS = 200
 
@@ -83,7 +85,8 @@ class Destination:
         Raises:
             OptionError: there is no such tracker, or its package is not installed.
         """
-        name, _, rest = text.partition("://")
+        scheme, _, rest = text.partition("://")
+        name = _SCHEMES.get(scheme, scheme)
         module = cls(name, "").module
         if not hasattr(module, "joined"):
             raise OptionError(
@@ -95,7 +98,7 @@ class Destination:
             return cls(name, module.address(text if rest else ""))
         if rest:
             raise OptionError(f"`{name}` takes no address", help=f"write `--to {name}`")
-        return cls(name, os.getcwd())
+        return cls(name, str(Path.cwd()))
 
     @property
     def module(self) -> ModuleType:
@@ -223,8 +226,8 @@ class TrackerThread:
     def unsent(self) -> str | None:
         """After the wait: a notice if something was not sent."""
         name = self.destination.name
-        if self._tracker is None and self._failure is None:
-            what = f"nothing was sent to {name}: {self.destination.module.WITHOUT}"
+        if self._tracker is None:
+            what = f"nothing was sent to {name}: {self._failure or self.destination.module.WITHOUT}"
         elif self._ended.is_set() and self._failure is None:
             left = self._after_end()
             if not left:

@@ -12,7 +12,7 @@ from commands.run_files import ENDED, STEPS, add_step, started, with_findings, w
 
 from gradscope import cli
 from gradscope.records.training import TrainingFinding
-from gradscope.runfile import metric_keys
+from gradscope.runfile import metric_keys, tracking
 from gradscope.runfile.exports import otlp
 from gradscope.runfile.metric_keys import KeySelection, Layer
 from gradscope.runfile.reader import RunFile, Series
@@ -78,6 +78,12 @@ def test_a_finding_is_an_alert_once(tmp_path):
     assert first.title == "GS101 vanishing-gradient: layer1.conv"
     assert first.text == "layer1.conv: message\ncause: depth\nat net.py:3\nadvice"
     assert (first.severity, first.step) == ("error", 1)
+
+
+def test_a_finding_on_no_layer_has_no_empty_name():
+    alert = tracking._alert(TrainingFinding(replace(FINDING, name=""), ((2, 2),)), {}, 0.0)
+    assert alert.title == f"{FINDING.code} {FINDING.rule}"
+    assert alert.text.startswith(FINDING.message)
 
 
 def test_at_most_so_many_keys_the_step_metrics_first(tmp_path):
@@ -163,7 +169,10 @@ def test_an_address_of_a_collector(place, address):
     assert otlp.address(place) == address
 
 
-@pytest.mark.parametrize("place", ["", "ftp://a", "a:b", "otlp://:4318", "otlp://me:secret@host"])
+@pytest.mark.parametrize(
+    "place",
+    ["", "ftp://a", "a:b", "a:0", "a b", "a?b=1", "otlp://:4318", "otlp://me:secret@host"],
+)
 def test_what_is_no_address_is_refused(place, tmp_path, monkeypatch, capsys):
     path = written(tmp_path / "run.db")
     monkeypatch.setattr("sys.argv", ["gradscope", "export", str(path), "--to", "otlp", place])

@@ -8,6 +8,7 @@ from statistics import median
 from types import SimpleNamespace
 
 import pytest
+import safetensors.torch
 import torch
 import torch.nn.functional as F
 from processes import gradscope, python
@@ -28,6 +29,7 @@ from gradscope.runfile.reader import RunFile
 from gradscope.training.loop.patches import observe_loop
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.nan_detector.side_effects import SideEffects
+from gradscope.training.session import RunSettings, Session
 from gradscope.training.spikes.batch_figures import copies, lengths, rows_of
 from gradscope.training.spikes.batch_indices import BatchIndices
 from gradscope.training.spikes.outside_changes import OutsideChanges
@@ -121,6 +123,22 @@ def capsule_of(shares: list[float], **more: object) -> Capsule:
         high_norm=4.0, counted=59,
     )  # fmt: skip
     return replace(given, **more)  # type: ignore[arg-type]
+
+
+def test_a_full_disk_costs_the_capsule_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*words: object) -> None:
+        raise safetensors.SafetensorError("No space left on device")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    session = Session.begun("train.py", (), RunSettings(out=tmp_path / "run.db"))
+    session.add_capsule(capsule_of([1.0]), "samples", {})
+    session.finish("0")
+    with RunFile.open(tmp_path / "run.db") as run:
+        (event,) = run.events
+    assert event.message.endswith("; no capsule: No space left on device")
+    assert [one.name for one in tmp_path.iterdir()] == ["run.db"]
 
 
 def signals(rates: list[float], **last: object) -> tuple[SpikeSignals, ...]:

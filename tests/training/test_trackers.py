@@ -359,10 +359,10 @@ def test_a_mistake_is_told_before_anything_runs(word, said):
 
 
 def test_two_spellings_of_an_address_are_one_target():
-    words = ("otlp://h", "otlp://H:4318/", "otlp://h:4319", "tensorboard", "tensorboard")
+    words = ("otlp://h", "otlp://H:4318/", "otlps://h", "tensorboard", "tensorboard")
     to = TrackerSettings.of(words, 200, lambda run, ended: "", quiet=True).to
     assert [one.name for one in to] == ["otlp", "otlp", "tensorboard"]
-    assert [one.place for one in to[:2]] == ["http://h:4318", "http://h:4319"]
+    assert [one.place for one in to[:2]] == ["http://h:4318", "https://h:4318"]
 
 
 def test_without_it_nothing_is_imported_or_sent(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import urllib.parse
 import urllib.request
 from collections.abc import Sequence
@@ -116,10 +117,11 @@ def address(place: str) -> str:
     refusal = OptionError(f"`{place}` is not a host", help="as in `otlp://localhost:4318`")
     try:
         parts = urllib.parse.urlsplit(f"//{rest}")
-        port = parts.port or _PORT
+        port = _PORT if parts.port is None else parts.port
     except ValueError:
         raise refusal from None
-    if not parts.hostname or scheme not in ("", "otlp", "otlps", "http", "https"):
+    known = scheme in ("", "otlp", "otlps", "http", "https")
+    if not parts.hostname or not port or not known or re.search(r"[\s?#]", rest):
         raise refusal
     if "@" in parts.netloc:
         raise OptionError(
