@@ -279,10 +279,11 @@ def test_tensorboard_shows_a_run_beside_the_scripts_own(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     # It trains in another working directory; TensorBoard's writer opens its file anew to write.
-    log = "writer.add_scalar('loss', loss.item(), i)"
+    log = "os.chdir('..'); writer.add_scalar('loss', loss.item(), i); writer.flush(); "
+    log += "os.chdir('other')"
     script = (
         "import os\nfrom torch.utils.tensorboard import SummaryWriter\n"
-        "writer = SummaryWriter('logs', max_queue=100)\nos.mkdir('other'); os.chdir('other')\n"
+        "writer = SummaryWriter('logs')\nwriter.flush(); os.mkdir('other'); os.chdir('other')\n"
         f"{TRAINING.replace('LOG', log)}os.chdir('..'); writer.close()\n"
     )
     assert run(script, tmp_path / "a") == run(script, tmp_path / "b", "--to", "tensorboard")
