@@ -28,6 +28,8 @@ from gradscope.version import __version__
 STEPS, SECONDS = 100, 60.0
 #: The mean of a step's losses equals the loss function's result within this share.
 _SAME_VALUE = 1e-4
+#: The rule that finds steps which together hardly move the weights.
+_TINY = "GS612"
 
 
 def experiment(
@@ -46,9 +48,9 @@ def experiment(
     Args:
         script: the file, or "-m pkg.module".
         arguments: the arguments of the script.
-        arms: the arms to run in addition to ``as-it-is``, by name; None: all that apply to the
-            script.
-        steps: an arm ends after this many steps.
+        arms: the arms to run in addition to ``as-it-is`` and ``other-seed``, by name; without
+            names, all that apply to the script.
+        steps: an arm ends after this many steps, counted over all optimizers.
         seconds: it ends after this time, if that comes first.
         jobs: the number of arms that run at a time.
 
@@ -158,13 +160,20 @@ def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
     repeats = seen.get("samples", 0) / max(1, seen.get("distinct", 0))
     relation = None if "no-input" not in ran else ran["no-input"].notes.get("relation")
     dependence = None if relation is None else Dependence(**relation)
-    return judge(Arms(with_loss, floor, repeats, dependence, _rate_left(_steps(plain, None))))
+    rate_left = _rate_left(_steps(plain, None))
+    return judge(Arms(with_loss, floor, repeats, dependence, rate_left, _moved(one_batch)))
 
 
 def _rate_left(steps: Sequence[TrainingStep]) -> float:
     """The last learning rate as a share of the largest; 1 without any."""
     rates = [max(step.learning_rates, default=0.0) for step in steps]
     return rates[-1] / max(rates) if any(rates) else 1.0
+
+
+def _moved(one: ArmRun | None) -> float | None:
+    """Return how far the steps of an arm can move its weights, if a rule finds that too little."""
+    findings = () if one is None or one.history is None else one.history.findings
+    return next((finding.value for finding in findings if finding.code == _TINY), None)
 
 
 def _floor(notes: dict[str, Any], curve: Curve) -> float | None:

@@ -29,7 +29,7 @@ _WIDTH, _TALL, _DPI = 7.0, 2.1, 200
 #: Height of a map's title and the axis below, in inches.
 _AROUND = 0.6
 #: Number of letters of a legend that are as wide as a panel.
-_LETTERS = 75
+_LETTERS = 60
 #: Largest number of places that are named; more are numbered.
 _NAMED = 30
 #: Each mark's sign, where it is, and its colours inside and at the edge.

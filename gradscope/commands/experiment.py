@@ -64,7 +64,9 @@ def run(
             complete=completing.one_of(NAMES),
         ),
     ] = None,
-    steps: Annotated[int, option("N", "End each arm after N steps.", min=1)] = STEPS,
+    steps: Annotated[
+        int, option("N", "End each arm after N steps, counted over all optimizers.", min=1)
+    ] = STEPS,
     seconds: Annotated[float, option("T", "End each arm after T seconds.")] = SECONDS,
     jobs: Annotated[int, option("N", "Run N arms at a time.", min=1)] = 1,
     format: Annotated[

@@ -75,6 +75,8 @@ class Arms:
         repeats: how many times the steps use a sample, on average.
         relation: dependence of the targets on the inputs; None: not known.
         rate_left: the last learning rate of *as it is*, as a share of its largest.
+        moved: the share of its norm that the steps of *one batch* can move the median weight, if
+            it is so small that the arm says nothing on the model; else None.
     """
 
     curves: Mapping[str, Curve]
@@ -82,6 +84,7 @@ class Arms:
     repeats: float = 1.0
     relation: Dependence | None = None
     rate_left: float = 1.0
+    moved: float | None = None
 
     @property
     def has_ended(self) -> bool:

@@ -119,6 +119,12 @@ def _of_data(arms: Arms) -> Judged | None:
         best = max(rates, key=arms.fall, default=None)
         if best is not None and arms.left(best) <= LEFT:  # so the model can, and the loss is right
             return _of_rate(arms, best)
+        if arms.moved is not None:
+            return Judged(
+                *(None, "undetermined: the steps are too small to overfit one batch"),
+                (_fell(arms, one), f"{one}: {_moved(arms.moved)}"),
+                "raise the learning rate: an update of 0.1% of the weights a step is usual",
+            )
         return Judged(
             *("model-or-loss", "the model does not overfit one batch", (_fell(arms, one),)),
             "check the loss function, the output's shape and range, and what is frozen",
@@ -211,6 +217,10 @@ def _no_better(name: str, arms: Arms) -> str:
     return f"{name}: {ends}: {max(0.0, arms.gain(name)):.0%} of what the right inputs could give"
 
 
+def _moved(share: float) -> str:
+    return f"all steps together can move the median weight by {share:.1%} of its norm"
+
+
 def _lines(arms: Arms) -> Iterator[tuple[str, str]]:
     """Yield a line on the result of each arm."""
     plain = arms.plain
@@ -235,6 +245,8 @@ def _overfits(arms: Arms) -> str:
         return "overfits"
     if arms.has_ended:
         return f"{left:.0%} of the way left at the end of the schedule"
+    if arms.moved is not None:
+        return _moved(arms.moved)
     if arms.is_stuck("one-batch"):
         return f"stuck with {left:.0%} of the way left"
     return f"still falls, {left:.0%} of the way left"

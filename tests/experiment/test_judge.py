@@ -96,6 +96,13 @@ def test_a_cause_is_named(case: str) -> None:
     assert set(found.arms) == set(curves)
 
 
+def test_one_batch_accuses_no_model_whose_weights_hardly_move() -> None:
+    found = judge(Arms(IDLE, 0.0, relation=NONE, moved=0.004))
+    assert found.cause is None
+    assert found.message.startswith("undetermined: the steps are too small")
+    assert "by 0.4% of its norm" in found.arms["one-batch"]
+
+
 @pytest.mark.parametrize("floor", [0.0, None])
 def test_a_training_that_goes_well_has_no_cause(floor: float | None) -> None:
     found = judge(Arms(HEALTHY, floor))
