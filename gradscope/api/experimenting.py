@@ -16,7 +16,7 @@ from gradscope.experiment.arms import AS_IT_IS, Arm, chosen
 from gradscope.experiment.comparison import Arms, Dependence
 from gradscope.experiment.curves import Curve
 from gradscope.experiment.facts import losses_of
-from gradscope.experiment.judge import Judged, judge
+from gradscope.experiment.judge import Judged, course, judge
 from gradscope.experiment.scratch import Scratch
 from gradscope.records.experiment import FAILED, LEFT_OUT, ArmResult, ExperimentReport
 from gradscope.records.training import TrainingStep
@@ -211,7 +211,7 @@ def _rows(one: ArmRun, losses: Sequence[str], judged: Judged) -> list[ArmResult]
                 one.arm.what,
                 steps=len(curve.losses),
                 losses=curve.losses,
-                verdict=judged.arms.get(one.arm.name, ""),
+                verdict=judged.arms.get(one.arm.name) or course(curve),
                 optimizer=optimizer,
                 start=curve.first,
                 end=None if curve.diverged else curve.end,

@@ -5,6 +5,7 @@ Where the arms do not decide, the verdict is that they do not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from gradscope.experiment.comparison import (
     SIGMA,
     Arms,
 )
+from gradscope.experiment.curves import Curve
 from gradscope.typeset.numbers import number, plural
 
 #: Fewest steps to judge.
@@ -198,12 +200,18 @@ def _told(arms: Arms) -> Iterator[tuple[str, bool]]:
 
 
 def _fell(arms: Arms, name: str) -> str:
-    curve = arms.curves[name]
+    return f"{name}: {course(arms.curves[name], arms.start)}"
+
+
+def course(curve: Curve, start: float = math.nan) -> str:
+    """Return in words where a loss begins and ends; ``start`` replaces a first NaN or Inf."""
+    if not curve.losses:
+        return "no step with a loss"
     if curve.diverged:
-        return f"{name}: the loss becomes NaN or Inf"
-    first = arms.start if curve.first is None else curve.first  # None: NaN or Inf
+        return "the loss becomes NaN or Inf"
+    first = start if curve.first is None else curve.first
     how = "falls" if curve.end < first else "goes"
-    return f"{name}: the loss {how} from {number(first)} to {number(curve.end)}"
+    return f"the loss {how} from {number(first)} to {number(curve.end)}"
 
 
 def _same(name: str, arms: Arms) -> str:

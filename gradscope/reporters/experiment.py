@@ -23,7 +23,8 @@ _WIDTH = 16  # of a sparkline
 def facts(report: ExperimentReport) -> list[str]:
     """The script, and how long each arm may run."""
     limits = f"arms of {plural(report.steps, 'step')} or {duration(report.seconds)}"
-    return [plain(report.script), limits, f"{plural(len(report.ran), 'arm')} with a loss"]
+    count = len({one.name for one in report.ran})  # several losses have a row each
+    return [plain(report.script), limits, f"{plural(count, 'arm')} with a loss"]
 
 
 def notes(report: ExperimentReport) -> list[str]:

@@ -222,7 +222,10 @@ for step in range(40):
     assert report.cause is None
     assert "have a loss each" in report.message
     assert [one.state for one in report.arms if one.name == "one-batch"] == ["left-out"]
-    assert len([one for one in report.arms if one.name == "as-it-is"]) == 2
+    rows = [one for one in report.arms if one.name == "as-it-is"]
+    assert [one.optimizer is None for one in rows] == [False, False]
+    assert all(one.verdict.startswith("the loss falls from ") for one in rows)
+    assert "2 arms with a loss" in terminal.render(report, TextView())
 
 
 @pytest.mark.slow
