@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import get_ident
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 from gradscope.capture.hooks import raised_by_a_handler
@@ -58,6 +59,20 @@ class Guard:
             elsewhere: called in other threads.
         """
         return self._guarded(function, anywhere=False, trains=trains, elsewhere=elsewhere)
+
+    def events(self, kind: type, *receivers: object) -> Any:
+        """Return an object of the protocol ``kind``, with a guarded function for each event.
+
+        Args:
+            kind: each of its methods is an event.
+            receivers: the first that has a method of the event's name gets the event.
+        """
+        functions = {}
+        for name in dir(kind):
+            if not name.startswith("_"):
+                methods = (getattr(one, name) for one in receivers if hasattr(one, name))
+                functions[name] = self(next(methods))
+        return SimpleNamespace(**functions)
 
     def keep_untraced(self) -> None:
         """Exclude our functions, and all that they call, from compilation.

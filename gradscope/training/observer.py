@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 
-from gradscope.loading.surgery import unwrapped
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.leaks import AxisResult
 from gradscope.records.loop import LoopRecord
@@ -32,17 +31,18 @@ from gradscope.training.discovery import (
 from gradscope.training.guard import Guard
 from gradscope.training.limit import Limit
 from gradscope.training.loop.loop import Loop
-from gradscope.training.loop.patches import observe_loop
+from gradscope.training.loop.patches import LoopObserver, observe_loop
 from gradscope.training.loop.script_lines import written_assignment
+from gradscope.training.loop_events import LoopEvents
 from gradscope.training.metrics_schedule import MetricsSchedule
 from gradscope.training.model_calls import ModelCalls
+from gradscope.training.model_search import ModelSearch
 from gradscope.training.models import Model, Models
 from gradscope.training.nan_detector.detector import NanDetector
 from gradscope.training.node_stacks import NodeStacks
 from gradscope.training.optimizer_turns import OptimizerTurns
-from gradscope.training.optimizers import ObservedOptimizer, Optimizers
+from gradscope.training.optimizers import Optimizers
 from gradscope.training.patches import Root, observe, observe_stages
-from gradscope.training.pipeline_stages import stages_imported
 from gradscope.training.placements import Placements
 from gradscope.training.replicas import several_processes
 from gradscope.training.sample_schedule import Schedule
@@ -106,10 +106,9 @@ class Observer:
         self._write, self._failed = write, failed
         self._guard = guard = Guard(self._give_up)
         self._patches: ExitStack | None = None
-        self._stages_imported = self._in_stages = False
         self._loop_patches: ExitStack | None = None
         placements = Placements() if processes > 1 else None
-        optimizers = Optimizers(self._held_others)
+        optimizers = Optimizers(lambda known: self._search.held_others(known))
         self._loop = loop = Loop(self.models, optimizers)
         current = CurrentStep(placements=placements)
         detector = NanDetector(self._trained) if nan_detector else None
@@ -138,6 +137,9 @@ class Observer:
         )
         self._spikes = parts.spikes
         self._calls = ModelCalls(parts, guard)
+        self._search = search = ModelSearch(
+            parts, self._calls, found=self._prepare, pipelining=self._observe_stages
+        )
         if processes > 1:
             parts.tracer.forbid("several processes train together")
         if deep is not None:
@@ -164,30 +166,8 @@ class Observer:
         self.divided = guard(steps.divided)
         self.compiled = guard(self._compiled)
         self.was_compiled = guard(self._was_compiled)
-        self.clearing = guard(self._clearing)
-        self.cleared = guard(loop.cleared)
-        self.clipping = guard(self._clipping)
-        self.clipped = guard(loop.clipped)
-        self.scheduler_made = guard(loop.scheduler_made)
-        self.epoch_begins = guard(self._epoch_begins)
-        self.batch_drawn = guard(self._batch_drawn)
-        self.used_up = guard(loop.used_up)
-        self.seeded = guard(loop.seeded)
-        self.module_set = guard(loop.module_set)
-        self.parameter_set = guard(loop.parameter_set)
-        self.loaded = guard(loop.loaded)
-        self.read = guard(loop.read)
-        self.drew = guard(loop.drew)
-        self.scored = guard(loop.scored)
-        self.filled = guard(loop.filled)
-        self.asked_without_graph = guard(loop.asked_without_graph)
-        self.diverged = guard(loop.diverged)
-        self.tripled = guard(loop.tripled)
-        self.restoring = guard(loop.restoring)
-        self.restored = guard(loop.restored)
-        self.function_called = guard(loop.functions.keep)
-        self.unscaled = guard(self._unscaled)
-        self.scale_updated = guard(loop.scale_updated)
+        passed_on = LoopEvents(parts, search.clearing)
+        self._loop_events: LoopObserver = guard.events(LoopObserver, passed_on, loop)
         #: The script raises this, and its models are still there.
         self.script_failed = guard(self._script_failed)
 
@@ -208,7 +188,7 @@ class Observer:
     def start(self) -> None:
         """Observe from now on."""
         self._patches = observe(self)
-        self._loop_patches = observe_loop(self)
+        self._loop_patches = observe_loop(self._loop_events)
         self._guard.observing = True
 
     def adopt(self) -> int | None:
@@ -222,7 +202,7 @@ class Observer:
         for optimizer in found:
             self._parts.optimizers.add(optimizer)
         if found:
-            self._guard(self._search)()
+            self._guard(self._search.search)()
         held = [p for one in found for group in one.param_groups for p in group["params"]]
         if all(parameter.grad is None for parameter in held):
             return None
@@ -236,7 +216,7 @@ class Observer:
         self.models.only(models)
         for optimizer in optimizers or optimizers_of(models):
             self._parts.optimizers.add(optimizer)
-        self._guard(self._search)()
+        self._guard(self._search.search)()
 
     def stop(self) -> None:
         """Take everything away that was set."""
@@ -348,7 +328,7 @@ class Observer:
             return
         self.gradients_were_asked = True
         if without_graph:
-            self.asked_without_graph()
+            self._guard(self._loop.asked_without_graph)()
 
     def _stepped_elsewhere(self, *_: object) -> None:
         self.elsewhere += 1
@@ -356,7 +336,7 @@ class Observer:
     def _optimizer_made(self, optimizer: Optimizer) -> None:
         self._parts.optimizers.add(optimizer)
         if self._loop.optimizer_made(optimizer):
-            self._search()
+            self._search.search()
 
     def _backward_begins(
         self,
@@ -364,32 +344,20 @@ class Observer:
         gradients: Sequence[torch.Tensor],
         leaves: Sequence[torch.Tensor],
     ) -> bool:
-        self._find_stages()
+        self._search.backward_begins(self.step)
         current = self._parts.current
-        unknown = not self._parts.optimizers.any and not list(self.models)
-        if self._loop.wants_models or (unknown and not self.step):
-            self._search()
         if not self._loop.backwards and not self.models.are_given:
             held = self._parts.optimizers.held()
             self._loop.copies.find(held, self._loop.steps_ended, self._guard)
-        if self._calls.several and current.ready is None and not self._in_stages:
+        if self._calls.several and current.ready is None and not self._search.in_stages:
             current.ready = time.perf_counter()
         return self._steps.backward_begins(begun, gradients, leaves)
 
     def _step_begins(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        self._find_stages()
+        self._search.find_stages()
         return self._steps.begins(optimizer, args, kwargs)
-
-    def _clipping(self, parameters: Sequence[torch.Tensor], by_norm: bool) -> None:
-        if by_norm:
-            self._parts.current.gradients.multiplied(parameters, 1)
-
-    def _unscaled(self, optimizer: Optimizer) -> None:
-        held = self._parts.optimizers.known(optimizer).held
-        self._parts.current.gradients.multiplied(held, 0)
-        self._loop.unscaled(optimizer)
 
     def _compiled(self, what: object) -> None:
         self._guard.keep_untraced()
@@ -407,25 +375,14 @@ class Observer:
         self._loop.model_uses.close()
         self._loop.copies.close()
         if self._parts.compiled is not None:
-            self._probe(what)
+            self._search.probe(what)
         self.models.forget_hooks()
         self._steps.interrupt_rest()
-
-    def _probe(self, what: object) -> None:
-        """Set the probes before a module or a function is compiled: it is traced with them."""
-        assert self._parts.compiled is not None
-        self.models.search()
-        models = [model.module for model in self.models]
-        module = getattr(what, "__self__", what)
-        if isinstance(module, nn.Module):
-            around = [one for one in models if any(part is module for part in one.modules())]
-            models = around or [unwrapped(module)[0]]
-        self._parts.compiled.observe(models)
 
     def _was_compiled(self) -> None:
         """Note a compilation: with probes, the first step can be sampled whenever it happens."""
         if self._parts.compiled is not None:
-            self._search()
+            self._search.search()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -440,55 +397,13 @@ class Observer:
 
     # ---------------------------------------------------------------- models
 
-    def _held_others(self, known: ObservedOptimizer) -> None:
-        """Search for the models of an optimizer's new parameters."""
-        mine = {p for model in self.models for p in model.module.parameters()}
-        if not known.held <= mine:
-            self._search()
-
     def _forbid_spikes(self, why: str) -> None:
         if self._spikes is not None:
             self._spikes.forbidden = self._spikes.forbidden or why
 
-    def _epoch_begins(self, loader: DataLoader[Any]) -> None:
-        self._loop.epoch_begins(loader)
-        if self._spikes is not None:
-            self._spikes.indices.epoch_begins(loader)
-
-    def _batch_drawn(self, iterator: Any, indices: Any) -> None:
-        self._loop.batch_drawn(iterator)
-        if self._spikes is not None:
-            self._spikes.indices.drawn(iterator, indices)
-
-    def _clearing(self) -> None:
-        if self._loop.changed:  # most loops begin with it
-            self._search()
-        self._loop.clearing()
-
-    def _search(self) -> None:
-        self._loop.changed = False
-        imported = stages_imported()
-        if imported is not None and self._patches is not None and not self._stages_imported:
-            self._stages_imported = True
-            observe_stages(self._patches, self, imported)
-        if self.models.search():
-            self._observe_calls()
-            if self._parts.compiled is not None:
-                found = [model.module for model in self.models if model.compiled]
-                self._parts.compiled.observe(found)
-            self._parts.sampling.end()
-            self._prepare()
-
-    def _find_stages(self) -> None:
-        """Find pipeline stages after every model's forward: a stage is known by its runner."""
-        if self._stages_imported:
-            self._in_stages = self.models.settle() or self._in_stages
-
-    def _observe_calls(self) -> None:
-        self._calls.several = several_processes()
-        models = () if self.models.traced else self.models
-        self._calls.observe(models)
-        self._loop.model_uses.observe(models, self._guard)
+    def _observe_stages(self, stages: ModuleType) -> None:
+        assert self._patches is not None
+        observe_stages(self._patches, self, stages)
 
     def _trained(self) -> list[tuple[str, nn.Module]]:
         return [(model.name, model.module) for model in self.models]
@@ -496,8 +411,7 @@ class Observer:
     def _prepare(self) -> None:
         """Decide before a step whether to sample it."""
         deep = self._parts.deep
-        if self.models.stale and self.models.search():
-            self._observe_calls()
+        self._search.refresh()
         if deep.wanted:
             deep.arm(self.step + 1, self.models)
             self._steps.interrupt_rest()
@@ -514,7 +428,7 @@ class Observer:
             self._steps.interrupt_rest()
         if sampling.sampler is None and (self._parts.deep.tracer or self.schedule.samples_next()):
             if several_processes() and not self._calls.several:  # since the models were made
-                self._observe_calls()
+                self._search.observe_calls()
             sampling.begin(models)
-            self._loop.functions.sample_begins(self.function_called)
+            self._loop.functions.sample_begins(self._guard(self._loop.functions.keep))
             self._steps.interrupt_rest()

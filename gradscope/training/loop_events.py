@@ -1,0 +1,53 @@
+"""Passes those events of a loop on that concern more than the loop's record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from gradscope.training.steps import Parts
+
+
+class LoopEvents:
+    """Some of the events of ``loop.patches.LoopObserver``; the loop itself takes the others.
+
+    Args:
+        parts: the loop, the current step and the spikes get events.
+        search: searches for models if a module was set.
+    """
+
+    def __init__(self, parts: Parts, search: Callable[[], None]) -> None:
+        self._loop, self._optimizers, self._current = parts.loop, parts.optimizers, parts.current
+        self._indices = None if parts.spikes is None else parts.spikes.indices
+        self._search = search
+
+    def clearing(self) -> None:
+        """``zero_grad`` is about to clear gradients."""
+        self._search()
+        self._loop.clearing()
+
+    def clipping(self, parameters: Sequence[torch.Tensor], by_norm: bool) -> None:
+        """These parameters' gradients are about to be clipped."""
+        if by_norm:
+            self._current.gradients.multiplied(parameters, 1)
+
+    def unscaled(self, optimizer: Optimizer) -> None:
+        """A gradient scaler divided an optimizer's gradients."""
+        self._current.gradients.multiplied(self._optimizers.known(optimizer).held, 0)
+        self._loop.unscaled(optimizer)
+
+    def epoch_begins(self, loader: DataLoader[Any]) -> None:
+        """A data loader is iterated over."""
+        self._loop.epoch_begins(loader)
+        if self._indices is not None:
+            self._indices.epoch_begins(loader)
+
+    def batch_drawn(self, iterator: Any, indices: Any) -> None:
+        """A data loader's iterator drew the indices of a batch."""
+        self._loop.batch_drawn(iterator)
+        if self._indices is not None:
+            self._indices.drawn(iterator, indices)
