@@ -107,6 +107,11 @@ class OwnHook:
         return getattr, (nullcontext(), "__exit__")
 
 
+def is_own(hook: object) -> bool:
+    """Return whether a hook is gradscope's, or what a copied module has in its place."""
+    return isinstance(hook, OwnHook) or getattr(hook, "__func__", None) is nullcontext.__exit__
+
+
 class TracedHook(OwnHook):
     """A hook that becomes a part of the graph when its module is compiled."""
 
@@ -127,7 +132,7 @@ _KEPT = (
 def without_own_hooks(state: dict[str, Any]) -> dict[str, Any]:
     """Return a module's attributes without any ``OwnHook``; the module keeps its hooks."""
     kept = {name: state[name] for name in _KEPT if state.get(name)}
-    own = {n for held in kept.values() for n, hook in held.items() if isinstance(hook, OwnHook)}
+    own = {n for held in kept.values() for n, hook in held.items() if is_own(hook)}
     if not own:
         return state
     left = {

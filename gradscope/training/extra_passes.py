@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from gradscope.capture.hooks import OwnHook
+from gradscope.capture.hooks import is_own
 from gradscope.training.cause_tracer import foreign_modes
 from gradscope.training.models import Model
 from gradscope.training.nan_detector.no_collectives import NoCollectives
@@ -43,7 +43,7 @@ def notices(module: nn.Module) -> str:
             return f"the `forward` of `{name}` was replaced"
         if isinstance(replacement, MethodType) and replacement.__func__.__closure__:
             return f"the `forward` of `{name}` was replaced"
-    if any(not (isinstance(hook, OwnHook) or _is_torchs(hook)) for hook in hooks):
+    if any(not (is_own(hook) or _is_torchs(hook)) for hook in hooks):
         return "the script has forward hooks on the model, which would see the extra passes"
     return ""
 

@@ -41,12 +41,14 @@ class ProbeShift:
         self._loss: float | None = None
         self._why = "no step was made" if checked else "the NaN detector is off"
         self._open = checked
-        self._outputs: dict[RecordedCall, list[Tensor]] = {}
+        #: Each output with its version, which is not 0 if compiled code wrote to it.
+        self._outputs: dict[RecordedCall, list[tuple[Tensor, int]]] = {}
 
     def returned(self, call: RecordedCall | None, output: Any) -> None:
         """A call of a model has returned; nothing is kept after step 1."""
         if self._open and call is not None:
-            self._outputs[call] = [tensor.detach() for tensor in tensors_of((output,))]
+            found = [tensor.detach() for tensor in tensors_of((output,))]
+            self._outputs[call] = [(tensor, _version(tensor)) for tensor in found]
 
     def measure(
         self,
@@ -78,11 +80,12 @@ class ProbeShift:
         self._outputs.clear()
 
     def _moved(self, call: RecordedCall, model: Model) -> float | None:
-        outer, ours = model.outer(), self._outputs.get(call)
-        if outer is None or ours is None:
+        outer, known = model.outer(), self._outputs.get(call)
+        if outer is None or known is None:
             self._why = "the model is gone"
             return None
-        if call.overwritten or call.moved or any(t._version for t in ours if not t.is_inference()):
+        ours = [tensor for tensor, _ in known]
+        if call.overwritten or call.moved or any(_version(t) != before for t, before in known):
             self._why = "the script writes to the model's inputs, outputs or weights"
             return None
         try:
@@ -138,6 +141,10 @@ def _plain_outputs(call: RecordedCall, outer: Callable[..., Any]) -> list[Tensor
         without_probes(),
     ):
         return [tensor.detach() for tensor in tensors_of((outer(*args, **kwargs),))]
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 @contextmanager

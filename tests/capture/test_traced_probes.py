@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from training.corpus import cxx
 
 from gradscope.capture.names import named_modules
 from gradscope.capture.stats import measure
@@ -232,3 +233,88 @@ def test_what_is_no_training_has_no_probe() -> None:
     listen(observed, on=False)
     assert observed.events == []
     assert "gradscope" not in str(program.graph)
+
+
+class Replay:
+    """Runs a part of a graph as a CUDA graph does: its results are at the same addresses in each
+    call.
+
+    Attributes:
+        inside: number of parts that run now.
+        parts: number of parts that were made.
+    """
+
+    inside = parts = 0
+
+    def __init__(self, part: Any, _: object) -> None:
+        self._part, self._results = part, None
+        Replay.parts += 1
+
+    def __call__(self, arguments: Any) -> Any:
+        Replay.inside += 1
+        results = self._part(arguments)
+        Replay.inside -= 1
+        if self._results is None:
+            self._results = tuple(each.clone() for each in results)
+        for kept, result in zip(self._results, results, strict=True):
+            kept.copy_(result)
+        return self._results
+
+
+@pytest.fixture
+def _divided_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._functorch import config as traced
+    from torch._inductor import config, scheduler, utils
+
+    if not hasattr(utils, "set_customized_partition_wrappers"):
+        pytest.skip("this PyTorch cannot divide CUDA graphs")
+    divides = scheduler.Scheduler.should_partition
+
+    def as_on_a_gpu(self: Any, node: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scheduler.BaseSchedulerNode, "is_gpu", lambda _: True)
+            return divides(self, node)
+
+    monkeypatch.setattr(scheduler.Scheduler, "should_partition", as_on_a_gpu)
+    monkeypatch.setattr(utils._unstable_customized_partition_wrapper, "wrapper", Replay)
+    monkeypatch.setattr(Replay, "parts", 0)
+    monkeypatch.setattr(config, "graph_partition", True)
+    # A cached graph may be undivided.
+    monkeypatch.setattr(config, "fx_graph_cache", False)
+    monkeypatch.setattr(traced, "enable_autograd_cache", False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(cxx() is None, reason="no C++ compiler")
+@pytest.mark.usefixtures("_divided_as_on_a_gpu")
+def test_replayed_parts_of_a_graph_have_no_probe_inside() -> None:
+    """On a CPU, the compiler divides the graph as for CUDA graphs: at each probe."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    observed = Observed(net)
+    inside = []
+
+    def see(*event: Any) -> None:
+        inside.append(Replay.inside)
+        observed.see(*event)
+
+    for probe in observed.probes:
+        probe.see = see
+    run = torch.compile(net)
+    listen(observed, on=True)
+    for number in range(4):
+        run(X.detach() + number).square().sum().backward()
+    listen(observed, on=False)
+    assert (Replay.parts > 2, {*inside}) == (True, {0})
+    calls = observed.calls()
+    assert [call.name for call in calls] == ["", "0", "1", "2"] * 4
+    for number in range(4):
+        results = [net[0](X.detach() + number)]
+        results += [(hidden := net[1](results[0])), net[2](hidden)]
+        gradients = torch.autograd.grad(results[-1].square().sum(), results)
+        each = zip(calls[4 * number + 1 : 4 * number + 4], results, gradients, strict=True)
+        for call, result, gradient in each:
+            (found,) = call.outputs
+            assert found.gradient is not None
+            for stats, tensor in ((found.activation, result), (found.gradient, gradient)):
+                assert stats.norm == pytest.approx(tensor.norm().item(), rel=1e-12)

@@ -21,13 +21,13 @@ pytestmark = pytest.mark.slow
 
 
 def backend(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-    """Graphs with a probe have outputs that are off by this share."""
+    """Graphs with a probe have outputs that are off by this share, and written as by kernels."""
     probed = "gradscope" in graph.code or "_tap" in graph.code
     graphs.append(probed)
 
     def call(*args: torch.Tensor) -> Any:
         outputs = graph(*args)
-        return [out * (1 + ERROR) if out.is_floating_point() else out for out in outputs]
+        return [out.clone().mul_(1 + ERROR) if out.is_floating_point() else out for out in outputs]
 
     return call if probed else graph
 

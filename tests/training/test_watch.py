@@ -26,6 +26,7 @@ from gradscope.capture.measurements import MeasurementCache
 from gradscope.errors import OptionError
 from gradscope.records.training import TrainingStep
 from gradscope.runfile.reader import RunFile
+from gradscope.training.extra_passes import notices
 from gradscope.training.observer import Observer
 from gradscope.training.session import RunSettings, Session
 from gradscope.training.steps import Steps
@@ -469,6 +470,21 @@ def test_copies_and_pickles_carry_nothing_of_gradscope(tmp_path):
     assert b"gradscope" not in pickled
     for other in (copied, pickle.loads(pickled)):
         assert torch.equal(other.eval()(torch.ones(2, 4)), model.eval()(torch.ones(2, 4)))
+
+
+def test_a_copy_has_no_hooks_of_the_script(tmp_path):
+    """A class with its own ``__getstate__`` passes gradscope's hooks on, which then do nothing."""
+
+    class Stateful(nn.Linear):
+        def __getstate__(self):
+            return dict(self.__dict__)
+
+    model = Stateful(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradscope.watch(model, optimizer, every=1, out=tmp_path / "run.db"):
+        copied = copy.deepcopy(model)
+    assert copied._forward_pre_hooks
+    assert notices(copied) == ""
 
 
 def test_a_fault_of_gradscopes_own_is_not_the_loops(tmp_path, monkeypatch, capsys):
