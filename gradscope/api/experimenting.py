@@ -161,7 +161,9 @@ def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
     relation = None if "no-input" not in ran else ran["no-input"].notes.get("relation")
     dependence = None if relation is None else Dependence(**relation)
     rate_left = _rate_left(_steps(plain, None))
-    return judge(Arms(with_loss, floor, repeats, dependence, rate_left, _moved(one_batch)))
+    is_open = floor is None and one_batch is not None and bool(one_batch.notes.get("losses"))
+    moved = _moved(one_batch)
+    return judge(Arms(with_loss, floor, repeats, dependence, rate_left, moved, is_open))
 
 
 def _rate_left(steps: Sequence[TrainingStep]) -> float:

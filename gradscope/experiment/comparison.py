@@ -77,6 +77,8 @@ class Arms:
         rate_left: the last learning rate of *as it is*, as a share of its largest.
         moved: the share of its norm that the steps of *one batch* can move the median weight, if
             it is so small that the arm says nothing on the model; else None.
+        is_open: True if a loss function of PyTorch makes the loss, or a part of it, and the lowest
+            value is not known, as for a VAE.
     """
 
     curves: Mapping[str, Curve]
@@ -85,6 +87,7 @@ class Arms:
     relation: Dependence | None = None
     rate_left: float = 1.0
     moved: float | None = None
+    is_open: bool = False
 
     @property
     def has_ended(self) -> bool:
@@ -196,8 +199,11 @@ class Arms:
         """Return True if a loss is far from the lowest and falls too slowly to reach it.
 
         A loss that falls ever faster is leaving a plateau. The end of a schedule stops any loss.
+        Whether a loss is far from the lowest is not known where this is open.
         """
         curve, slope = self.curves[name], self.curves[name].slope()
-        if slope is None or not self.left(name) > LEFT or curve.speeds_up() or self.has_ended:
+        if slope is None or not self.left(name) > LEFT or curve.speeds_up():
+            return False
+        if self.has_ended or self.is_open:
             return False
         return -slope[0] * len(curve.losses) < _STUCK * (curve.end - self.lowest)

@@ -188,7 +188,8 @@ def _told(arms: Arms) -> Iterator[tuple[str, bool]]:
     names = set(arms.curves)
     one, taken = "one-batch" in names, bool({"no-input", "mismatched"} & names)
     removed = {_REMOVED.get(name) for name in names}
-    yield "model or loss", one and not (arms.has_ended and arms.left("one-batch") > LEFT)
+    silent = arms.has_ended or arms.is_open
+    yield "model or loss", one and not (silent and arms.left("one-batch") > LEFT)
     yield "input", taken
     known = not arms.is_useless or bool(arms.is_related)
     yield "targets", one and taken and known and arms.repeats < MEMORISED
@@ -253,6 +254,8 @@ def _overfits(arms: Arms) -> str:
         return "overfits"
     if arms.has_ended:
         return f"{left:.0%} of the way left at the end of the schedule"
+    if arms.is_open:
+        return f"{left:.0%} of its start left; the lowest possible loss is not known"
     if arms.moved is not None:
         return _moved(arms.moved)
     if arms.is_stuck("one-batch"):

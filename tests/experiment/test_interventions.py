@@ -380,6 +380,8 @@ def test_a_compiled_model_is_changed_too() -> None:
         ("cross_entropy", torch.tensor([0, 1]), {"label_smoothing": 0.1}, None),
         ("binary_cross_entropy_with_logits", torch.tensor([0.0, 1.0]), {}, 0.0),
         ("binary_cross_entropy", torch.tensor([0.5]), {}, 0.69314718),
+        ("binary_cross_entropy", torch.tensor([0.5, 0.5]), {"reduction": "sum"}, 1.38629436),
+        ("binary_cross_entropy", torch.tensor([0.5]), {"weight": torch.ones(1)}, None),
         ("mse_loss", torch.tensor([3.0]), {}, 0.0),
         ("kl_div", torch.tensor([0.5]), {}, None),
     ],

@@ -103,6 +103,16 @@ def test_one_batch_accuses_no_model_whose_weights_hardly_move() -> None:
     assert "by 0.4% of its norm" in found.arms["one-batch"]
 
 
+def test_one_batch_accuses_no_model_whose_lowest_loss_is_not_known() -> None:
+    """A VAE: its loss is high at best, and its decoder learns the mean first."""
+    curves = {name: falling(45.0, 28.0, phase=phase) for phase, name in enumerate(HEALTHY)}
+    assert judge(Arms(curves, relation=FOUND)).cause == "model-or-loss"
+    found = judge(Arms(curves, relation=FOUND, is_open=True))
+    assert found.cause is None
+    assert "model or loss" not in found.message
+    assert "not known" in found.arms["one-batch"]
+
+
 @pytest.mark.parametrize("floor", [0.0, None])
 def test_a_training_that_goes_well_has_no_cause(floor: float | None) -> None:
     found = judge(Arms(HEALTHY, floor))

@@ -28,7 +28,9 @@ def floor(name: str, target: torch.Tensor, options: dict[str, Any]) -> float | N
         if hard:
             return 0.0
         certain = target.double().clamp(0, 1)
-        return float(F.binary_cross_entropy(certain, certain)) if plain else None
+        reduction = options.get("reduction", "mean")
+        least = F.binary_cross_entropy(certain, certain, reduction=reduction)
+        return float(least) if plain else None
     if name == "cross_entropy" and not target.is_floating_point():
         smoothing = float(options.get("label_smoothing") or 0.0)
         return 0.0 if not smoothing else None

@@ -140,7 +140,8 @@ def _on_first_targets(
         notes["targets"] += 1
         value = original(input, given, *args, **kwargs)
         if not first.steps and value.dim() == 0:
-            lowest = floor(name, given, kwargs)
+            weight = next(iter(args), None)  # of the functions that have one, the third argument
+            lowest = floor(name, given, {"weight": weight, **kwargs})
             notes["losses"].append([float(value.detach()), lowest])
         return value
 

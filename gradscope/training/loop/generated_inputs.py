@@ -1,4 +1,4 @@
-"""Which calls of a model get what another model made: those of a discriminator on fakes."""
+"""Finds calls of a model with the output of another model, as of a discriminator on fakes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _factor(node: Node) -> Node | None:
 
 
 def _summed(node: Node) -> Node | None:
-    """What a sum adds up."""
+    """Return the tensor that a sum adds up."""
     if kind(node) != "SumBackward":
         return None
     return _moved(node.next_functions[0][0])
