@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from types import FrameType, MethodType
 from typing import Any
 
@@ -25,10 +25,14 @@ _LIBRARIES = ("torch", "gradscope", "runpy")
 _NO_NAMES = ("self", "cls")
 
 
-def outermost_modules() -> list[nn.Module]:
+def outermost_modules(known: Iterable[nn.Module] = ()) -> list[nn.Module]:
     """Return the live modules that no other contains, and that have a parameter that requires a
-    gradient."""
-    return [module for module in _unheld_modules() if _trains(module)]
+    gradient.
+
+    Args:
+        known: modules that are found also after ``gc.freeze``, which hides all that exist.
+    """
+    return [module for module in _unheld_modules(known) if _trains(module)]
 
 
 def frozen_modules() -> list[nn.Module]:
@@ -40,10 +44,13 @@ def frozen_modules() -> list[nn.Module]:
     ]
 
 
-def _unheld_modules() -> list[nn.Module]:
+def _unheld_modules(known: Iterable[nn.Module] = ()) -> list[nn.Module]:
     """The live modules that no other holds and whose constructor has come so far."""
     # Not `isinstance`: a lazy proxy would load its object.
     modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
+    if gc.get_freeze_count():
+        seen = {id(one) for one in modules}
+        modules += [one for one in known if id(one) not in seen]
     held = {
         id(child)
         for module in modules

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -84,6 +84,8 @@ class Models:
         self.traced = False  # a function was compiled, and whatever it calls is traced
         self.forwards: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # theirs alone is compiled
         self.stale = False  # something was compiled since they were looked for
+        #: Returns the live modules that were made under observation.
+        self.registered: Callable[[], Iterable[nn.Module]] = tuple
 
     def __iter__(self) -> Iterator[Model]:
         """Iterate over the live models; each stays alive until the next."""
@@ -115,7 +117,7 @@ class Models:
     def search(self) -> bool:
         """Search for models again; whether there are others than before."""
         if self._given is None:
-            roots = outermost_modules()
+            roots = outermost_modules(self.registered())
         else:
             roots = [module for given in self._given if (module := given()) is not None]
         known = {id(model.outer()): model for model in self}

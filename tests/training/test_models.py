@@ -46,6 +46,17 @@ def test_a_model_outlives_its_wrapper() -> None:
         assert not models.search()
 
 
+def test_gc_freeze_hides_no_model_that_was_made_under_observation(monkeypatch) -> None:
+    """Scripts freeze the heap to spare themselves searches for garbage, as nanochat's does."""
+    models, net = Models(), nn.Sequential(nn.Linear(2, 2))
+    monkeypatch.setattr(gc, "get_objects", list)
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 1)
+    assert not models.search()
+    models.registered = lambda: net.modules()
+    assert models.search()
+    assert [model.module for model in models] == [net]
+
+
 def test_a_module_in_several_wrappers_is_one_model() -> None:
     models, net = Models(), nn.Linear(2, 2)
     wrappers = [nn.DataParallel(net), nn.DataParallel(net)]

@@ -72,6 +72,13 @@ def test_every_step_is_observed_after(before, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_model_is_sampled_though_the_script_freezes_the_heap(tmp_path):
+    frozen = TRAIN.replace("optimizer =", "import gc\ngc.freeze()\noptimizer =", 1)
+    done = run(tmp_path, f"{frozen}train()\n")
+    assert re.match(r"gradscope: 5 steps, [1-9] sampled", done.stderr), done.stderr
+
+
+@pytest.mark.slow
 def test_torch_may_be_there_before_the_script(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import torch\n", encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])

@@ -126,6 +126,11 @@ class Construction:
         if mine is not None and mine.of is gone:
             del self._lines[gone.key]
 
+    def modules(self) -> list[nn.Module]:
+        """Return the live modules that registered a part or were one."""
+        found = [one.of() for one in self._lines.values()]
+        return [module for module in found if module is not None]
+
     def made(self, module: nn.Module) -> Made | None:
         """The place that made a module."""
         known = self._known(module)

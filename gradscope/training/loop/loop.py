@@ -80,6 +80,7 @@ class Loop:
         self._inputs, self._adapters = EvaluationInputs(), Adapters()
         self._triplets = Triplets()
         self._construction = construction = Construction()
+        models.registered = construction.modules
         self.optimizer_uses = uses = OptimizerUses(models, optimizers)
         self.model_uses = model_uses = ModelUses(models, optimizers, construction)
         self._loads = Loads(uses)
