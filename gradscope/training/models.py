@@ -84,6 +84,7 @@ class Models:
         self.traced = False  # a function was compiled, and whatever it calls is traced
         self.forwards: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # theirs alone is compiled
         self.stale = False  # something was compiled since they were looked for
+        self.ever = False  # one was found
         #: Returns the live modules that were made under observation.
         self.registered: Callable[[], Iterable[nn.Module]] = tuple
 
@@ -141,6 +142,7 @@ class Models:
                 same.outer = weakref.ref(root)
                 kept.append(same)
         self._found = sorted(kept, key=lambda model: model.id)
+        self.ever = self.ever or bool(kept)
         for model in self:
             self._see_compiled(model)
         return True

@@ -54,7 +54,13 @@ from gradscope.training.limit import Limit
 from gradscope.training.processes import OtherProcesses
 from gradscope.training.sample_schedule import Schedule
 from gradscope.training.tracker_thread import TrackerSettings, TrackerThread
-from gradscope.training.unobserved import ONE_OF_SEVERAL, attached_late, raised_early, why_no_step
+from gradscope.training.unobserved import (
+    NO_MODEL,
+    ONE_OF_SEVERAL,
+    attached_late,
+    raised_early,
+    why_no_step,
+)
 from gradscope.typeset.numbers import plural
 from gradscope.version import __version__
 
@@ -464,6 +470,8 @@ class Session:
             self.unobserved.append(leaks)
         if observer is not None and self.steps:
             self.unobserved += observer.compiled_lines()
+            if not observer.models.ever:
+                self.unobserved.append(NO_MODEL)
         notices = tuple(self.unobserved)
         run = replace(run, ended=time.time(), exit=exit, notices=notices)
         if observer is not None:

@@ -79,6 +79,18 @@ def test_a_model_is_sampled_though_the_script_freezes_the_heap(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_training_without_a_module_says_so(tmp_path):
+    """Its tensors have steps and metrics, and no layers."""
+    plain = TRAIN.replace(
+        "net = torch.nn.Linear(4, 1)", "weight = torch.ones(4, 1).requires_grad_()"
+    )
+    plain = plain.replace("net.parameters()", "[weight]").replace("net(torch.ones(2, 4))", "weight")
+    done = run(tmp_path, f"{plain}train()\n")
+    assert "gradscope: no `torch.nn.Module` that trains was found" in done.stderr
+    assert "5 steps, 0 sampled" in done.stderr
+
+
+@pytest.mark.slow
 def test_torch_may_be_there_before_the_script(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import torch\n", encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
