@@ -19,6 +19,8 @@ _HELD_BACK = 0.25
 _REACHED = 0.2
 #: Share of the way up to which the rest counts as overfitted for one batch.
 LEFT = 0.25
+#: Share above which it counts as far: targets that the input does not determine leave less.
+FAR = 0.5
 #: A loss is stuck if as many steps again would reduce the rest by less than this share.
 _STUCK = 1 / 3
 #: Share of the largest learning rate below which a schedule has ended the training.
@@ -202,7 +204,7 @@ class Arms:
         Whether a loss is far from the lowest is not known where this is open.
         """
         curve, slope = self.curves[name], self.curves[name].slope()
-        if slope is None or not self.left(name) > LEFT or curve.speeds_up():
+        if slope is None or not self.left(name) > FAR or curve.speeds_up():
             return False
         if self.has_ended or self.is_open:
             return False

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from gradscope.experiment.arms import AS_IT_IS, BY_NAME, OTHER_SEED
 from gradscope.experiment.comparison import (
+    FAR,
     HELPS,
     LEFT,
     MEMORISED,
@@ -188,8 +189,7 @@ def _told(arms: Arms) -> Iterator[tuple[str, bool]]:
     names = set(arms.curves)
     one, taken = "one-batch" in names, bool({"no-input", "mismatched"} & names)
     removed = {_REMOVED.get(name) for name in names}
-    silent = arms.has_ended or arms.is_open
-    yield "model or loss", one and not (silent and arms.left("one-batch") > LEFT)
+    yield "model or loss", one and _tests_model(arms)
     yield "input", taken
     known = not arms.is_useless or bool(arms.is_related)
     yield "targets", one and taken and known and arms.repeats < MEMORISED
@@ -198,6 +198,12 @@ def _told(arms: Arms) -> Iterator[tuple[str, bool]]:
     yield "learning rate", not all(map(arms.is_same, rates))
     yield "regularisation", "regularisation" in removed
     yield "precision", "precision" in removed
+
+
+def _tests_model(arms: Arms) -> bool:
+    """Return True if *one batch* overfits, or is far from that and would be stuck."""
+    left = arms.left("one-batch")
+    return left <= LEFT or (left > FAR and not (arms.has_ended or arms.is_open))
 
 
 def _fell(arms: Arms, name: str) -> str:
@@ -260,7 +266,7 @@ def _overfits(arms: Arms) -> str:
         return _moved(arms.moved)
     if arms.is_stuck("one-batch"):
         return f"stuck with {left:.0%} of the way left"
-    return f"still falls, {left:.0%} of the way left"
+    return f"still falls, {left:.0%} of the way left" if left > FAR else f"{left:.0%} left"
 
 
 def _taken(arms: Arms, name: str) -> str:

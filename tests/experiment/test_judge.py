@@ -113,6 +113,16 @@ def test_one_batch_accuses_no_model_whose_lowest_loss_is_not_known() -> None:
     assert "not known" in found.arms["one-batch"]
 
 
+def test_one_batch_accuses_no_model_of_targets_that_the_input_does_not_determine() -> None:
+    """A model of the next token that sees no context: a third of the loss remains."""
+    learning = {name: falling(2.3, 1.2, phase=phase) for phase, name in enumerate(HEALTHY)}
+    curves = {**learning, "no-input": HEALTHY["no-input"], "mismatched": HEALTHY["mismatched"]}
+    found = judge(Arms({**curves, "one-batch": falling(2.3, 0.7, 5)}, 0.0))
+    assert found.cause is None
+    assert "model or loss" not in found.message
+    assert judge(Arms({**curves, "one-batch": falling(2.3, 1.4, 5)}, 0.0)).cause == "model-or-loss"
+
+
 @pytest.mark.parametrize("floor", [0.0, None])
 def test_a_training_that_goes_well_has_no_cause(floor: float | None) -> None:
     found = judge(Arms(HEALTHY, floor))
@@ -192,7 +202,7 @@ def test_one_batch_that_falls_ever_faster_is_not_stuck() -> None:
 
 def test_one_batch_at_the_end_of_a_schedule_is_not_stuck() -> None:
     half = falling(2.3, 1.2)
-    curves = {**IDLE, "as-it-is": half, "other-seed": half, "one-batch": falling(2.3, 0.9)}
+    curves = {**IDLE, "as-it-is": half, "other-seed": half, "one-batch": falling(2.3, 1.3)}
     assert judge(Arms(curves, 0.0)).cause == "model-or-loss"
     found = judge(Arms(curves, 0.0, rate_left=0.01))
     assert found.cause is None
