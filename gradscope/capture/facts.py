@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.measurements import version
-from gradscope.capture.names import module_names, named_modules, written_class
+from gradscope.capture.names import module_names, modules_of, named_modules, written_class
 from gradscope.capture.stats import Measured, flags, resolve
 from gradscope.nesting import find
 from gradscope.records.modules import ModuleFacts, Unregistered
@@ -133,7 +133,9 @@ class Buffers:
                 for name, buffer in module.named_buffers(recurse=False)
                 if not is_lazy(buffer)
             ]
-            for module in model.modules()
+            if module._buffers
+            else []
+            for module in modules_of(model)
         }
         self._names = module_names(model)
         self._compared = False

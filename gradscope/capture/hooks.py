@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
-from gradscope.capture.names import named_modules
+from gradscope.capture.names import modules_of, named_modules
 from gradscope.errors import OptionError
 from gradscope.patterns import Named, matching, wraps
 
@@ -62,7 +62,7 @@ def select_layer(model: nn.Module, pattern: str) -> tuple[str, nn.Module]:
 def watchable(model: nn.Module) -> list[nn.Module]:
     """Return the modules that can have hooks: all but scripted modules and wrappers."""
     scripted = torch.jit.ScriptModule
-    return [m for m in model.modules() if not (isinstance(m, scripted) or wraps(m._modules))]
+    return [m for m in modules_of(model) if not (isinstance(m, scripted) or wraps(m._modules))]
 
 
 class OwnHook:

@@ -2,37 +2,154 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
 from gradscope.patterns import Named, without_wrappers, wraps
 
+#: What a class may override, and the result then depends on more than a module's dictionaries.
+_WALKS = ("named_modules", "named_parameters", "_named_members", "modules", "parameters")
+_Ref = weakref.ref[Any]
+
+
+class _Tree:
+    """The modules and parameters below one module, with their names, by weak references.
+
+    A walk by ``named_modules`` takes ten times as long as the check that nothing has changed.
+
+    Attributes:
+        parts: each module, its class, its children and its own parameters, wrappers included.
+        parameters: each parameter once.
+        module_names, parameter_names: each with its name, once they are needed.
+        below: each module with the parameters in it and below it, once they are needed.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.parts = [
+            (weakref.ref(one), type(one), _weak(one._modules), _weak(one._parameters))
+            for one in model.modules()
+        ]
+        own = (ref for *_, parameters in self.parts for _, ref in parameters if ref is not None)
+        self.parameters = list({id(ref()): ref for ref in own}.values())
+        self.module_names: list[tuple[_Ref, Named]] | None = None
+        self.parameter_names: list[tuple[_Ref, Named]] | None = None
+        self.below: list[tuple[_Ref, list[_Ref]]] | None = None
+
+    def is_of(self, model: nn.Module) -> bool:
+        """Return True if the model and all its modules have the same children and parameters."""
+        if self.parts[0][0]() is not model:  # another one that its class calls equal
+            return False
+        for reference, kind, children, parameters in self.parts:
+            module = reference()
+            if (
+                type(module) is not kind
+                or not _are_same(module._modules, children)
+                or not _are_same(module._parameters, parameters)
+            ):
+                return False
+        return True
+
+
+_trees: weakref.WeakKeyDictionary[nn.Module, _Tree] = weakref.WeakKeyDictionary()
+
+
+def _tree(model: nn.Module) -> _Tree | None:
+    """Return what is below a module, found again if that has changed; None if a class has a walk
+    of its own."""
+    found = _trees.get(model)
+    if found is None or not found.is_of(model):
+        _trees.pop(model, None)
+        if any(map(_walks_itself, set(map(type, model.modules())))):
+            return None
+        found = _trees[model] = _Tree(model)
+    return found
+
+
+def _walks_itself(kind: type[nn.Module]) -> bool:
+    return issubclass(kind, torch.jit.ScriptModule) or any(
+        getattr(kind, name) is not getattr(nn.Module, name) for name in _WALKS
+    )
+
+
+def _weak(held: Mapping[str, Any]) -> tuple[tuple[str, _Ref | None], ...]:
+    return tuple((k, None if one is None else weakref.ref(one)) for k, one in held.items())
+
+
+def _are_same(held: Mapping[str, Any], known: tuple[tuple[str, _Ref | None], ...]) -> bool:
+    if len(held) != len(known):
+        return False
+    for (name, one), (before, reference) in zip(held.items(), known, strict=True):
+        if name != before or one is not (None if reference is None else reference()):
+            return False
+    return True
+
+
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """Return every module once, wrappers included, like ``model.modules()``."""
+    tree = _tree(model)
+    return list(model.modules()) if tree is None else _alive(ref for ref, *_ in tree.parts)
+
+
+def parameters_of(model: nn.Module) -> list[nn.Parameter]:
+    """Return every parameter once, like ``model.parameters()``."""
+    tree = _tree(model)
+    return list(model.parameters()) if tree is None else _alive(tree.parameters)
+
+
+def parameters_below(model: nn.Module) -> dict[nn.Module, list[nn.Parameter]]:
+    """Return ``parameters_of`` each module."""
+    tree = _tree(model)
+    if tree is not None and tree.below is not None:
+        return {one: _alive(refs) for ref, refs in tree.below if (one := ref()) is not None}
+    found = {one: list(one.parameters()) for one in modules_of(model)}
+    if tree is not None:
+        tree.below = [(weakref.ref(one), list(map(weakref.ref, own))) for one, own in found.items()]
+    return found
+
+
+def _alive(references: Iterable[_Ref]) -> list[Any]:
+    return [one for reference in references if (one := reference()) is not None]
+
 
 def named_modules(model: nn.Module) -> dict[nn.Module, Named]:
-    """Yield every module once, with its first name and its other names.
+    """Return every module once, with its first name and its other names.
 
     Pure wrappers are left out; the module inside has the wrapper's name.
     """
+    tree = _tree(model)
+    if tree is not None and tree.module_names is not None:
+        return {one: named for ref, named in tree.module_names if (one := ref()) is not None}
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if not wraps(module._modules):
             names.setdefault(module, []).append(without_wrappers(name))
-    return {
+    found = {
         module: Named(
             first, tuple(others), tuple(c.__name__ for c in written_class(module).__mro__)
         )
         for module, (first, *others) in names.items()
     }
+    if tree is not None:
+        tree.module_names = [(weakref.ref(one), named) for one, named in found.items()]
+    return found
 
 
 def named_parameters(model: nn.Module) -> dict[nn.Parameter, Named]:
-    """Yield every parameter once, with its first name and its other names."""
+    """Return every parameter once, with its first name and its other names."""
+    tree = _tree(model)
+    if tree is not None and tree.parameter_names is not None:
+        return {one: named for ref, named in tree.parameter_names if (one := ref()) is not None}
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(without_wrappers(name))
-    return {p: Named(first, tuple(others)) for p, (first, *others) in names.items()}
+    found = {p: Named(first, tuple(others)) for p, (first, *others) in names.items()}
+    if tree is not None:
+        tree.parameter_names = [(weakref.ref(p), named) for p, named in found.items()]
+    return found
 
 
 def module_names(model: nn.Module) -> dict[nn.Module, str]:
@@ -60,7 +177,7 @@ def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def first_names(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Return every parameter once, with its first name."""
-    return ((without_wrappers(name), p) for name, p in model.named_parameters())
+    return ((named.name, p) for p, named in named_parameters(model).items())
 
 
 def buffer_names(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -29,21 +29,24 @@ class LastStep:
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
         self._groups = [(group, formula_of(optimizer, group)) for group in optimizer.param_groups]
-        self._decays: dict[nn.Parameter, Decay | None] | None = None
-        self._formulas: dict[nn.Parameter, Formula | None] | None = None
+        # By the parameter's id: the hash of a tensor is a call of Python's.
+        self._terms: dict[int, tuple[Formula | None, Decay | None]] | None = None
+        self._known: dict[int, tuple[float, ...] | None] = {}
+        self._moments: dict[int, tuple[Tensor | None, Tensor | None]] = {}
+        self._unrounded: dict[int, float] = {}
         infinite = getattr(optimizer, "found_inf", None)  # a fused one leaves out such a step
         self._made = not (isinstance(infinite, Tensor) and bool(infinite.item()))
 
     def decay(self, parameter: nn.Parameter) -> Decay | None:
         """Return the weight decay of a parameter; None if it is unknown."""
-        if self._decays is None:
-            self._decays = {
-                p: decay
-                for group, _ in self._groups
-                for decay in [decay_of(self.optimizer, group)]
-                for p in group["params"]
-            }
-        return self._decays.get(parameter)
+        return self._of(parameter)[1]
+
+    def moments(self, parameter: nn.Parameter) -> tuple[Tensor | None, Tensor | None]:
+        """Return what ``kept_moments`` finds."""
+        found = self._moments.get(id(parameter))
+        if found is None:
+            found = self._moments[id(parameter)] = kept_moments(self.optimizer, parameter)
+        return found
 
     def gradient(self, parameter: nn.Parameter) -> Tensor | None:
         """Return the gradient, or its shard, as the optimizer got it; None if it is not a plain
@@ -58,9 +61,15 @@ class LastStep:
         return torch.sub(gradient, buffer, alpha=formula.added)
 
     def _formula(self, parameter: nn.Parameter) -> Formula | None:
-        if self._formulas is None:
-            self._formulas = {p: formula for g, formula in self._groups for p in g["params"]}
-        return self._formulas.get(parameter)
+        return self._of(parameter)[0]
+
+    def _of(self, parameter: nn.Parameter) -> tuple[Formula | None, Decay | None]:
+        if self._terms is None:
+            self._terms = {}
+            for group, formula in self._groups:
+                terms = formula, decay_of(self.optimizer, group)
+                self._terms.update((id(p), terms) for p in group["params"])
+        return self._terms.get(id(parameter), (None, None))
 
     def before(self, parameter: nn.Parameter) -> Tensor | None:
         """Return a weight, or its shard, before the step; None if it cannot be computed from the
@@ -69,9 +78,9 @@ class LastStep:
         In half precision it cannot, because the step is rounded.
         """
         formula, weight = self._formula(parameter), local(parameter).detach()
-        if formula is None or weight.dtype not in _EXACT or not self._tells(formula, parameter):
+        numbers = self._numbers_of(parameter)
+        if formula is None or numbers is None or weight.dtype not in _EXACT:
             return None
-        (numbers,) = self._numbers(formula, [parameter])
         state, gradient, own = self._operands(formula, parameter)
         moved = formula.update(numbers, state, gradient, own)
         return moved.view(weight.shape).add_(weight)
@@ -88,57 +97,75 @@ class LastStep:
         formula = self._formula(parameter)
         if is_factored(self.optimizer, parameter) or (formula is not None and formula.added):
             return None
-        if before is None:
-            return self._told(parameter, self._numbers_of(parameter), every=True)
+        terms = self._kept_terms(parameter)
+        if terms is None and before is None:
+            return None
         decay = self.decay(parameter)
         taken = decay.rate * decay.decay if decay is not None and decay.decoupled else 0.0
-        first, second = kept_moments(self.optimizer, parameter)
-        return one_pass.step(
-            parameter,
-            Terms(taken=taken),
-            gradient=parameter.grad,
-            first=first,
-            second=second,
-            before=before,
+        told = terms is not None and (before is None or terms.taken == taken)
+        if terms is None or not told:
+            terms = Terms(taken=taken)
+        first, second = self.moments(parameter)
+        sums = one_pass.step(
+            parameter, terms, gradient=parameter.grad, first=first, second=second, before=before
         )
+        if told and sums is not None and sums.unrounded:
+            self._unrounded[id(parameter)] = sums.unrounded
+        return sums
+
+    def _kept_terms(self, parameter: nn.Parameter) -> Terms | None:
+        """Return the terms of an update that uses the moments that ``kept_moments`` finds, and no
+        others."""
+        formula, numbers = self._formula(parameter), self._numbers_of(parameter)
+        terms = None if formula is None or numbers is None else formula.terms_of(numbers)
+        if formula is None or terms is None:
+            return None
+        state = self.optimizer.state[parameter]
+        names = formula.first, formula.second
+        kept = zip(names, self.moments(parameter), strict=True)
+        return terms if all(name is None or state[name] is one for name, one in kept) else None
 
     def _numbers_of(self, parameter: nn.Parameter) -> tuple[float, ...] | None:
         """Return the numbers of a parameter's state; None if they do not give its update."""
-        formula = self._formula(parameter)
-        if formula is None or not self._tells(formula, parameter):
-            return None
-        return self._numbers(formula, [parameter])[0]
+        if not self._known:
+            for group, formula in self._groups:
+                self._know(formula, group["params"])
+        return self._known.get(id(parameter))
 
-    def _told(
-        self, parameter: nn.Parameter, numbers: tuple[float, ...] | None, *, every: bool
-    ) -> StepSums | None:
-        """Return the sums of a step from the state alone; with ``every`` False only
-        ``unrounded``."""
-        formula = self._formula(parameter)
-        terms = None if formula is None or numbers is None else formula.terms_of(numbers)
-        if formula is None or terms is None:
+    def _know(self, formula: Formula | None, parameters: Sequence[nn.Parameter]) -> None:
+        """Read the numbers of a group's parameters together."""
+        tell = [] if formula is None else [p for p in parameters if self._tells(formula, p)]
+        self._known.update((id(p), None) for p in parameters)
+        if formula is not None:
+            numbers = self._numbers(formula, tell)
+            self._known.update((id(p), own) for p, own in zip(tell, numbers, strict=True))
+
+    def _squares(self, formula: Formula, parameter: nn.Parameter) -> float | None:
+        """Return the sum of squares of Δw by one compiled read; None if that is not possible."""
+        found = self._unrounded.get(id(parameter))
+        if found is not None:
+            return found
+        numbers = self._numbers_of(parameter)
+        terms = None if numbers is None else formula.terms_of(numbers)
+        if terms is None:
             return None
         state = self.optimizer.state[parameter]
         first, second = (
             None if name is None else state[name] for name in (formula.first, formula.second)
         )
-        if every:
-            kept = kept_moments(self.optimizer, parameter)
-            for own, one in zip((first, second), kept, strict=True):
-                if own is not None and own is not one:
-                    return None  # the update uses another moment than the figures
-            first, second = kept
-        gradient = parameter.grad if every or formula.gradient else None
-        return one_pass.step(
-            parameter, terms, gradient=gradient, first=first, second=second, every=every
+        gradient = parameter.grad if formula.gradient else None
+        sums = one_pass.step(
+            parameter, terms, gradient=gradient, first=first, second=second, every=False
         )
+        return None if sums is None else sums.unrounded
 
     def squares(self) -> tuple[float, int] | None:
         """Return the sum of squares of Δw over all parameters with a gradient, and the number of
         elements.
 
         Small parameters are packed, so that one call computes many. In half precision these are the
-        updates before rounding. None if an update cannot be computed from the state.
+        updates before rounding. None if an update cannot be computed from the state. What ``sums``
+        has computed from the state is not read again.
         """
         found: list[Tensor] = []
         total, count = 0.0, 0
@@ -146,23 +173,22 @@ class LastStep:
             parameters = [p for p in group["params"] if p.grad is not None]
             if not parameters:
                 continue
-            if formula is None or not all(self._tells(formula, p) for p in parameters):
+            if formula is None or any(self._numbers_of(p) is None for p in parameters):
                 return None
             count += sum(local(p).numel() for p in parameters)
             others = []
-            numbers = self._numbers(formula, parameters)
-            for p, own in zip(parameters, numbers, strict=True):
-                sums = self._told(p, own, every=False)
-                if sums is None:
+            for p in parameters:
+                squares = self._squares(formula, p)
+                if squares is None:
                     others.append(p)
                 else:
-                    total += sums.unrounded
+                    total += squares
             for moved in self._moved(formula, others):
-                squares = moved.square_().sum()
+                block = moved.square_().sum()
                 if moved.is_cpu:
-                    total += squares.item()
+                    total += block.item()
                 else:
-                    found.append(squares.double())
+                    found.append(block.double())
         if found:
             total += sum(torch.stack([one.to(found[0].device) for one in found]).tolist())
         return (total, count) if count else None

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.facts import misspelt_flags
-from gradscope.capture.names import named_parameters
+from gradscope.capture.names import named_parameters, parameters_below, parameters_of
 from gradscope.capture.small_tensors import measure_all, surely_finite
 from gradscope.capture.stats import Measured, head_of, resolve
 from gradscope.records.modules import ParameterStats
@@ -21,7 +21,16 @@ from gradscope.records.tensors import TensorStats
 def parameter_count(module: nn.Module) -> int:
     """Return the number of elements in the parameters of a module and its submodules, each
     parameter once."""
-    return sum(0 if is_lazy(p) else p.numel() for p in module.parameters())
+    return _count(parameters_of(module))
+
+
+def parameter_counts(model: nn.Module) -> dict[nn.Module, int]:
+    """Return ``parameter_count`` of every module."""
+    return {module: _count(own) for module, own in parameters_below(model).items()}
+
+
+def _count(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(0 if is_lazy(p) else p.numel() for p in parameters)
 
 
 def parameter_stats(

@@ -44,7 +44,7 @@ from gradscope.capture.hooks import hooked, raised_by_a_handler, watchable
 from gradscope.capture.measurements import MeasurementCache, version
 from gradscope.capture.names import first_names, named_modules, written_class
 from gradscope.capture.nodes import Label, describe, links, ordered
-from gradscope.capture.parameters import parameter_count
+from gradscope.capture.parameters import parameter_count, parameter_counts
 from gradscope.capture.recompute import Recomputation
 from gradscope.capture.saved_memory import noticing_hooked_saves
 from gradscope.capture.stats import Measured, head_of, resolve
@@ -220,7 +220,10 @@ class Recorder:
         observed = [item for call in chosen for item in (*call.inputs, *call.outputs)]
         gradients = [item.slot.measured for item in observed if item.slot and item.slot.measured]
         done = resolve([*(item.measured for item in observed), *gradients])
-        sizes = {module: parameter_count(module) for module in {c.module for c in chosen}}
+        sizes = parameter_counts(self.model) if chosen else {}
+        # A module that has left the model since its call.
+        gone = {c.module for c in chosen if c.module not in sizes}
+        sizes |= {module: parameter_count(module) for module in gone}
         return tuple(_finished(call, done, sizes[call.module]) for call in chosen)
 
     # ---------------------------------------------------------------- while forward runs

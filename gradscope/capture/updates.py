@@ -6,6 +6,7 @@ from the state of PyTorch's optimizers (``optimizer_formulas.py``).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -18,7 +19,7 @@ from torch.optim import Optimizer
 
 from gradscope.capture.names import named_parameters
 from gradscope.capture.optimizer_formulas import Decay
-from gradscope.capture.optimizer_moments import Moments, kept_moments, moments, spread_of
+from gradscope.capture.optimizer_moments import Moments, moments, spread_of
 from gradscope.capture.optimizer_steps import BLOCK, LastStep, flat, wide
 from gradscope.capture.shards import is_spread, local
 from gradscope.capture.stats import Measured, measure, on_host, resolve
@@ -66,12 +67,17 @@ class Update:
     spectral_norm: float | None = None
     stable_rank: float | None = None
 
-    def on(self, parameter: ParameterStats) -> ParameterStats:
-        """Return the parameter with these figures."""
-        renamed = {"norm": "update_norm", "ratio": "update_ratio", "rms": "update_rms"}
-        names = [f.name for f in fields(self) if f.name != "weight"]
-        changes: dict[str, Any] = {renamed.get(n, n): getattr(self, n) for n in names}
-        return replace(parameter, **changes)
+    def on(self, parameter: ParameterStats, **more: Any) -> ParameterStats:
+        """Return the parameter with these figures, and with other changes."""
+        return replace(parameter, **{new: getattr(self, name) for name, new in _names()}, **more)
+
+
+@functools.cache
+def _names() -> tuple[tuple[str, str], ...]:
+    """The fields of an update that a parameter's record has, and their names there."""
+    renamed = {"norm": "update_norm", "ratio": "update_ratio", "rms": "update_rms"}
+    own = (field.name for field in fields(Update) if field.name != "weight")
+    return tuple((name, renamed.get(name, name)) for name in own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +111,11 @@ class _Row:
 
 @torch.no_grad()
 def updates(
-    model: nn.Module, before: Mapping[nn.Parameter, Tensor], optimizer: Optimizer | None
+    model: nn.Module,
+    before: Mapping[nn.Parameter, Tensor],
+    optimizer: Optimizer | None,
+    *,
+    last: LastStep | None = None,
 ) -> dict[str, Update]:
     """Return updates by parameter name, for the optimizer's latest step; gradients must still
     exist.
@@ -116,8 +126,10 @@ def updates(
         model: the model.
         before: copies of weights, or of their shards, from before the step.
         optimizer: the optimizer; None if the script moved the weights without one.
+        last: the optimizer's step, for a caller that asks for more of it.
     """
-    last = None if optimizer is None else LastStep(optimizer)
+    if last is None and optimizer is not None:
+        last = LastStep(optimizer)
     found: dict[str, Update] = {}
     rows: list[_Row] = []
     for parameter, named in named_parameters(model).items():
@@ -162,7 +174,7 @@ def _compiled(parameter: nn.Parameter, was: Tensor | None, last: LastStep) -> Up
         product=sums.along if has_gradient else None,
         rest=math.sqrt(sums.rest) if decoupled else None,
     )
-    first, second = kept_moments(last.optimizer, parameter)
+    first, second = last.moments(parameter)
     own = Moments(
         None if first is None else math.sqrt(sums.first),
         None if second is None else math.sqrt(sums.second_squares),

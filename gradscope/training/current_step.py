@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -19,6 +19,7 @@ from gradscope.capture.shards import is_plain_or_spread, is_spread, local, place
 from gradscope.nesting import find
 from gradscope.records.norms import finite_or_none
 from gradscope.records.parallel import GroupNorm
+from gradscope.records.tensors import TensorStats
 from gradscope.records.training import TrainingStep, sum_of
 from gradscope.training.gradients import Gradients, read
 from gradscope.training.optimizers import ObservedOptimizer
@@ -155,14 +156,23 @@ class CurrentStep:
         if self.nonfinite is None:
             self.nonfinite, self.in_loss = kind, True
 
-    def read(self, parameters: Sequence[nn.Parameter], *, late: bool = False) -> None:
+    def read(
+        self,
+        parameters: Sequence[nn.Parameter],
+        measured: Mapping[int, TensorStats] | None = None,
+        *,
+        late: bool = False,
+    ) -> None:
         """Read all gradients at their present values.
 
         Args:
+            parameters: their parameters.
+            measured: by ``id`` of a gradient, its statistics, where they are known already.
             late: True if the script may have clipped them, or divided them by the loss scale.
         """
         began = perf_counter()
-        self.gradients, self._read_after, self._late = read(parameters), self.backwards, late
+        self.gradients, self._read_after = read(parameters, measured), self.backwards
+        self._late = late
         self.seconds += perf_counter() - began
 
     @property
@@ -209,9 +219,9 @@ class CurrentStep:
         values.update(zip(new, gradient_norms(new), strict=True))
         self.seconds += perf_counter() - began
 
-    def measure_update(self, optimizer: Optimizer) -> bool:
+    def measure_update(self, last: LastStep) -> bool:
         """Measure the optimizer's step from its state; return True if the state has it."""
-        found = LastStep(optimizer).squares()
+        found = last.squares()
         if found is not None:
             squares, count = found
             self.update_rms = math.sqrt(squares / count)

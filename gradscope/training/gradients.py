@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from gradscope.capture.norms import gradient_norms
 from gradscope.capture.reductions import BLOCK
 from gradscope.capture.shards import local, versions_of
+from gradscope.records.tensors import TensorStats
 
 #: Gradients that were multiplied by one factor show it in their norms as far as these are rounded;
 #: and a factor below this one may have taken elements to zero.
@@ -92,8 +93,15 @@ def _of(parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:
     return [p.grad for p in parameters if p.grad is not None]
 
 
-def read(parameters: Sequence[nn.Parameter]) -> Gradients:
-    """Read the gradients that exist, at their present values."""
+def read(
+    parameters: Sequence[nn.Parameter], measured: Mapping[int, TensorStats] | None = None
+) -> Gradients:
+    """Read the gradients that exist, at their present values.
+
+    Args:
+        parameters: the parameters.
+        measured: by ``id`` of a gradient, its statistics, where they are known already.
+    """
     there, gradients = [], []
     for parameter in parameters:
         gradient = parameter.grad
@@ -102,7 +110,7 @@ def read(parameters: Sequence[nn.Parameter]) -> Gradients:
             gradients.append(gradient)
     if not there:
         return Gradients()
-    norms = gradient_norms(gradients)
+    norms = gradient_norms(gradients, measured)
     return Gradients(
         dict(zip(there, norms, strict=True)),
         dict(zip(there, versions_of(gradients), strict=True)),

@@ -6,6 +6,8 @@ import ctypes
 import math
 import mmap
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from gradscope.capture.shards import is_spread, local, placements_of
 _SHARE, _LEAST_ROOM = 0.02, 1 << 25
 #: Copies of fewer bytes than these do not fragment the heap.
 _LARGE = 1 << 20
+#: Bytes: a cache line.
+_ALIGNED = 64
 #: In a smaller process fragmentation does not matter.
 _LARGE_PROCESS = 1 << 29
 
@@ -32,7 +36,7 @@ def weight_copies(
     """
     groups = _groups(parameters)
     chosen = groups[turn % len(groups)] if groups else []
-    return {parameter: _copy(local(parameter).detach()) for parameter in chosen}
+    return dict(zip(chosen, _copies([local(p).detach() for p in chosen]), strict=True))
 
 
 def _groups(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
@@ -68,16 +72,23 @@ class Heap:
 
     What a sample allocates lies between the script's tensors: glibc gives back the top of its heap
     alone, and the next steps would not find fitting free blocks. ``malloc_trim`` gives back all. It
-    takes longer the larger the heap is, so it waits until the process has grown since.
+    takes longer the larger the heap is, and the next step has to ask for the memory that it reuses:
+    it waits until the process has grown since, or since the first sample began.
     """
 
     def __init__(self) -> None:
-        self._largest = 0  # bytes of the process, just before the last trim
+        self._largest: int | None = None  # bytes of the process, just before the last trim
+
+    def sample_begins(self) -> None:
+        """Note the size of the process before the first sample."""
+        if self._largest is None:
+            self._largest = _resident()
 
     def give_back(self) -> None:
         """Trim the heap, if the process grew by more than copies of weights may take."""
         now = _resident()
-        if now < max(_LARGE_PROCESS, self._largest + max(_LEAST_ROOM, int(_SHARE * now))):
+        largest = self._largest or 0
+        if now < max(_LARGE_PROCESS, largest + max(_LEAST_ROOM, int(_SHARE * now))):
             return
         self._largest = now
         _trim()
@@ -89,18 +100,45 @@ def _trim() -> None:
         trim(0)
 
 
-def _copy(weight: torch.Tensor) -> torch.Tensor:
-    """Copy a large weight on the CPU into separate memory, which is returned to the system at
-    once.
+def _copies(weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copy weights. Many bytes on the CPU share memory of their own, which is returned to the
+    system at once.
 
-    From the heap it would lie between the script's gradients, and fragment it.
+    From the heap they would lie between the script's gradients, and fragment it. Huge pages take
+    one page fault where small ones take 512.
     """
+    ends = list(accumulate(map(_room_for, weights)))
+    if not ends or ends[-1] < _LARGE:
+        return [weight.clone() for weight in weights]
+    memory = mmap.mmap(-1, ends[-1], mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    copies = []
+    for weight, start, end in zip(weights, [0, *ends], ends, strict=False):
+        if start == end:
+            copies.append(weight.clone())
+            continue
+        flat = torch.frombuffer(memory, dtype=weight.dtype, count=weight.numel(), offset=start)
+        copies.append(flat.as_strided(weight.shape, weight.stride()).copy_(weight))
+    return copies
+
+
+def _room_for(weight: torch.Tensor) -> int:
+    """Bytes for the copy of a plain weight on the CPU, aligned; 0 for any other."""
     size = weight.numel() * weight.element_size()
-    if type(weight.data) is not torch.Tensor or not weight.is_cpu or size < _LARGE:
-        return weight.clone()
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    memory = torch.frombuffer(mmap.mmap(-1, size, private), dtype=weight.dtype)
-    return memory.view(weight.shape).copy_(weight)
+    plain = (
+        type(weight.data) is torch.Tensor
+        and weight.is_cpu
+        and weight.layout is torch.strided
+        and not weight.is_quantized
+        and (weight.is_contiguous() or _has_channels_last(weight))
+    )
+    return -(-size // _ALIGNED) * _ALIGNED if plain else 0
+
+
+def _has_channels_last(weight: torch.Tensor) -> bool:
+    return weight.dim() == 4 and weight.is_contiguous(memory_format=torch.channels_last)
 
 
 def _resident() -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from gradscope.capture.names import written_class
+from gradscope.capture.names import modules_of, written_class
 from gradscope.loading.surgery import unwrapped
 from gradscope.records.training import TrainedModel, without_calls
 from gradscope.training.discovery import compiled_inside, outermost_modules, variable_name
@@ -66,7 +66,7 @@ class Model:
             type=written_class(module).__name__,
             parameters=self.parameters,
             trainable=self.trainable,
-            modules=sum(1 for _ in module.modules()),
+            modules=len(modules_of(module)),
             first_step=step,
             wrapper=None if outer is None else wrapper_of(outer),
             stage=self.stage,

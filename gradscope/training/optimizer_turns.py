@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 from torch.autograd.graph import Node
-from torch.optim import Optimizer
 
 from gradscope.capture.graph import free_nodes
+from gradscope.capture.optimizer_steps import LastStep
 from gradscope.records.training import TrainedModel, TrainingRecord, TrainingStep
 from gradscope.training.guard import Guard
 from gradscope.training.memory import Heap
@@ -59,6 +59,7 @@ class OptimizerTurns:
         self._models = models
         self._optimizers, self._steps = set(), 0
         self.number += 1
+        self._heap.sample_begins()
         self.sampler = SampledStep(models, self._layers, self._probes, self._guard, self._compiled)
 
     def end(self) -> None:
@@ -71,7 +72,7 @@ class OptimizerTurns:
         self,
         step: TrainingStep,
         optimizer: ObservedOptimizer | None,
-        stepped: Optimizer | None,
+        last: LastStep | None,
         held: Collection[nn.Parameter],
     ) -> list[TrainingRecord]:
         """Return the records of an ended step: new models, and samples.
@@ -79,12 +80,12 @@ class OptimizerTurns:
         Args:
             step: its step metrics.
             optimizer: the one that made it.
-            stepped: the same, itself.
+            last: its step.
             held: the parameters of all optimizers.
         """
         if self.sampler is None:
             return []
-        samples = self.sampler.taken(step, optimizer, stepped, elsewhere=held)
+        samples = self.sampler.taken(step, optimizer, last, elsewhere=held)
         models: list[TrainedModel] = []
         by_id = {model.id: model for model in self._models}
         for sample in samples:

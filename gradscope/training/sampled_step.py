@@ -18,10 +18,11 @@ from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.fingerprints import combined
 from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import select_layers, watchable
-from gradscope.capture.names import named_modules, named_parameters
+from gradscope.capture.names import named_modules, named_parameters, parameters_of
 from gradscope.capture.nodes import located
 from gradscope.capture.norms import gradient_norms
 from gradscope.capture.optimizer_moments import hidden_moments
+from gradscope.capture.optimizer_steps import LastStep
 from gradscope.capture.parameters import parameter_stats, total_norm
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.shards import version_of
@@ -117,6 +118,17 @@ class SampledStep:
             entry.arrived = parameter_stats(entry.model.module, shown=entry.selected)
             entry.versions = _versions(entry.model.module)
 
+    def gradients(self) -> dict[int, TensorStats]:
+        """Return the statistics of the gradients that were read, by the ``id`` of each."""
+        return {
+            id(parameter.grad): stats.gradient
+            for entry in self._entries
+            for parameter, stats in zip(
+                named_parameters(entry.model.module), entry.arrived, strict=True
+            )
+            if stats.gradient is not None
+        }
+
     def before_update(self, held: Collection[nn.Parameter], step: int) -> None:
         """Read the gradients that the optimizer gets in a step, and the weights that it will
         move.
@@ -144,7 +156,7 @@ class SampledStep:
         self,
         step: TrainingStep,
         optimizer: ObservedOptimizer | None,
-        stepped: Optimizer | None,
+        last: LastStep | None,
         *,
         elsewhere: Collection[nn.Parameter],
     ) -> list[StepSample]:
@@ -153,13 +165,13 @@ class SampledStep:
         Args:
             step: its step metrics.
             optimizer: the one that made it; None without one.
-            stepped: the same, itself.
+            last: its step.
             elsewhere: the parameters that any optimizer has.
         """
         samples = []
         held = None if optimizer is None else optimizer.held
         for entry in self._entries if held is None else self._of(held):
-            report = _report(entry, optimizer, stepped, step, self._compiled)
+            report = _report(entry, optimizer, last, step, self._compiled)
             names = {named.name: p for p, named in named_parameters(entry.model.module).items()}
             unheld = [p.name for p in report.parameters if p.requires_grad]
             samples.append(
@@ -214,7 +226,7 @@ class SampledStep:
         return [node for entry in self._entries for node in entry.recorder.take_nodes()]
 
     def _of(self, held: Collection[nn.Parameter]) -> list[_SampledModel]:
-        return [w for w in self._entries if any(p in held for p in w.model.module.parameters())]
+        return [w for w in self._entries if any(p in held for p in parameters_of(w.model.module))]
 
 
 def _turn(model: Model, step: int) -> int:
@@ -260,13 +272,13 @@ def _entry(
 
 def _versions(module: nn.Module) -> dict[int, int]:
     """Return a value for each parameter that changes with each write to its gradient."""
-    return {id(p): hash(version_of(p.grad)) for p in module.parameters() if p.grad is not None}
+    return {id(p): hash(version_of(p.grad)) for p in parameters_of(module) if p.grad is not None}
 
 
 def _report(
     entry: _SampledModel,
     optimizer: ObservedOptimizer | None,
-    stepped: Optimizer | None,
+    last: LastStep | None,
     step: TrainingStep,
     compiled: CompiledCalls | None,
 ) -> Report:
@@ -279,14 +291,15 @@ def _report(
         taken, counts = compiled.take(module)
     calls = tuple(_unscaled_call(call, scale) for call in taken)
     parts = entry.recorder.take_parts()
-    moved = updates(module, entry.before, stepped)
+    stepped = None if last is None else last.optimizer
+    moved = updates(module, entry.before, stepped, last=last)
     names = {id(p): named.name for p, named in named_parameters(module).items()}
     own = None
     if optimizer is not None:
         own = {names[id(p)] for p in optimizer.held if id(p) in names}
     parameters = tuple(
-        replace(
-            moved.get(p.name, Update()).on(p),
+        moved.get(p.name, Update()).on(
+            p,
             gradient=None if p.gradient is None else unscaled(p.gradient, scale),
             in_optimizer=None if own is None else p.name in own,
         )

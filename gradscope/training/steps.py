@@ -16,8 +16,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from gradscope.capture.optimizer_steps import LastStep
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.loop import LoopRecord
+from gradscope.records.norms import finite_or_none
 from gradscope.records.training import TrainingEvent
 from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.current_step import CurrentStep, LossScales, loss_of
@@ -229,9 +231,10 @@ class Steps:
         sampler = self._parts.sampling.sampler
         if sampler is None and not self._reads():
             return False
-        self._parts.current.read(self._parameters())
         if sampler is not None:
             sampler.backward_ended()
+        measured = None if sampler is None else sampler.gradients()
+        self._parts.current.read(self._parameters(), measured)
         return True
 
     def _parameters(self) -> list[nn.Parameter]:
@@ -360,8 +363,11 @@ class Steps:
         if wanted:
             self.make_up()
         reading = 0.0
+        last = None
         if optimizer is not None and recorded and (sampled or parts.metrics.reads_update):
-            reading = self._read_update(optimizer)
+            last = LastStep(optimizer)
+        if last is not None and not sampled:
+            reading = self._read_update(last)
         record = parts.current.record(
             self.number, optimizer, known, self.began, self._last, now, sampled=sampled
         )
@@ -370,9 +376,13 @@ class Steps:
             step = record()
             placed = () if parts.placements is None else parts.placements.records(parts.models)
             held = set(parts.optimizers.held()) if sampled else set()
-            samples = parts.sampling.records(step, known, optimizer, held)
-            if step.update_rms is None and samples and optimizer is not None:
-                step = replace(step, update_rms=update_rms(samples, optimizer))
+            samples = parts.sampling.records(step, known, last, held)
+            if sampled and last is not None:  # after its sample: that reads most of the state
+                parts.current.measure_update(last)
+                rms = finite_or_none(parts.current.update_rms)
+                if rms is None and samples:
+                    rms = update_rms(samples, last.optimizer)
+                step = replace(step, update_rms=rms)
             began = time.perf_counter()
             norms = list(self._norms.records(self.number, known, parts.current))
             named = time.perf_counter() - began
@@ -403,10 +413,10 @@ class Steps:
         if self.limit is not None and self.limit.step_ended(self.number):
             self._end_script()
 
-    def _read_update(self, optimizer: Optimizer) -> float:
+    def _read_update(self, last: LastStep) -> float:
         """Read how far the step has moved the weights, and return the seconds that this takes."""
         began = time.perf_counter()
-        told = self._parts.current.measure_update(optimizer)
+        told = self._parts.current.measure_update(last)
         seconds = time.perf_counter() - began
         if told:
             self._parts.metrics.updates.took(seconds)

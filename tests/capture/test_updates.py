@@ -373,3 +373,25 @@ def test_many_parameters_of_many_sizes_are_one_number() -> None:
     assert told[1] == sum(sizes[:-1])
     # A weight of about 1 is rounded by 6e-8, a step is of about 0.1.
     assert math.sqrt(told[0]) == pytest.approx(true, rel=2e-6)
+
+
+@pytest.mark.skipif(not one_pass.is_compiled(), reason="PyTorch computes blocks instead")
+@pytest.mark.parametrize(("kind", "settings"), TERMS)
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_a_sample_reads_is_not_read_again(
+    kind: type[Optimizer], settings: dict[str, Any], copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(
+        net: nn.Module, optimizer: Optimizer, before: dict[nn.Parameter, Tensor], _: list[Tensor]
+    ) -> None:
+        alone = LastStep(optimizer).squares()
+        last, calls = LastStep(optimizer), []
+        with monkeypatch.context() as patch:
+            step = one_pass.step
+            patch.setattr(one_pass, "step", lambda *a, **k: calls.append(k) or step(*a, **k))
+            copies = {p: was.clone() for p, was in before.items()} if copied else {}
+            updates(net, copies, optimizer, last=last)
+            assert last.squares() == alone  # to the last bit
+        assert len(calls) == len(before)
+
+    trained(lambda p: kind(p, lr=0.05, **settings), check)

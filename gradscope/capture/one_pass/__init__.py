@@ -153,7 +153,8 @@ class Library:
 
         Args:
             weight: the weight after the step.
-            terms: the coefficients of the update. With ``before`` only ``taken`` is read.
+            terms: the coefficients of the update. With ``before`` all but ``taken`` may be left
+                out; then there is no ``unrounded``.
             gradient, first, second: with as many elements as the weight; None counts as zero.
             before: the weight before the step; None: computed from ``terms``.
             every: False: only ``unrounded`` is needed.
@@ -181,22 +182,23 @@ def _address(tensor: torch.Tensor) -> int | None:
 
 def _are_alike(tensors: list[torch.Tensor]) -> bool:
     """Return True for plain float32 CPU tensors with the same memory order."""
-    return all(
-        type(one) in _PLAIN
-        and one.dtype == torch.float32
-        and one.is_cpu
-        and one.layout is torch.strided
-        and not one.is_neg()
-        and one.numel() == tensors[0].numel() > 0
+    count, contiguous = tensors[0].numel(), True
+    for one in tensors:  # for each parameter of a sample: no frame of Python's
+        if (
+            type(one) not in _PLAIN
+            or one.dtype != torch.float32
+            or not one.is_cpu
+            or one.layout is not torch.strided
+            or one.is_neg()
+            or not one.numel() == count > 0
+        ):
+            return False
+        contiguous = contiguous and one.is_contiguous()
+    return contiguous or all(
+        one.dim() == 4
+        and one.shape == tensors[0].shape
+        and one.is_contiguous(memory_format=torch.channels_last)
         for one in tensors
-    ) and (
-        all(one.is_contiguous() for one in tensors)
-        or all(
-            one.dim() == 4
-            and one.shape == tensors[0].shape
-            and one.is_contiguous(memory_format=torch.channels_last)
-            for one in tensors
-        )
     )
 
 

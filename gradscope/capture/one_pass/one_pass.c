@@ -75,7 +75,9 @@ struct formula {
 /* A step of one parameter. NULL: there is none. */
 struct step {
     const float *weight, *gradient, *first, *second;
-    const float *before; /* NULL: the weight before the step follows from the formula */
+    /* NULL: the weight before the step follows from the formula. Otherwise the formula gives
+     * UNROUNDED, if it is there. */
+    const float *before;
     int64_t all;         /* 0: UNROUNDED alone */
     struct formula formula;
 };

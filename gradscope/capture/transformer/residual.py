@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, Edge
-from gradscope.capture.names import written_class
+from gradscope.capture.names import modules_of, written_class
 from gradscope.capture.transformer.attention import exact
 from gradscope.capture.transformer.products import operation
 from gradscope.capture.transformer.rows import evenly
@@ -37,7 +37,7 @@ def repeated_blocks(model: nn.Module) -> dict[nn.Module, nn.Module]:
     container.
     """
     found: dict[nn.Module, nn.Module] = {}
-    for container in model.modules():
+    for container in modules_of(model):
         if not isinstance(container, nn.ModuleList | nn.Sequential | nn.ModuleDict):
             continue
         parts = [_inner(part) for part in container.children()]
