@@ -97,6 +97,9 @@ enum {
     STEP_SUMS
 };
 
+typedef double doubles __attribute__((vector_size(32)));
+typedef float loose_floats __attribute__((vector_size(16), aligned(4), may_alias));
+
 #include "lanes.h"
 
 /* A test defines COMMON_ONLY. */

@@ -7,51 +7,66 @@
 
 #define ROW 1024
 #define LANES 8
+/* Four floats as doubles. Sums of such vectors stay in registers; those of an array of lanes do not,
+ * with gcc. The lanes and their order are the same. */
+#define WIDE(a) __builtin_convertvector(*(const loose_floats *)(a), doubles)
+/* Adds the elements after the last full LANES to the lanes of LOW and HIGH, and folds all. */
+#define REST_OF(at, count, low, high, term)                                                        \
+    for (int lane = 0; at + lane < (count); lane++) {                                              \
+        int64_t i = at + lane;                                                                     \
+        if (lane < 4)                                                                              \
+            low[lane] += (term);                                                                   \
+        else                                                                                       \
+            high[lane - 4] += (term);                                                              \
+    }                                                                                              \
+    low += high;                                                                                   \
+    double low##_sum = (low[0] + low[2]) + (low[1] + low[3])
 
 /* Adds up a row, and its squares. */
 TARGET static void NAMED(row, float32, SET)(const float *a, int64_t count, double *total,
                                             double *squares) {
-    double sums[LANES] = {0}, products[LANES] = {0};
-#define STEP(i, lane)                                                                              \
-    double value = a[i];                                                                           \
-    sums[lane] += value;                                                                           \
-    products[lane] += value * value
-    EACH(STEP, 0, count)
-#undef STEP
-    FOLD(sums)
-    FOLD(products)
-    *total += sums[0];
-    *squares += products[0];
+    doubles sums = {0}, more = {0}, products = {0}, others = {0};
+    int64_t at = 0;
+    for (; at + LANES <= count; at += LANES) {
+        doubles low = WIDE(a + at), high = WIDE(a + at + 4);
+        sums += low, more += high;
+        products += low * low, others += high * high;
+    }
+    REST_OF(at, count, sums, more, (double)a[i]);
+    REST_OF(at, count, products, others, (double)a[i] * a[i]);
+    *total += sums_sum;
+    *squares += products_sum;
 }
 
 TARGET static double NAMED(squares, float32, SET)(const float *a, int64_t count) {
-    double products[LANES] = {0};
-#define STEP(i, lane)                                                                              \
-    double value = a[i];                                                                           \
-    products[lane] += value * value
-    EACH(STEP, 0, count)
-#undef STEP
-    FOLD(products)
-    return products[0];
+    doubles products = {0}, others = {0};
+    int64_t at = 0;
+    for (; at + LANES <= count; at += LANES) {
+        doubles low = WIDE(a + at), high = WIDE(a + at + 4);
+        products += low * low, others += high * high;
+    }
+    REST_OF(at, count, products, others, (double)a[i] * a[i]);
+    return products_sum;
 }
 
 /* Adds the squares of two rows, and their products, to the sums of a step. */
 TARGET static void NAMED(pair, float32, SET)(const float *moved, const float *gradient,
                                              int64_t count, double *sums) {
-    double own[LANES] = {0}, products[LANES] = {0}, others[LANES] = {0};
-#define STEP(i, lane)                                                                              \
-    double one = moved[i], other = gradient[i];                                                    \
-    own[lane] += one * one;                                                                        \
-    products[lane] += one * other;                                                                 \
-    others[lane] += other * other
-    EACH(STEP, 0, count)
-#undef STEP
-    FOLD(own)
-    FOLD(products)
-    FOLD(others)
-    sums[MOVED] += own[0];
-    sums[ALONG] += products[0];
-    sums[GRADIENT] += others[0];
+    doubles own = {0}, own_more = {0}, along = {0}, along_more = {0}, other = {0}, other_more = {0};
+    int64_t at = 0;
+    for (; at + LANES <= count; at += LANES) {
+        doubles low = WIDE(moved + at), high = WIDE(moved + at + 4);
+        doubles low_other = WIDE(gradient + at), high_other = WIDE(gradient + at + 4);
+        own += low * low, own_more += high * high;
+        along += low * low_other, along_more += high * high_other;
+        other += low_other * low_other, other_more += high_other * high_other;
+    }
+    REST_OF(at, count, own, own_more, (double)moved[i] * moved[i]);
+    REST_OF(at, count, along, along_more, (double)moved[i] * gradient[i]);
+    REST_OF(at, count, other, other_more, (double)gradient[i] * gradient[i]);
+    sums[MOVED] += own_sum;
+    sums[ALONG] += along_sum;
+    sums[GRADIENT] += other_sum;
 }
 
 /* -dw of `count` elements, from the state. Rows that the formula does not read are zero. */
@@ -124,3 +139,5 @@ TARGET static void NAMED(step, float32, SET)(const struct step *step, int64_t en
 
 #undef ROW
 #undef LANES
+#undef WIDE
+#undef REST_OF
