@@ -376,22 +376,24 @@ def test_many_parameters_of_many_sizes_are_one_number() -> None:
 
 
 @pytest.mark.skipif(not one_pass.is_compiled(), reason="PyTorch computes blocks instead")
-@pytest.mark.parametrize(("kind", "settings"), TERMS)
+@pytest.mark.parametrize(("kind", "settings"), [one for one in TERMS if one[0] is not Lion])
 @pytest.mark.parametrize("copied", [False, True])
 def test_what_a_sample_reads_is_not_read_again(
     kind: type[Optimizer], settings: dict[str, Any], copied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def check(
-        net: nn.Module, optimizer: Optimizer, before: dict[nn.Parameter, Tensor], _: list[Tensor]
-    ) -> None:
-        alone = LastStep(optimizer).squares()
-        last, calls = LastStep(optimizer), []
-        with monkeypatch.context() as patch:
-            step = one_pass.step
-            patch.setattr(one_pass, "step", lambda *a, **k: calls.append(k) or step(*a, **k))
-            copies = {p: was.clone() for p, was in before.items()} if copied else {}
-            updates(net, copies, optimizer, last=last)
-            assert last.squares() == alone  # to the last bit
-        assert len(calls) == len(before)
-
-    trained(lambda p: kind(p, lr=0.05, **settings), check)
+    torch.manual_seed(2)
+    weights = [nn.Parameter(torch.randn(n) / 100) for n in (17, 1025)]
+    optimizer = kind(weights, lr=0.05, **settings)
+    for _ in range(7):
+        for weight in weights:
+            weight.grad = torch.randn_like(weight)
+        copies = {p: p.detach().clone() for p in weights} if copied else {}
+        optimizer.step()
+    alone = LastStep(optimizer).squares()
+    calls, step = [], one_pass.step
+    monkeypatch.setattr(one_pass, "step", lambda *a, **k: calls.append(k) or step(*a, **k))
+    last = LastStep(optimizer)
+    updates(nn.ParameterList(weights), copies, optimizer, last=last)
+    assert alone is not None
+    assert last.squares() == alone  # to the last bit
+    assert len(calls) == len(weights)
