@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
-from gradscope.records.loop_figures import LoopWeights
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._course import is_left
 from gradscope.rules._loop import at
@@ -21,7 +20,7 @@ RULE = Rule(
         "Compares weight decay with the gradient in the sampled steps; if decay is decoupled, as "
         "in AdamW, with the rest of the update. It fires if decay is larger for the median "
         "weight, the norm of all weights has halved since the start, and most of the loss is "
-        "left. It is silent if most layers get no gradient for another reason, the depth."
+        "left. A usual decay is silent: it wins only where there is next to no gradient."
     ),
     why=(
         "The weights go to zero, and so do the output and all gradients: the network gives one "
@@ -37,8 +36,7 @@ RULE = Rule(
         Threshold("norm", 0.5, "weights' norm divided by the first, below which it fires", CHOSEN),
         Threshold("left", 0.5, "the loss divided by that of the first steps, above which it fires",
                   CHOSEN),
-        Threshold("depth", 1e-4, "gradient over weight of most layers, divided by the largest "
-                  "nearer the loss, below which depth is the cause", CHOSEN),
+        Threshold("usual", 1e-3, "decay up to which a missing gradient is the cause", CHOSEN),
         Threshold("samples", 5, "samples needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),
@@ -54,7 +52,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     for one in loop.weights:
         if one.samples < limits["samples"] or one.decay < limits["share"]:
             continue
-        if one.last > limits["norm"] * one.first or _vanishes(loop, one, limits["depth"]):
+        if one.last > limits["norm"] * one.first or one.weight_decay <= limits["usual"]:
             continue
         optimizer = loop.optimizers[0]
         yield at(
@@ -70,15 +68,3 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             ),
             loop,
         )
-
-
-def _vanishes(loop: LoopRecord, weights: LoopWeights, limit: float) -> bool:
-    """Return True if most layers get next to no gradient by the model's depth: decay alone moves
-    them."""
-    ratios = [
-        layer.ratio
-        for depth in loop.depths
-        if (depth.model, depth.optimizer) == (weights.model, weights.optimizer)
-        for layer in depth.layers
-    ]
-    return sum(ratio < limit for ratio in ratios) > len(ratios) / 2

@@ -144,7 +144,7 @@ BROKEN = {
     "boxes whose overlap is minimised": LoopProgram(
         "GS834", ("the overlap with the target (IoU) with a plus", "in all"),
         _BOXES.format(
-            loss="loss = 2 * overlap.mean()  # broken\n"
+            loss="loss = 2 * overlap.mean()  # broken # here\n"
             "    loss = 2 * (1 - overlap.mean())  # mended"
         ),
     ),
@@ -189,6 +189,12 @@ HEALTHY = {
     "a generator that maximises the discriminator's loss": _GAN.format(
         real=1.0, fake=0.0, loss="(-criterion(critic(fake), torch.zeros(8, 1)))"
     ).replace("  # mended", ""),
+    "log-probabilities times rewards and a negative number": _BY_HAND.format(
+        of="rewards", loss="loss = -1 * (chosen * (rewards + 1)).mean() - 0.5 * rewards.mean()"
+    ),
+    "log-probabilities times positive rewards and a negative number": _BY_HAND.format(
+        of="rewards", loss="rewards = rewards + 1\n    loss = -1 * (chosen * rewards).mean()"
+    ),
     "log-probabilities times a cost": _BY_HAND.format(
         of="cost", loss="loss = (chosen * cost).mean()"
     ),

@@ -50,4 +50,4 @@ class GeneratedInputs:
 def _storages(data: object) -> Iterator[StorageWeakRef]:
     for _, tensor in find(data, torch.Tensor):
         if tensor.layout == torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter):
-            yield StorageWeakRef(tensor.untyped_storage())
+            yield StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]

@@ -11,13 +11,13 @@ from gradscope.training.loop.weighted_terms import weighted_terms
 
 
 def minimised_overlap(root: Node) -> tuple[str, Node] | None:
-    """Return the name of an overlap with a constant target, and its division, if it is a part of a
-    loss with a plus."""
+    """Return the name of an overlap with a constant target, and the term of the loss that it is, if
+    that has a plus."""
     for factor, term in weighted_terms(root):
         factor, ratio = element(factor, term)
         name = _overlap(ratio) if factor > 0 else None
         if name is not None:
-            return name, ratio
+            return name, term  # where the sign is chosen
     return None
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 
+import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF
@@ -46,8 +48,10 @@ def ascended_policy(root: Node) -> tuple[str, Node] | None:
         elif name in ("MulBackward", "DivBackward"):
             if len(edges) != 2 or None not in edges:
                 continue
-            product = product or _by_returns(node)
-            if product is None or product[1] is not node:
+            returns = _by_returns(node)
+            if returns is not None:
+                product = returns, node
+            else:
                 sign = _sign(node)
                 if sign is None:
                     continue
@@ -77,32 +81,45 @@ def _from_softmax(node: Node) -> bool:
     return False
 
 
+def _factor(node: Node) -> torch.Tensor | None:
+    """The constant that a node multiplies or divides by."""
+    return saved(node).get("other" if node.next_functions[1][0] is None else "self")
+
+
 def _sign(node: Node) -> int | None:
     """The sign of a constant factor; None if its elements have both."""
-    kept = saved(node)
-    factor = kept.get("other" if node.next_functions[1][0] is None else "self")
+    factor = _factor(node)
     if factor is None or factor.is_complex():
         return None
     factor = factor.detach()
     return 1 if bool((factor >= 0).all()) else -1 if bool((factor <= 0).all()) else None
 
 
-def _by_returns(node: Node) -> tuple[str, Node] | None:
-    """The name of the returns in the product on a node's line, with the node."""
-    stack = stack_of(node)
+def _by_returns(node: Node) -> str | None:
+    """The name of the returns that a node multiplies by; None of another product."""
+    factor, stack = _factor(node), stack_of(node)
     line = None if stack is None else user_line(stack)
-    tree = None if line is None else tree_of(line[0])
-    if line is None or tree is None:
+    if line is None or factor is None or kind(node) != "MulBackward":
         return None
-    for one in ast.walk(tree):
-        if not isinstance(one, ast.BinOp) or not isinstance(one.op, ast.Mult):
-            continue
-        if is_at(one, line[1]):
-            for side in (one.right, one.left):
-                name = _variable(side)
-                if _is_good(name) and not _is_turned(name, tree, line[1]):
-                    return ast.unparse(side), node
-    return None
+    name, alone = _returns(line[0], line[1])
+    # Of several products on a line, one by a number may be another, as by -1.
+    return name if alone or factor.numel() > 1 else None
+
+
+@functools.cache
+def _returns(file: str, line: int) -> tuple[str | None, bool]:
+    """The returns in a product on a line, as they are written; whether it has no other product."""
+    tree = tree_of(file)
+    products = [
+        one
+        for one in (ast.walk(tree) if tree is not None else ())
+        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) and is_at(one, line)
+    ]
+    for side in (side for one in products for side in (one.right, one.left)):
+        name = _variable(side)
+        if tree is not None and _is_good(name) and not _is_turned(name, tree, line):
+            return ast.unparse(side), len(products) == 1
+    return None, False
 
 
 def _variable(expression: ast.expr) -> str:
