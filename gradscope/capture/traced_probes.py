@@ -191,12 +191,28 @@ class _WithGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, probe: Tensor, order: Tensor, path: str, kind: int) -> Tensor:
         ctx.arguments = probe, order, path, kind
+        if kind >= COMPILED:
+            _save_unchecked(order)
         return x.detach()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         _OPERATOR(gradients[0], *ctx.arguments)
         return gradients[0], None, None, None, None
+
+
+def _save_unchecked(order: Tensor) -> None:
+    """Have AOTAutograd save a tensor for backward without a check of its version.
+
+    The operator's declared write to it in one graph's backward becomes a copy with the backend
+    aot_eager, which would make the backward of the next graph fail. PyTorch sets the same mark for
+    tensors that an autograd function keeps on its ``ctx``; torch 2.8 has no such mark.
+    """
+    from torch.fx.experimental import proxy_tensor  # the compiler has imported it
+
+    proxies = getattr(proxy_tensor, "_get_proxies", None)
+    for proxy in () if proxies is None else proxies(order):
+        proxy.node.meta["saved_tensor_with_no_vc_check"] = True
 
 
 def _tap(

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental import proxy_tensor
 from training.corpus import cxx
 
 from gradscope.capture.names import named_modules
 from gradscope.capture.stats import measure
 from gradscope.capture.traced_calls import Event, calls_of, finished
-from gradscope.capture.traced_probes import COMPILED, Probe, add_probe, listen
+from gradscope.capture.traced_probes import COMPILED, GRADIENT, Probe, add_probe, listen
 from gradscope.records.modules import ModuleCall
 
 Pair = namedtuple("Pair", "first second")
@@ -155,6 +156,25 @@ def test_a_model_may_get_its_memory_after_its_probes() -> None:
     step(net, net)
     listen(observed, on=False)
     assert {call.name for call in observed.calls()} == {one.name for one in observed.names.values()}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not hasattr(proxy_tensor, "_get_proxies"), reason="this torch checks all that a graph saves"
+)
+def test_a_backward_may_go_through_two_calls_of_a_compiled_model() -> None:
+    """As in a siamese network: the second backward finds what the first has written."""
+    net, plain = model(), model()
+    observed = Observed(net)
+    run = torch.compile(net, backend="aot_eager")
+    listen(observed, on=True)
+    x = torch.linspace(-1, 1, 24).double().view(4, 6)
+    for each in (run, plain):
+        (each(x).first.sum() + each(x.square()).first.square().sum()).backward()
+    listen(observed, on=False)
+    for one, other in zip(net.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(one.grad, other.grad, rtol=1e-12, atol=1e-14)
+    assert sum(event.kind == GRADIENT for event in observed.events) >= 2 * 5
 
 
 @pytest.mark.slow
