@@ -45,7 +45,7 @@ def posterior(root: Node) -> tuple[Node, tuple[float, ...]] | None:
 def element(factor: float, node: Node) -> tuple[float, Node]:
     """Return the operand of a sum or a mean, and the factor of each element."""
     while True:
-        inner = node.next_functions[0][0]
+        inner = node.next_functions[0][0] if node.next_functions else None  # a leaf has none
         if kind(node) in _SUMS and inner is not None:
             if kind(node) == "MeanBackward":
                 factor *= max(count_of(node), 1) / max(count_of(inner), 1)

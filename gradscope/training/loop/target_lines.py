@@ -27,6 +27,6 @@ def _targets(call: ast.Call) -> str | None:
     """The variable in the second argument of a call, or in that of this name."""
     named = (one.value for one in call.keywords if one.arg in _NAMES)
     given = next(named, call.args[1] if len(call.args) > 1 else None)
-    while isinstance(given, ast.Call | ast.Attribute | ast.Subscript):
+    while isinstance(given, ast.Call | ast.Attribute):  # a slice makes them at the loss itself
         given = given.func if isinstance(given, ast.Call) else given.value
     return given.id if isinstance(given, ast.Name) else None
