@@ -8,6 +8,7 @@ import re
 
 import torch
 from torch.autograd.graph import Node
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gradscope.capture.graph import LEAF
 from gradscope.capture.nodes import MOVES
@@ -91,8 +92,10 @@ def _sign(node: Node) -> int | None:
     factor = _factor(node)
     if factor is None or factor.is_complex():
         return None
-    factor = factor.detach()
-    return 1 if bool((factor >= 0).all()) else -1 if bool((factor <= 0).all()) else None
+    with _disable_current_modes():  # as in `number_of`
+        if bool((factor.detach() >= 0).all()):
+            return 1
+        return -1 if bool((factor.detach() <= 0).all()) else None
 
 
 def _by_returns(node: Node) -> str | None:
