@@ -216,7 +216,7 @@ BROKEN = {
     "a cycle that is stepped once an epoch": LoopProgram(
         "GS830", ("reached 0.0", "made 4 steps of 32", "`optimizer` 32"), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=32)  # here
+        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=32)
         for epoch in range(4):
             for step in range(8):
                 inputs, labels = batch(step)
@@ -224,7 +224,7 @@ BROKEN = {
                 F.cross_entropy(net(inputs), labels).backward()
                 optimizer.step()
                 if cycle.last_epoch < 31: cycle.step()  # mended
-            cycle.step()  # broken
+            cycle.step()  # broken # here
         """, "cycle"),
     "the network takes the weights of its target": LoopProgram(
         "GS831", ("reset `net` to the same weights 4 times",), """
