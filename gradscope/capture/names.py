@@ -13,31 +13,38 @@ from gradscope.patterns import Named, without_wrappers, wraps
 
 #: What a class may override, and the result then depends on more than a module's dictionaries.
 _WALKS = ("named_modules", "named_parameters", "_named_members", "modules", "parameters")
-_Ref = weakref.ref[Any]
+_Ref = weakref.ref[nn.Module]
+#: The place of a parameter: a module that has it, and the name there.
+_Place = tuple[_Ref, str]
 
 
 class _Tree:
-    """The modules and parameters below one module, with their names, by weak references.
+    """The modules and parameters below one module, with their names.
 
-    A walk by ``named_modules`` takes ten times as long as the check that nothing has changed.
+    A walk by ``named_modules`` takes ten times as long as the check that nothing has changed. There
+    are weak references to modules only: ``torch.utils.swap_tensors`` refuses tensors with one.
 
     Attributes:
-        parts: each module, its class, its children and its own parameters, wrappers included.
-        parameters: each parameter once.
+        parts: each module, its class, its children and the ids of its own parameters, wrappers
+            included.
+        places: the first place of each parameter, by its id.
         module_names, parameter_names: each with its name, once they are needed.
         below: each module with the parameters in it and below it, once they are needed.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.parts = [
-            (weakref.ref(one), type(one), _weak(one._modules), _weak(one._parameters))
+            (weakref.ref(one), type(one), _weak(one._modules), _ids(one._parameters))
             for one in model.modules()
         ]
-        own = (ref for *_, parameters in self.parts for _, ref in parameters if ref is not None)
-        self.parameters = list({id(ref()): ref for ref in own}.values())
+        self.places: dict[int, _Place] = {}
+        for module, *_, own in self.parts:
+            for name, key in own:
+                if key is not None:
+                    self.places.setdefault(key, (module, name))
         self.module_names: list[tuple[_Ref, Named]] | None = None
-        self.parameter_names: list[tuple[_Ref, Named]] | None = None
-        self.below: list[tuple[_Ref, list[_Ref]]] | None = None
+        self.parameter_names: list[tuple[_Place, Named]] | None = None
+        self.below: list[tuple[_Ref, list[_Place]]] | None = None
 
     def is_of(self, model: nn.Module) -> bool:
         """Return True if the model and all its modules have the same children and parameters."""
@@ -48,7 +55,7 @@ class _Tree:
             if (
                 type(module) is not kind
                 or not _are_same(module._modules, children)
-                or not _are_same(module._parameters, parameters)
+                or _ids(module._parameters) != parameters
             ):
                 return False
         return True
@@ -79,6 +86,11 @@ def _weak(held: Mapping[str, Any]) -> tuple[tuple[str, _Ref | None], ...]:
     return tuple((k, None if one is None else weakref.ref(one)) for k, one in held.items())
 
 
+def _ids(held: Mapping[str, Any]) -> tuple[tuple[str, int | None], ...]:
+    # Of a parameter that is gone, another one may have the id: it is then found at the same place.
+    return tuple((k, None if one is None else id(one)) for k, one in held.items())
+
+
 def _are_same(held: Mapping[str, Any], known: tuple[tuple[str, _Ref | None], ...]) -> bool:
     if len(held) != len(known):
         return False
@@ -97,22 +109,31 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
 def parameters_of(model: nn.Module) -> list[nn.Parameter]:
     """Return every parameter once, like ``model.parameters()``."""
     tree = _tree(model)
-    return list(model.parameters()) if tree is None else _alive(tree.parameters)
+    return list(model.parameters()) if tree is None else _at(tree.places.values())
 
 
 def parameters_below(model: nn.Module) -> dict[nn.Module, list[nn.Parameter]]:
     """Return ``parameters_of`` each module."""
     tree = _tree(model)
     if tree is not None and tree.below is not None:
-        return {one: _alive(refs) for ref, refs in tree.below if (one := ref()) is not None}
+        return {one: _at(places) for ref, places in tree.below if (one := ref()) is not None}
     found = {one: list(one.parameters()) for one in modules_of(model)}
     if tree is not None:
-        tree.below = [(weakref.ref(one), list(map(weakref.ref, own))) for one, own in found.items()]
+        places = tree.places
+        tree.below = [
+            (weakref.ref(one), [places[id(p)] for p in own]) for one, own in found.items()
+        ]
     return found
 
 
-def _alive(references: Iterable[_Ref]) -> list[Any]:
+def _alive(references: Iterable[_Ref]) -> list[nn.Module]:
     return [one for reference in references if (one := reference()) is not None]
+
+
+def _at(places: Iterable[_Place]) -> list[nn.Parameter]:
+    """The parameters at places of a tree that has not changed."""
+    found = ((reference(), name) for reference, name in places)
+    return [module._parameters[name] for module, name in found if module is not None]  # type: ignore[misc]
 
 
 def named_modules(model: nn.Module) -> dict[nn.Module, Named]:
@@ -142,13 +163,14 @@ def named_parameters(model: nn.Module) -> dict[nn.Parameter, Named]:
     """Return every parameter once, with its first name and its other names."""
     tree = _tree(model)
     if tree is not None and tree.parameter_names is not None:
-        return {one: named for ref, named in tree.parameter_names if (one := ref()) is not None}
+        places = (place for place, _ in tree.parameter_names)
+        return dict(zip(_at(places), (named for _, named in tree.parameter_names), strict=True))
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(without_wrappers(name))
     found = {p: Named(first, tuple(others)) for p, (first, *others) in names.items()}
     if tree is not None:
-        tree.parameter_names = [(weakref.ref(p), named) for p, named in found.items()]
+        tree.parameter_names = [(tree.places[id(p)], named) for p, named in found.items()]
     return found
 
 

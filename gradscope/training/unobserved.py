@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from gradscope.training.observer import Observer
 
 _BLIND = "gradscope could not observe this script"
-#: A framework started the other processes of a distributed training, and this one is rank 0.
+#: The script trains tensors that no module holds.
 NO_MODEL = (
     "no `torch.nn.Module` that trains was found: layers are not sampled, and rules on layers cannot"
     " judge this run"
 )
+#: A framework started the other processes of a distributed training, and this one is rank 0.
 ONE_OF_SEVERAL = (
     "only this process was observed; the script started others that train with it. To observe all: "
     "`torchrun --nproc-per-node N -m gradscope run SCRIPT.py`"

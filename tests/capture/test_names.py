@@ -121,3 +121,12 @@ def test_a_class_with_a_walk_of_its_own_is_asked_each_time():
     for model.prefix in ("one", "two"):
         names = [named.name for named in named_parameters(model).values()]
         assert names == [f"{model.prefix}.inner.weight", f"{model.prefix}.inner.bias"]
+
+
+def test_parameters_have_no_weak_reference() -> None:
+    """``torch.utils.swap_tensors``, which conversions of modules may use, refuses such tensors."""
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    named_parameters(net), parameters_of(net), parameters_below(net)
+    assert not any(weakref.getweakrefs(parameter) for parameter in net.parameters())
+    torch.utils.swap_tensors(net[0].weight, nn.Parameter(torch.ones(2, 2)))
+    assert [*named_parameters(net)] == [*net.parameters()] == parameters_of(net)

@@ -79,12 +79,20 @@ def assignments(tree: ast.AST, target: str) -> list[ast.Assign]:
     ]
 
 
+def products(tree: ast.AST, line: int) -> list[ast.BinOp]:
+    """Return the products on a line."""
+    return [
+        one
+        for one in ast.walk(tree)
+        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) and is_at(one, line)
+    ]
+
+
 def factors(tree: ast.AST, line: int) -> list[str]:
     """Return the variables and attributes that are factors of a product on a line."""
     return [
         ast.unparse(side)
-        for one in ast.walk(tree)
-        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) and is_at(one, line)
+        for one in products(tree, line)
         for side in (one.left, one.right)
         if isinstance(side, ast.Name | ast.Attribute)
     ]

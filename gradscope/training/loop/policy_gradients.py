@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradscope.capture.graph import LEAF
 from gradscope.capture.nodes import MOVES
 from gradscope.explain.shared.frames import user_line
-from gradscope.explain.shared.script_tree import assignment, innermost, is_at, last_name, tree_of
+from gradscope.explain.shared.script_tree import assignment, innermost, last_name, products, tree_of
 from gradscope.training.loop.loss_walk import SOFTMAX, kind, saved, stack_of
 
 #: What a variable's name says that more of it is better.
@@ -113,15 +113,13 @@ def _by_returns(node: Node) -> str | None:
 def _returns(file: str, line: int) -> tuple[str | None, bool]:
     """The returns in a product on a line, as they are written; whether it has no other product."""
     tree = tree_of(file)
-    products = [
-        one
-        for one in (ast.walk(tree) if tree is not None else ())
-        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) and is_at(one, line)
-    ]
-    for side in (side for one in products for side in (one.right, one.left)):
+    if tree is None:
+        return None, False
+    found = products(tree, line)
+    for side in (side for one in found for side in (one.right, one.left)):
         name = _variable(side)
-        if tree is not None and _is_good(name) and not _is_turned(name, tree, line):
-            return ast.unparse(side), len(products) == 1
+        if _is_good(name) and not _is_turned(name, tree, line):
+            return ast.unparse(side), len(found) == 1
     return None, False
 
 
