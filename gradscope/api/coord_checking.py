@@ -151,7 +151,7 @@ class _Check:
         if size in self.sizes:
             keys = " and ".join(f"`{key}`" for key in self.scale)
             raise OptionError(
-                f"{keys}: the model has {count(size)} parameters at two widths",
+                f"{keys}: the model has the same {count(size)} parameters at two widths",
                 help="name the argument that sets the width of its layers",
             )
         self.sizes.append(size)

@@ -155,8 +155,8 @@ def _figures(task: FeatureRun, found: FeatureArray, places: Any) -> dict[str, An
         some = found.only(named)
         figures["knn_accuracy"] = knn_accuracy(some.values, [one or "" for one in some.labels])
         task.notices.append(
-            f"k-NN accuracy: of the {min(NEIGHBORS, len(named) - 1)} nearest by L2 in feature "
-            "space, the picture itself left out"
+            f"k-NN accuracy: each picture's class by its {min(NEIGHBORS, len(named) - 1)} nearest "
+            "neighbours, by L2 in feature space"
         )
     elif classes:
         task.notices.append("one class: k-NN accuracy would be 1 whatever the features")

@@ -176,7 +176,8 @@ def maximize(
     are_classes = pattern is None and len(classes) == full
     names = [f"class {classes[c]}" if are_classes else "" for c in wanted]
     title = [
-        f"pictures that maximise channels of {layer.title}: {plural(steps, 'step')} up",
+        f"pictures that maximise channels of {layer.title}: {plural(steps, 'step')} of gradient "
+        "ascent",
         about(viewer),
     ]
     foot = [

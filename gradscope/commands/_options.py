@@ -128,7 +128,7 @@ Allow = Annotated[
 ]
 Rank = Annotated[
     int | None,
-    option("N", "Of a run of several processes: only the records of this rank."),
+    option("N", "Only the records of this rank, if the run has several processes."),
 ]
 Timeout = Annotated[
     float | None,
@@ -239,7 +239,7 @@ class DisplayOptions:
     ] = "auto"
     width: Annotated[
         int | None,
-        option("N", "Fit the tables into N characters, not the terminal's."),
+        option("N", "Fit the tables into N characters instead of the terminal's width."),
     ] = None
     debug: Debug = False
 
@@ -318,8 +318,8 @@ class TableOptions:
         option(
             "COLUMNS",
             "Columns of the calls: `norm,grad_out`, `+min,+max` besides the usual ones, `all`. "
-            "With `--table parameters`, or by a name that no call has, as `+update_rms`: of the "
-            "parameters.",
+            "For columns of the parameters: `--table parameters`, or a name that calls do not "
+            "have, such as `+update_rms`.",
             complete=completing.columns,
         ),
     ] = None

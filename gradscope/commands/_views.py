@@ -244,8 +244,8 @@ class PlotOptions:
         Path | None,
         option(
             "FILE",
-            "Also draw the result to this .png, .svg or .pdf: gradients, activations, updates and "
-            "memory over depth; of a run over its steps.",
+            "Also draw the result to this .png, .svg or .pdf: gradients, activations, updates "
+            "and memory over depth; or a run over its steps.",
         ),
     ] = None
 

@@ -234,16 +234,18 @@ def run(
         bool,
         flag(
             "--leaks",
-            "After step 2, judge once what the model's outputs depend on and must not, as "
-            "`gradscope leaks` does, on the script's first batch.",
+            "After step 2, test once, on the script's first batch, whether outputs depend on "
+            "what they must not see, as `gradscope leaks` does.",
         ),
     ] = False,
     explain_spikes: Annotated[
         bool,
         typer.Option(
             "--explain-spikes/--no-explain-spikes",
-            help="Where the loss or the gradient spikes, find the sample that made it, and keep "
-            "the step for `gradscope spike` (at most 3 a run).",
+            help=(
+                "If the loss or the gradient spikes, find the sample that caused it, and keep "
+                "the step for `gradscope spike` (at most 3 a run)."
+            ),
         ),
     ] = True,
     capsule: Annotated[
@@ -253,12 +255,15 @@ def run(
         ),
     ] = None,
     capsule_size: Annotated[
-        int, typer.Option(metavar="MB", help="The most that the tensors of a step may take.", min=0)
+        int,
+        typer.Option(
+            metavar="MB", help=("Keep at most this many MB of tensors for a step."), min=0
+        ),
     ] = 256,
     capsule_weights: Annotated[
         bool,
         typer.Option(
-            "--capsule-weights", metavar="", help="Keep the weights before such a step, too."
+            "--capsule-weights", metavar="", help="Also keep the weights before the step."
         ),
     ] = False,
     probe: Annotated[

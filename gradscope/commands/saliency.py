@@ -81,7 +81,9 @@ def run(
     methods: Annotated[bool, flag("--methods", "List the methods and their options.")] = False,
     target: Annotated[
         str | None,
-        option("CLASS", "Number or name; each picture's best class without it."),
+        option(
+            "CLASS", "The class to explain, by number or name (default: each picture's best class)."
+        ),
     ] = None,
     versus: Annotated[
         str | None,
@@ -92,7 +94,7 @@ def run(
     ] = None,
     layer: Annotated[
         str | None,
-        option("LAYER", "The layer of the CAM kinds.", complete=completing.layers),
+        option("LAYER", "The layer for CAM methods.", complete=completing.layers),
     ] = None,
     input: Annotated[
         str | None,
@@ -113,7 +115,7 @@ def run(
     ] = None,
     option: Annotated[
         list[str] | None,
-        option("NAME=VALUE", "For the methods: `n_steps=100`. Repeatable."),
+        option("NAME=VALUE", "An option of the methods: `n_steps=100`. Repeatable."),
     ] = None,
     check: Annotated[
         bool,
@@ -123,8 +125,8 @@ def run(
         Path | None,
         option(
             "FILE",
-            "One picture for everything, an `.html` page, a `.json` report, or a folder for a "
-            "picture each.",
+            "Write one picture of all maps, an `.html` page, a `.json` report, or a picture each "
+            "into a folder.",
             "-o",
             "--output",
             panel=OUTPUT,

@@ -82,11 +82,14 @@ def run(
     *,
     step: Annotated[
         int | None,
-        option("N", "Of a run: this step's calls and parameters."),
+        option("N", "A run's calls and parameters at this step."),
     ] = None,
     serve: Annotated[
         bool,
-        flag("--serve", "Of a run: a page in the browser, on this machine, kept up to date."),
+        flag(
+            "--serve",
+            "Open a run as a page in the browser, on this machine, and keep it up to date.",
+        ),
     ] = False,
     rank: Rank = None,
     layers: LayerOptions,

@@ -105,7 +105,7 @@ def run(
     ] = None,
     *,
     model: ModelOptions,
-    step: Annotated[int | None, option("N", "Of a run: only the findings at this step.")] = None,
+    step: Annotated[int | None, option("N", "Only a run's findings at this step.")] = None,
     rank: Rank = None,
     script: ScriptOptions,
     layers: LayerOptions,
@@ -195,7 +195,7 @@ def _check_script(model: ModelOptions) -> None:
     """
     refuse_several_processes()
     if model.timeout is not None:
-        raise OptionError("`--timeout` is for a model", help="of a script it is `--seconds`")
+        raise OptionError("`--timeout` is for a model", help="for a script use `--seconds`")
     if model.allow:
         raise OptionError("`--allow` is for a model: a script may import anything")
 

@@ -123,7 +123,10 @@ class Ddp(Strict):
 
     find_unused_parameters: Annotated[bool, Expected("true or false")] = Field(
         default=False,
-        description="Look for parameters without part in the loss, for which PyTorch would wait.",
+        description=(
+            "Look for parameters that take no part in the loss: PyTorch would wait for their "
+            "gradients."
+        ),
     )
 
 
@@ -132,7 +135,7 @@ class Fsdp(Strict):
 
     units: Patterns = Field(
         default=[],
-        description="Modules to shard as units, by pattern; the full model is one too.",
+        description="Modules to shard as units, by pattern; the full model is a unit too.",
     )
     reshard_after_forward: Annotated[bool | None, Expected("true, false or null")] = Field(
         default=None,
@@ -170,9 +173,11 @@ class Parallel(Strict):
         ),
     ] = Field(
         default={},
-        description="Layers that are split, by pattern: {blocks.*.up: colwise, blocks.*.down: "
-        "rowwise}. colwise_gather gathers the output again, sequence splits the second "
-        "dimension of what a norm is given.",
+        description=(
+            "Layers that are split, by pattern: {blocks.*.up: colwise, blocks.*.down: "
+            "rowwise}. colwise_gather gathers the output again, sequence splits the second "
+            "dimension of a norm's input."
+        ),
     )
     mesh: Annotated[
         dict[Literal["dp", "tp"], Annotated[int, Field(ge=1)]],
@@ -180,7 +185,7 @@ class Parallel(Strict):
     ] = Field(
         default={},
         description="Processes that share the data, and those that share layers: {dp: 2, tp: 4}. "
-        "Of one kind of parallelism alone it is all processes.",
+        "With only one kind of parallelism, it has all processes.",
     )
 
 

@@ -79,7 +79,7 @@ class InterventionConfig(Strict):
     ] = Field(
         default=None,
         description="Tensor to change: the gradient of the output, of the input or of the "
-        "parameters, or the output itself; null is grad_output, for detach activation.",
+        "parameters, or the output itself; null is grad_output, or activation for detach.",
     )
     value: Annotated[
         Any, WithJsonSchema(_VALUE), Expected("a number, nested lists of numbers, or {file: PATH}")

@@ -149,11 +149,11 @@ def _key(part: Group | int | None) -> int:
 ABSENT = "–"
 LEADS = "leads to"
 _WORDS = {ZERO: "zero", MISSING: "missing", NONFINITE: "NaN/Inf"}
-_ROW = "n equal blocks in a row, each leads to the next"
-_SIDE = "n equal blocks between which no path leads; shapes from the least to the largest"
+_ROW = "n equal blocks in a row, each of which leads to the next"
+_SIDE = "n equal blocks, with no path from one to another; shapes from the smallest to the largest"
 _FOLD = (
-    "its figures are of all of them, its gradients from the least to the largest, "
-    "and rows below it are of the block nearest the start"
+    "figures are of all n blocks, gradients from the smallest to the largest; rows below it show "
+    "the block nearest the start"
 )
 
 
@@ -213,7 +213,7 @@ def _legend(lines: Sequence[Row], made: Table, view: GraphView, start: str) -> I
     hidden = plan(made, view.width).hidden
     there = {heading.key for heading in made.columns} - set(hidden)
     if LEADS in there:
-        yield f"{LEADS}: where not just to the next row; leaves with their shapes"
+        yield f"{LEADS}: empty if only to the next row; leaves have their shapes"
     if "log scale" in there:
         yield f"log scale: of {'saved' if view.by == 'saved' else 'grad'}"
     if any(isinstance(row.part, Group) and not row.is_open for row in lines):

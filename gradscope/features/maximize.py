@@ -65,7 +65,7 @@ def input_range(viewer: Viewer, size: int | None) -> tuple[Range, str]:
     given = viewer.config.get("input")
     shape = given.get("shape") if isinstance(given, dict) else None
     height, width = (size or 128, size or 128) if shape is None or size else shape[-2:]
-    remark = "" if sides[0] == sides[1] else f"size: {height} × {width}, for `--size` takes another"
+    remark = "" if sides[0] == sides[1] else f"size: {height} × {width}; `--size` changes it"
     black, white = (
         viewer.transform(Image.new("RGB", (width, height), color)).float()
         for color in ("black", "white")

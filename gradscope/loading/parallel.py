@@ -51,7 +51,7 @@ class ParallelModel:
             return []
         return [
             f"batch: cut into {self.parts} parts, one for each process that shares the data; the "
-            "loss is the mean of theirs, and gradients are what they take the mean of"
+            "loss and the gradients are means over these processes"
         ]
 
     def share(self, batch: Batch, target: Any) -> tuple[Batch, MicroBatch | None]:

@@ -257,11 +257,11 @@ class Wall:
     def refusal(self, deed: str) -> Refused:
         """Return the error for the refused action."""
         return Refused(
-            f"`{self.name}` was about to {deed}, which no config can make it do",
+            f"`{self.name}` was about to {deed}, which a config may not do",
             place=self.place,
             help="remove the part that needs it; or, only if you trust the config and all that it "
             f"names, lift the wall on the command line: --allow '{self.package}.*'",
-            notes=["nothing of it has happened"],
+            notes=["gradscope stopped it before it happened"],
         )
 
     def may_hold_code(self, path: Path) -> bool:

@@ -39,8 +39,8 @@ def verdict(report: SpikeReport) -> Iterator[Line]:
         names = ", ".join(f"`{plain(name)}`" for name in report.mixing[:3])
         more = ", …" if report.mixing[3:] else ""
         text = (
-            f"{names}{more}: batch statistics mix the samples. A sample's part includes its effect "
-            "through its own row of the output only."
+            f"{names}{more}: batch statistics mix the samples. A sample's part includes only its "
+            "effect through its own row of the output."
         )
         yield Line(text, "note:", indent=1)
     for note in report.notes:

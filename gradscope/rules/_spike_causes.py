@@ -314,8 +314,8 @@ def _unscaled(capsule: Capsule) -> _Fact | None:
                 step,
                 "loss-scale",
                 f"the optimizer gets {number(usual)} times the gradients that backward leaves; "
-                f"{_since(capsule, step)}, it got {number(ratio)} times these. A factor, as of a "
-                "loss scale, was not taken off.",
+                f"{_since(capsule, step)}, it got {number(ratio)} times these. A factor such as a "
+                "loss scale was not removed.",
             )
     return None
 
@@ -337,10 +337,11 @@ def _overflow(capsule: Capsule) -> _Fact | None:
 
 def _undetermined(capsule: Capsule) -> str:
     if not capsule.samples:
-        return "the samples were not taken apart, and nothing before the step stands out."
+        return "the gradient was not split by sample, and nothing before the step stands out."
     if capsule.follows is not None:
         return (
-            f"it follows the spike of step {capsule.follows}, which no sample made: see that one."
+            f"it follows the spike of step {capsule.follows}, which no sample caused: see that "
+            "step."
         )
     unusual = unusual_before(capsule)
     if len(unusual) > UNUSUAL_BEFORE:

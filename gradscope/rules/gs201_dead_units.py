@@ -21,11 +21,11 @@ RULE = Rule(
         "in under 1 % of their values, and says how many values of each unit it saw. A ReLU is "
         "off at zero; a smooth one (GELU, SiLU) is off where its slope is nearly zero. Values "
         "from one picture or sentence are alike, so they count as the square root of their "
-        "number. A unit with fewer than 16 values cannot be judged alone, so it judges all "
-        "values of the layer together, in three ways. Units count that no input of the batch's "
-        "magnitude can activate, by the weights and the bias before them. It fires if 99 % of "
-        "the layer's values are off. From two values on, it estimates the share of dead units: "
-        "how many more are always off than chance would give."
+        "number. A unit with fewer than 16 values cannot be judged alone, so it judges all values "
+        "of the layer together, in three ways. It counts a unit as dead if, with its weights and "
+        "its bias, no input of the batch's magnitude can activate it. It fires if 99 % of the "
+        "layer's values are off. From two values on, it estimates the share of dead units: how "
+        "many more are always off than chance would give."
     ),
     why=(
         "A dead ReLU passes no gradient back, so its unit never recovers. The network is then "
@@ -44,8 +44,8 @@ RULE = Rule(
     ),
     calibration=(
         "Of 28 healthy models, fresh and trained, 0 of 28 fire, and 5 of 5 broken programs do, "
-        "also with 1, 4 or 8 samples; with two one of them is not distinguishable from a layer "
-        "whose units are seldom on. No mended twin fires at any of these."
+        "also with 1, 4 or 8 samples; with two samples, one of the five looks like a layer whose "
+        "units are seldom on. No mended twin fires with any of these numbers of samples."
     ),
     thresholds=(
         Threshold(

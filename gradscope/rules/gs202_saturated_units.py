@@ -66,7 +66,7 @@ RULE = Rule(
         Threshold(
             "input",
             3,
-            "smallest root mean square at which units are counted, of the input of a sigmoid, a "
+            "root mean square below which units are not counted: of the input of a sigmoid, a "
             "tanh or a softmax, or of the output of a layer that no norm follows",
         ),
     ),

@@ -37,7 +37,12 @@ RULE = Rule(
     ),
     thresholds=(
         Threshold("logit", 100, "largest logit of a head, above which it fires", _SOURCE),
-        Threshold("growth", 4, "times its value in the first sample", OWN),
+        Threshold(
+            "growth",
+            4,
+            "largest logit divided by its value in the first sample, above which it fires",
+            OWN,
+        ),
     ),
     calibration=(
         "Of 14 healthy trainings of small transformers, 320 to 600 steps long, 0 of 14 fire: "

@@ -64,9 +64,9 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             unused = sum(x == 0 for x in call.share)
             yield RULE.finding(
                 call.name,
-                f"{len(call.share)} experts are loaded like {number(call.effective)} equal ones, "
-                f"with {call.top_k} per token: one gets {percent(most)} of the assignments, "
-                f"{unused} get none.",
+                f"the load of {len(call.share)} experts is as uneven as if only "
+                f"{number(call.effective)} were used equally, with {call.top_k} per token: one "
+                f"gets {percent(most)} of the assignments, {unused} get none.",
                 call=call.call,
                 value=call.effective,
                 threshold=few,

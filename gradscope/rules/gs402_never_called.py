@@ -119,7 +119,7 @@ def _message(names: Sequence[str], lost: int, fate: str, tree: Tree, family: Seq
         return f"{message}; with another seed or batch {runs}."
     if fate == "warning":
         ran = sum(_ran(tree, member) for member in family)
-        return f"forward left out {these}, and {without}; of their kind {ran} did run."
+        return f"forward left out {these}, and {without}; {plural(ran, 'equal module')} did run."
     return f"forward never ran {these}, and {without}."
 
 

@@ -21,10 +21,10 @@ RULE = Rule(
         "Reads what `inspect --gradcheck LAYER` found: it compares each gradient of the layer "
         "with finite differences, in float64, on the layer's inputs of that step. It fires if a "
         "gradient differs. It is a warning if backward gives other values when it is run again. "
-        "A layer at a kink is not reported if it is right beside the kink. In a training run, it "
-        "checks each small `autograd.Function` of the script once, on the arguments of a sampled "
-        "step. Step functions (`sign`, `round`) and functions that return their input have "
-        "another backward on purpose: they are not judged."
+        "If the input lies at a kink, such as 0 for ReLU, it is silent if the gradient is right "
+        "next to the kink. In a training run, it checks each small `autograd.Function` of the "
+        "script once, on the arguments of a sampled step. Step functions (`sign`, `round`) and "
+        "functions that return their input have another backward on purpose: they are not judged."
     ),
     why=(
         "PyTorch does not check a custom `autograd.Function`: training goes on with a wrong "

@@ -21,7 +21,8 @@ RULE = Rule(
         "the median and the median absolute deviation of their logarithms, which outliers do not "
         "move. It fires if the loss is many deviations above the median and also exceeds nearly "
         "all of those steps: near the end of a training, losses have long tails. If not all "
-        "losses are positive, as with rewards, the loss must stand out seven times as far."
+        "losses are positive, as with rewards, the loss must lie seven times as many deviations "
+        "above the median."
     ),
     why=(
         "A spike is one bad batch, or the first sign that training diverges. The optimizer "

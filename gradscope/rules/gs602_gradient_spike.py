@@ -42,8 +42,9 @@ RULE = Rule(
     ),
     calibration=(
         "Of 44 healthy trainings of 320 to 640 steps (22 networks, two seeds) 0 of 44 fire, and 3 "
-        "of 3 broken ones are found. `beyond` could lie anywhere up to 30, where an actor-critic "
-        "of 1300 steps reaches 4.7, and `layer` from 15 to 3000; at 9, 1 of 44 fires."
+        "of 3 broken ones are found. `beyond` could lie anywhere up to 30; the largest healthy "
+        "value is 4.7, of an actor-critic of 1300 steps. `layer` could lie anywhere from 15 to "
+        "3000; at 9, 1 of 44 fires."
     ),
     thresholds=(
         Threshold(

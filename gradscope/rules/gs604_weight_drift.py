@@ -19,10 +19,10 @@ RULE = Rule(
     severity="warning",
     summary="a weight's norm has grown many times over and still grows",
     what=(
-        "Follows the norm of every weight of two or more axes over the sampled steps. It fires "
-        "if the norm rose in each of the last eight samples and is many times its first value. A "
-        "weight that began smaller is compared with an initialisation that keeps the variance, "
-        "so weights that start at zero on purpose do not count at first."
+        "Follows the norm of every weight of two or more axes over the sampled steps. It fires if "
+        "the norm rose in each of the last eight samples and is many times its first value. If a "
+        "weight began smaller than an initialisation that keeps the variance, it is compared with "
+        "that initialisation. So weights that start at zero on purpose do not count at first."
     ),
     why=(
         "Logits and activations grow with the weight: softmax and sigmoid saturate, and half "

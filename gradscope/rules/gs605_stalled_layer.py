@@ -16,10 +16,11 @@ RULE = Rule(
     severity="warning",
     summary="a weight has stopped moving, while the others move on",
     what=(
-        "Compares ‖Δw‖/‖w‖ of every weight of two or more axes with its earlier pace, and that "
-        "fall with the median fall of the other weights: a schedule that slows all of them does "
-        "not count. It does not judge weights that no longer require a gradient, nor weights "
-        "that have paused before and moved again, as experts and heads do that take turns."
+        "Compares ‖Δw‖/‖w‖ of every weight of two or more axes with its earlier pace. It fires if "
+        "this weight slowed down far more than the median of the other weights: a schedule that "
+        "slows all of them does not count. It does not judge weights that no longer require a "
+        "gradient, nor weights that have paused before and moved again, as experts and heads do "
+        "that take turns."
     ),
     why=(
         "The layer no longer learns, while everything around it changes. Its inputs died or "

@@ -17,10 +17,10 @@ RULE = Rule(
     severity="warning",
     summary="weight decay shrinks the weights faster than the gradient can hold them",
     what=(
-        "Compares weight decay with the gradient in the sampled steps; if decay is decoupled, as "
-        "in AdamW, with the rest of the update. It fires if decay is larger for the median "
-        "weight, the norm of all weights has halved since the start, and most of the loss is "
-        "left. A usual decay is silent: it wins only where there is next to no gradient."
+        "Compares weight decay with the gradient in the sampled steps. If decay is decoupled, as "
+        "in AdamW, it compares decay with the rest of the update. It fires if decay is larger for "
+        "the median weight, the norm of all weights has halved since the start, and most of the "
+        "loss is left. A usual decay is silent: it wins only where there is next to no gradient."
     ),
     why=(
         "The weights go to zero, and so do the output and all gradients: the network gives one "
@@ -36,7 +36,10 @@ RULE = Rule(
         Threshold("norm", 0.5, "weights' norm divided by the first, below which it fires", CHOSEN),
         Threshold("left", 0.5, "the loss divided by that of the first steps, above which it fires",
                   CHOSEN),
-        Threshold("usual", 1e-3, "decay up to which a missing gradient is the cause", CHOSEN),
+        Threshold("usual", 1e-3, (
+            "weight decay, at or below which it is silent: the missing gradient is the cause"
+        ),
+                  CHOSEN),
         Threshold("samples", 5, "samples needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),

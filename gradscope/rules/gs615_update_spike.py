@@ -37,8 +37,8 @@ RULE = Rule(
     ),
     calibration=(
         "Of 22 healthy trainings of 320 to 640 steps (one seed) 0 of 22 fire, and 2 of 2 broken "
-        "ones are found. In healthy ones the update lies up to 5 deviations above the steps "
-        "before, in those whose optimizer was made anew 11 to 17."
+        "ones are found. In healthy ones, the update lies up to 5 deviations above the steps "
+        "before. If the optimizer was made anew, it lies 11 to 17 above."
     ),
     thresholds=(
         Threshold("ratio", 2, (

@@ -36,18 +36,28 @@ RULE = Rule(
     ),
     calibration=(
         "Of 22 healthy trainings of 320 to 640 steps (one seed) 0 of 22 fire, and 2 of 2 broken "
-        "ones are found: where the rate rises by 4 % a step, 83 steps before the loss has doubled."
+        "ones are found. With a rate that rises by 4 % a step, it fires 83 steps before the loss "
+        "has doubled."
     ),
     thresholds=(
-        Threshold("growth", 2, "growth in each of four spans, at or above which it fires"),
+        Threshold(
+            "growth",
+            2,
+            "growth of the rate in each of the last four spans, at or above which it fires",
+        ),
         Threshold("steps", 26, "steps of such a span"),
         Threshold(
             "growth_after",
             1.5,
-            ("growth in each of five spans after a constant rate, at or above which it fires"),
+            (
+                "growth of the rate in each of five spans that follow a constant rate, at or "
+                "above which it fires"
+            ),
         ),
         Threshold("steps_after", 11, "steps of such a span"),
-        Threshold("constant", 16, "steps with the lowest rate, above which the rate was constant"),
+        Threshold(
+            "constant", 16, "steps at the lowest rate, above which the rate counts as constant"
+        ),
         Threshold("history", 72, "earlier steps needed to judge"),
     ),
     runs=Runs(samples=0, steps_before="history", metrics=("learning_rates",)),

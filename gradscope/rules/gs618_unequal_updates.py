@@ -30,7 +30,7 @@ RULE = Rule(
     ),
     fix=(
         "Scale Muon's rate by 0.2·√max(rows, columns), as `adjust_lr_fn=\"match_rms_adamw\"` of "
-        "`torch.optim.Muon` does, or give each optimizer a rate of its own."
+        "`torch.optim.Muon` does, or give each optimizer its own rate."
     ),
     sources=(
         "Liu et al. 2025, Muon is scalable for LLM training (arXiv 2502.16982), section 2.2: "

@@ -21,8 +21,8 @@ RULE = Rule(
     summary="the first update is too large for the weights: the learning rate has no warm-up",
     what=(
         "Reads ‖Δw‖/‖w‖ of the first update times √fan_in, for weights of two axes and of "
-        "convolutions: by so much an update that is aligned with the layer's input changes its "
-        "output. It fires if the median weight is above the threshold. It does not judge "
+        "convolutions: an update that is aligned with the layer's input changes its output by "
+        "this factor. It fires if the median weight is above the threshold. It does not judge "
         "embeddings, weights that begin near zero, a model with a single weight, nor optimizers "
         "such as SGD, whose step is as large as the gradient."
     ),

@@ -45,7 +45,7 @@ RULE = Rule(
             "share",
             0.1,
             "smallest share of a step that the others wait",
-            source="what is worth a search",
+            source="a smaller wait is not worth a search",
         ),
     ),
     runs=Runs(ranks=True),

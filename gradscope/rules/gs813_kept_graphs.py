@@ -17,8 +17,9 @@ RULE = Rule(
     summary="the autograd graphs of old steps are kept alive",
     what=(
         "Marks the graph of each step's loss, and counts those that are still alive. A script "
-        "normally holds the last one or two. It fires if nearly all since some step are alive, "
-        "or those of as many calls in eval mode, and finds the variable that holds them."
+        "normally holds the last one or two. It fires if nearly all graphs since some step are "
+        "alive, or the graphs of as many calls in eval mode. It names the variable that holds "
+        "them."
     ),
     why="Memory grows with every step, until it runs out.",
     fix=(

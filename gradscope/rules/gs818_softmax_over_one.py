@@ -15,10 +15,10 @@ RULE = Rule(
     severity="error",
     summary="a softmax over an axis of size one always gives 1",
     what=(
-        "Reads the graph of the loss in the sampled steps, from the loss towards the models: a "
-        "softmax or log-softmax over an axis of size one, as of a network with one output under "
-        "a cross entropy. It is silent if other terms of the loss depend on the network: a "
-        "detector of one class has such a term on purpose."
+        "Reads the graph of the loss in the sampled steps, from the loss towards the models. It "
+        "fires at a softmax or log-softmax over an axis of size one, such as a cross entropy of "
+        "one output. It is silent if other terms of the loss depend on the network: a detector of "
+        "one class has such a term on purpose."
     ),
     why=(
         "The softmax of one number is 1, its logarithm 0. The loss does not depend on the network, "

@@ -34,7 +34,11 @@ RULE = Rule(
             "largest divided by smallest, of the weights and of the counts, above which it fires"
         ),
                   CHOSEN),
-        Threshold("pairs", 0.9, "share of the pairs of classes in that order", CHOSEN),
+        Threshold("pairs", 0.9, (
+            "share of the pairs of classes whose rarer class has the smaller weight, at or above "
+            "which it fires"
+        ),
+                  CHOSEN),
         Threshold("targets", 64, "targets needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),

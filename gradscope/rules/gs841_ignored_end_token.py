@@ -24,7 +24,7 @@ RULE = Rule(
     why=("The model never learns to end a sequence: generation runs to the maximum length."),
     fix=(
         "Mask the labels by the attention mask, not by the token: `labels[attention_mask == "
-        "0] = -100`. Or add a padding token of its own."
+        "0] = -100`. Or add a separate padding token."
     ),
     sources=(
         "transformers, DataCollatorForLanguageModeling: labels of pad_token_id are -100",

@@ -48,8 +48,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             RULE.finding(
                 zero,
                 f"the LoRA-like adapter `{first}`, `{zero}` is frozen, and `{zero}` is exactly 0: "
-                f"it adds nothing and never trains, as {plural(one.pairs, 'such pair')} in "
-                f"`{name}`. What trains is `{one.trained}`.",
+                f"it adds nothing and never trains. `{name}` has "
+                f"{plural(one.pairs, 'such pair')}; `{one.trained}` does train.",
                 value=float(one.pairs),
                 location=one.location,
             ),

@@ -17,9 +17,9 @@ RULE = Rule(
     summary="a model is evaluated on inputs of another scale than in training",
     what=(
         "Compares mean and standard deviation of the model's first floating-point input between "
-        "the sampled training steps and calls without gradients. Of the latter it reads the "
-        "first ones, and then ever fewer. It fires if all evaluations that were read are far "
-        "from the training."
+        "the sampled training steps and calls without gradients. It reads the first of these "
+        "calls, and later fewer and fewer of them. It fires if all evaluations that were read are "
+        "far from the training."
     ),
     why=(
         "The model was not trained on such inputs, so the evaluation says nothing about it. Most "

@@ -14,7 +14,7 @@ RULE = Rule(
     code="GS849",
     name="vanishing-loss-weight",
     severity="warning",
-    summary="a learned loss weight shrinks to zero: nothing keeps it up",
+    summary="a learned loss weight shrinks to zero: no term of the loss keeps it from zero",
     what=(
         "Finds terms of the loss that are multiplied by a positive function of a small parameter "
         "alone, such as `exp(-log_var)`. It fires if no other term depends on that parameter, "

@@ -15,9 +15,9 @@ RULE = Rule(
     severity="warning",
     summary="a view swaps two axes without moving the numbers",
     what=(
-        "Compares the input of each layer, at its first call, with the tensor that it is a "
-        "view of: the same sizes in another order, and the numbers in their old places. In "
-        "the loss it finds a view of [N, C, T] as [-1, C]. `permute` and `transpose` are "
+        "Reads the input of each layer at its first call. It fires if that is a view of a tensor "
+        "with the same sizes in another order: the sizes changed places, and the numbers did not. "
+        "In the loss it finds a view of [N, C, T] as [-1, C]. `permute` and `transpose` are "
         "silent."
     ),
     why=(

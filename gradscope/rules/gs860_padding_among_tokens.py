@@ -23,7 +23,7 @@ RULE = Rule(
         "The embedding of the padding index starts at zero and gets no gradient: the network "
         "cannot learn what the token means."
     ),
-    fix=("Give padding an index of its own, or drop `padding_idx`."),
+    fix=("Give padding a separate index, or drop `padding_idx`."),
     sources=(
         "PyTorch, torch.nn.Embedding: entries at padding_idx do not contribute to the gradient",
         "PyTorch forum: padding_idx=0 and a vocabulary that begins at 0",

@@ -22,7 +22,7 @@ RULE = Rule(
     ),
     why=(
         "The loss can fall by moving the target towards the prediction. Learned values are "
-        "wrong or diverge. Of a ratio of a policy to itself, the gradients cancel."
+        "wrong or diverge. In the ratio of a policy to itself, the two gradients cancel."
     ),
     fix=("Compute the target under `torch.no_grad()`, or detach it; a target network helps too."),
     sources=(

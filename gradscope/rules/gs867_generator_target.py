@@ -17,8 +17,9 @@ RULE = Rule(
     summary="a GAN's generator is trained with the discriminator's target for fakes",
     what=(
         "Finds a model that scores another model's results, and the targets of its losses in the "
-        "sampled steps. It fires if one optimizer trains it with one target for these results "
-        "and another for the data, and a second optimizer uses the target of the results, too."
+        "sampled steps. One optimizer trains this model, a discriminator, with one target for the "
+        "results and another for the data. It fires if a second optimizer, the generator's, uses "
+        "the target for the results too."
     ),
     why=(
         "The generator learns to be recognised as a fake: it minimises the same loss as the "

@@ -260,8 +260,8 @@ def _cause(
     of = "samples" if _alike(weights, shares) else "elements (ignored targets, class weights)"
     shown = ", ".join(f"{weight:.4g}" for weight in weights)
     message = (
-        f"the loss is a mean over unequal counts of {of}: in the batch the micro-batches count"
-        f" {shown}, here {1 / count:.4g} each"
+        f"the loss is a mean over unequal counts of {of}: their shares of the batch are {shown}, "
+        f"but each counts as {1 / count:.4g} here"
     )
     advice = "sum each micro-batch's loss, and divide by the count of the full batch"
     return AccumulationCause(kind, message, advice, weights=tuple(weights))

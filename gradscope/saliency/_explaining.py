@@ -230,7 +230,7 @@ def _map(
         if lighter is not None:
             # Like is compared with like: the repeats and the map that they are compared with.
             plan.say(
-                f"{name}: its randomisation and spread are of maps of {FEWER} samples, as each "
+                f"{name}: randomisation and spread use maps of {FEWER} samples, as each "
                 "check makes the map several times"
             )
             attribute = partial(file.attribute, **lighter)

@@ -100,7 +100,7 @@ def _ruled(subject: Subject, rule: Rule) -> tuple[Tensor, Coverage]:
         if not handles:
             raise OptionError(
                 f"the model has no ReLU, and the rule would change nothing: {coverage}",
-                help="method gradient is what this would be",
+                help="the result would be that of method gradient",
             )
         return subject.gradient_of(score, inputs), coverage
     finally:

@@ -96,10 +96,15 @@ def _unseen_training() -> str | None:
     for optimizer in live_optimizers():
         steps = steps_made(optimizer)
         if steps:
-            return f"`{type(optimizer).__name__}` made {plural(steps, 'step')} past its hooks"
+            return (
+                f"`{type(optimizer).__name__}` made {plural(steps, 'step')} without calling its "
+                "hooks"
+            )
     for module in outermost_modules():
         held = sum(p.grad is not None for p in module.parameters())
         if held:
             name = type(module).__name__
-            return f"{plural(held, 'parameter')} of `{name}` got gradients past its hooks"
+            return (
+                f"{plural(held, 'parameter')} of `{name}` got gradients without calling its hooks"
+            )
     return None

@@ -314,7 +314,7 @@ def command(
         (["why", "gone.py"], "there is no file `gone.py`"),
         (["why", "train.py", "--epochs", "3"], "comes after `--`: `gradscope why train.py -- --"),
         (["why", "train.py", "--lr", "3"], "comes after `--`: `gradscope why train.py -- --lr`"),
-        (["why", "train.py", "--timeout", "3"], "of a script it is `--seconds`"),
+        (["why", "train.py", "--timeout", "3"], "for a script use `--seconds`"),
         (["why", "train.py", "--allow", "x.*"], "a script may import anything"),
         (["why", "train.py", "--seconds", "0"], "`--seconds 0` is not a time"),
         (["why", "train.py", "-f", "xml"], "unknown format `xml`"),

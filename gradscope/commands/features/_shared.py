@@ -91,7 +91,7 @@ class SpaceOptions:
         str | None,
         option(
             "LAYER",
-            "The layer with the features as output. Without one: the last linear layer's input.",
+            "The layer whose output is the features (default: the input of the last linear layer).",
             "-l",
             "--layer",
             complete=completing.layers,
@@ -109,8 +109,8 @@ class SpaceOptions:
         Path | None,
         option(
             "FILE.safetensors",
-            "Keep features in this file and take from it what is there for the same weights, "
-            "transform and pictures.",
+            "Cache features in this file, and reuse those of the same weights, transform and "
+            "pictures.",
         ),
     ] = None
     save_features: Annotated[

@@ -37,11 +37,11 @@ def run(
         ),
     ] = None,
     *,
-    steps: Annotated[int, option("N", "Steps of the climb.")] = 128,
+    steps: Annotated[int, option("N", "Steps of gradient ascent.")] = 128,
     top: Annotated[int, option("N", "Without CHANNEL: the first N of the layer.")] = 12,
     size: Annotated[
         int | None,
-        option("PIXELS", "The picture's side, where the transform takes any."),
+        option("PIXELS", "The picture's side in pixels, if the transform takes any size."),
     ] = None,
     viewer: ViewerOptions,
     sheet: SheetOptions,

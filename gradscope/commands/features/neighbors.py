@@ -36,7 +36,7 @@ def run(
         list[str] | None,
         argument(
             "IMAGE… FOLDER|KEY=VALUE",
-            "Pictures, last the folder to search (with those below it), and config keys.",
+            "Pictures, then the folder to search (with its subfolders), and config keys.",
             complete=completing.pictures,
         ),
     ] = None,

@@ -159,7 +159,7 @@ def signs(drawing: Drawing, view: GraphView) -> Iterator[str]:
     if any(" ×" in title for title in titles):
         yield "×n after a name: n equal blocks, drawn as one"
     if any(arrow.count > 1 for arrow in drawing.arrows):
-        yield "×n beside an arrow: n gradients take this way"
+        yield "×n beside an arrow: n gradients flow along it"
     if view.hidden:
         yield f"{plural(view.hidden, 'view or transpose', 'views and transposes')} hidden"
 

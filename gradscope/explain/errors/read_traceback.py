@@ -205,7 +205,9 @@ def recursion(failure: BaseException) -> Recursion | None:
     frame = next(frame for frame, _ in frames if frame.f_code is code)
     owner = frame.f_locals.get("self")
     location = f"{shown(code.co_filename)}:{line}"
-    fact = f"`{code.co_qualname}` came to {location} {count} times, each inside of the one before."
+    fact = (
+        f"`{code.co_qualname}` reached {location} {count} times, each call inside the one before."
+    )
     return Recursion(location, owner if isinstance(owner, nn.Module) else None, (fact,))
 
 

@@ -101,8 +101,10 @@ _SENTENCES = {
     "empty": "{text} gets a tensor without elements: the input is empty",
     "cancelled": "the gradients added at {text} cancel exactly",
     "cancelled-inside": "the gradients summed by {text} cancel exactly",
-    "constant-sum": "{text} gets the same gradient for every entry of a row: as they add up to"
-    " 1, no entry can change the loss",
+    "constant-sum": (
+        "{text} gets the same gradient for every entry of a row: the entries add up to 1, so "
+        "no entry can change the loss"
+    ),
     "nothing-chosen": "{text} selects nothing: its result has no element",
     "routing": "{text} uses no element of it: every element of the result comes from another input",
     "parts": "the gradient at {text} is in its other inputs only",
@@ -125,7 +127,7 @@ _SENTENCES = {
     " gradients are multiplied by it",
     "zero-factor": "the result of {text} is zero, and gradients are multiplied by it",
     "disjoint": "the result of {text} is all zeros: its mask is 0 wherever the other factor is not",
-    "unknown": "{text} passes zeros, whatever its gradient",
+    "unknown": "{text} sends back a gradient of zeros, whatever gradient it gets",
 }
 
 

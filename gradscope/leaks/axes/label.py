@@ -18,7 +18,7 @@ from gradscope.nesting import find
 from gradscope.records.leaks import AxisResult
 from gradscope.running.step import Step
 
-_ADVICE = "compute the prediction without the label; of teacher forcing, from the labels before it"
+_ADVICE = "compute the prediction without its label; with teacher forcing, from earlier labels only"
 _SHIFT = "shift the labels: the output at position t is compared with the token at t + 1"
 
 

@@ -44,7 +44,7 @@ def judge(subject: Subject) -> AxisResult:
         return not_judged("mask", "no output has an entry for each position or sample")
     found = tried(subject.forwards, subject.rows.base, subject.changed, subject.layout, kept)
     if found is None:
-        return clean("mask", "other content in masked places keeps every bit of the rest")
+        return clean("mask", "other content in masked places changes no bit of the rest")
     if found.doubt:
         return doubtful("mask", found)
     return leak(

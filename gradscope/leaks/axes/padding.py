@@ -54,7 +54,7 @@ def judge(subject: Subject) -> AxisResult:
         found: Change | None = None
         if judged_outputs(outputs, subject.layout, kept):
             found = tried(subject.forwards, rows.base, subject.changed, subject.layout, kept)
-            content = "other content in padded places keeps every bit; "
+            content = "other content in padded places changes no bit; "
         elif subject.pooled:
             return not_judged("padding", "no output has an entry for each position or sample")
         if found is not None and found.doubt:

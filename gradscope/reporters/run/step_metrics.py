@@ -108,7 +108,7 @@ def _measured(
             if label == LOSS:
                 note = backwards_over(steps)
             elif label == UPDATE and _only_sampled(steps):
-                note = "of sampled steps, as the optimizer's state does not tell its update"
+                note = "of sampled steps: the optimizer's state does not contain its update"
             found.append(Metric(label, numbers, values, tuple(sorted(lost)), note))
     return found
 

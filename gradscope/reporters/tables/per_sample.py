@@ -60,7 +60,10 @@ def _legend(found: PerSample, shown: int) -> Iterator[str]:
     yield "share: of the batch's gradient, along its direction; all shares add up to 100 %"
     yield "cosine: with the sum of all other samples' gradients"
     if found.rest and found.norm and found.rest > 1e-3 * found.norm:
-        yield f"no sample sent {number(found.rest)} of the gradient, as a penalty on weights"
+        yield (
+            f"{number(found.rest)} of the gradient comes from no sample, such as a penalty on "
+            "weights"
+        )
     if found.mixing:
         names = some_names([label(name) for name in found.mixing], _NAMES)
         yield f"samples are not independent: {names} normalise over the batch"

@@ -76,7 +76,7 @@ SHOWN = 10
 _LOST = 0.01
 PRECISION_LEGEND = (
     "↓ flushes to zero, ↑ overflows: shares of the elements that are not zero",
-    "a safe scale: no gradient overflows, and of the parameters' at most "
+    "a safe scale: no gradient overflows, and of the parameters' gradients at most "
     f"{100 * _LOST:g} % flush to zero",
 )
 _Losses = dict[str, tuple[float, float]]

@@ -112,7 +112,7 @@ class CapsuleContents:
             notes.append("no call of a model can be replayed at this step")
         if len(tables) > 1 and capsule.kind != "non-finite":
             notes.append(
-                f"{len(tables)} calls of models: shares take their gradients as orthogonal"
+                f"{len(tables)} calls of models: shares assume that their gradients are orthogonal"
             )
         tensors = self._tensors(calls, notes)
         norms = [one.norm for one in tables if one.norm is not None]
@@ -152,7 +152,7 @@ class CapsuleContents:
         untaken = CallSamples([SpikeSample(n, call=place) for n in range(count)])
         why = self._refusal(call, count)
         if why:
-            notes.append(f"not taken apart by sample: {why}")
+            notes.append(f"not split by sample: {why}")
             return untaken
         try:
             found = taken_apart(call, count, scale)
@@ -160,10 +160,10 @@ class CapsuleContents:
             if raised_by_a_handler(error):
                 raise
             first = (message_of(error).strip() or type(error).__name__).splitlines()[0]
-            notes.append(f"not taken apart by sample: {first}")
+            notes.append(f"not split by sample: {first}")
             return untaken
         if found is None:
-            notes.append("not taken apart by sample: the forward draws other random numbers")
+            notes.append("not split by sample: the forward draws other random numbers")
             return untaken
         split = table(call, place, count, found)
         return self._with_others(split, call, capsule.kind, scale, notes) if found.mixing else split

@@ -212,7 +212,7 @@ def _skip(a: Operand, b: Operand) -> str:
         project = f"`nn.Linear({around.shape[-1]}, {out.shape[-1]})`"
         by = f", as by {project}" if around.shape[:-1] == out.shape[:-1] else ""
         return (
-            f"the way around is to change as the branch does: bring `{x}` from"
+            f"the shortcut must change its shape as the branch does: bring `{x}` from"
             f" {list(around.shape)} to {list(out.shape)} before the sum{by}"
         )
     c_in, c_out = around.shape[1], out.shape[1]
