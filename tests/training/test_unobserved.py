@@ -245,7 +245,8 @@ def test_traces_of_a_training_are_not_denied():
     net = nn.Linear(2, 1)
     optimizer = Unhooked(net.parameters())
     net(torch.ones(1, 2)).sum().backward()
-    assert "of `Linear` got gradients without calling its hooks" in (unobserved._unseen_training() or "")
+    traces = unobserved._unseen_training() or ""
+    assert "of `Linear` got gradients without calling its hooks" in traces
     optimizer.step()
     optimizer.step()
     assert unobserved._unseen_training() == "`Unhooked` made 2 steps without calling its hooks"
