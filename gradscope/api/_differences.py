@@ -45,7 +45,7 @@ def shapes(workload: Workload) -> dict[str, tuple[int, ...]]:
 
 
 def call_diffs(found: Divergence) -> Iterator[CallDiff]:
-    """Return a row for each output of each call that A and B have, in the order of A's forward."""
+    """Yield a row for each output of each call that A and B have, in the order of A's forward."""
     names, references = {a: b[0] for b, a in found.aligned.items()}, _references(found)
     inputs: dict[CallKey, list[ProbeKey]] = {}
     for key in found.tape.gradients:
@@ -103,7 +103,7 @@ def _with_worst(diff: TensorDiff, found: Divergence, inputs: list[ProbeKey]) -> 
 def parameter_diffs(
     found: Divergence, workloads: tuple[Workload, Workload], names: dict[str, str]
 ) -> Iterator[ParameterDiff]:
-    """Return a row for each parameter that A and B have, in A's order; ``names`` maps B's names to
+    """Yield a row for each parameter that A and B have, in A's order; ``names`` maps B's names to
     A's."""
     ours, theirs = (
         {named.name: p for p, named in named_parameters(w.model).items()} for w in workloads

@@ -91,7 +91,7 @@ def replies(
     calls: Sequence[ModuleCall],
     causes: Sequence[Answer],
 ) -> Iterator[Answer]:
-    """Return the answers for requested names without a cause in ``causes``."""
+    """Yield the answers for requested names without a cause in ``causes``."""
     states = {p.name: p for p in parameters}
     done = {name for answer in causes for name in answer.upstream}
     frozen = [
@@ -178,7 +178,7 @@ def _without_parameters(name: str, calls: Sequence[ModuleCall]) -> Answer:
 
 
 def disagreements(selection: Selection, parameters: Sequence[ParameterStats]) -> Iterator[Answer]:
-    """Return answers for parameters that should be frozen, but are not."""
+    """Yield answers for parameters that should be frozen, but are not."""
     thawed = [p.name for p in parameters if p.requires_grad and p.name in selection.frozen]
     if thawed:
         at = f" at {selection.frozen_at}" if selection.frozen_at else ""

@@ -104,7 +104,7 @@ def find_origins(workload: Workload, first: int) -> tuple[NonFiniteOrigin, ...]:
 
 
 def unexplained(parameters: Sequence[ParameterStats]) -> Iterator[Answer]:
-    """Return the answers of the first pass, without a search for causes."""
+    """Yield the answers of the first pass, without a search for causes."""
     for state in _MESSAGES:
         names = [p.name for p in parameters if p.requires_grad and state_of(p) == state]
         yield from _without_cause(state, names, _STOPPED)
@@ -143,7 +143,7 @@ def _without_cause(
 
 
 def _of_origins(origins: Sequence[NonFiniteOrigin], names: Sequence[str]) -> Iterator[Answer]:
-    """Return one answer per origin, for the parameters that it spread to; a single origin gets
+    """Yield one answer per origin, for the parameters that it spread to; a single origin gets
     all."""
     left = list(names)
     for origin in origins:

@@ -217,7 +217,7 @@ def _norms(run: RunFile, before: RunHistory | None) -> dict[Key, NormSeries]:
 def _with_norms(
     parameters: Mapping[Key, LayerSeries], norms: Mapping[Key, NormSeries]
 ) -> Iterator[LayerSeries]:
-    """Return the parameters with their norms, also those that no sample has."""
+    """Yield the parameters with their norms, also those that no sample has."""
     for key, one in parameters.items():
         yield replace(one, norms=norms.get(key))
     for (model, name), found in norms.items():

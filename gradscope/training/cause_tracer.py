@@ -47,7 +47,7 @@ class _Zero:
 
 
 class CauseTracer:
-    """Decides by the facts of every step whether to trace, and traces from one step to the next.
+    """Decides from the facts of each step whether to trace, and traces from one step to the next.
 
     The script's numbers, random state and gradients stay unchanged: each of its PyTorch calls runs
     once, and further computations of a trace write to nothing of the script.
@@ -228,8 +228,8 @@ class CauseTracer:
     def _close(self) -> None:
         """Remove modes that no trace needs any more.
 
-        A block of the script's may have put a mode above ours, which it will take from there: as
-        long as it does, ours stays where it is, and does nothing.
+        A block of the script may have put its own mode above ours. Until that block removes its
+        mode, ours stays on the stack and does nothing.
         """
         if torch._C._len_torch_function_stack() == self._modes_with_zero:
             self._zero_tracers.close()

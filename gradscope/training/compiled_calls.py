@@ -1,4 +1,4 @@
-"""The calls inside compiled models (``run --compiled``): their probes, and a step's events."""
+"""Probes the calls inside compiled models (``run --compiled``), and collects a step's events."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class CompiledCalls:
         self._listen()
 
     def backward_begins(self) -> None:
-        """A backward begins."""
+        """Note the start of a backward."""
         module = sys.modules.get("torch._dynamo.compiled_autograd")
         if getattr(module, "compiled_autograd_enabled", False):
             self.compiled_backward = True
@@ -107,12 +107,12 @@ class CompiledCalls:
         self._listen()
 
     def step_ended(self) -> None:
-        """Let go of what was seen, unless a sample goes on."""
+        """Release the recorded events, unless a sample is still running."""
         if self._events and not self._sampled:
             self._events = []
 
     def close(self) -> None:
-        """Take the probes away. A module that is called again is compiled again."""
+        """Remove the probes. A module that is called again is compiled again."""
         self._checked = False
         self.sample_ended()
         for probe in self._probes.values():
@@ -135,7 +135,7 @@ class CompiledCalls:
             self._events.append(Event(probe, path, what, compiled, real.sum(dtype=wide)))
 
     def take(self, model: nn.Module) -> tuple[tuple[ModuleCall, ...], Counter[nn.Module]]:
-        """The calls of a model that began, or got gradients, since this was last asked.
+        """Return the calls of a model that began, or got gradients, since the last request.
 
         Returns:
             Their records, and how often each module was called.
@@ -156,7 +156,7 @@ class CompiledCalls:
         *,
         replayed: bool,
     ) -> tuple[NonFiniteOrigin, ...]:
-        """The origins of a NaN or Inf; by what the probes saw, where no operation was found.
+        """Return the origins of a NaN or Inf. If no operation was found, use the probes' events.
 
         Args:
             origins: those that a replay found, or what is known without it.

@@ -45,7 +45,7 @@ def frozen_modules() -> list[nn.Module]:
 
 
 def _unheld_modules(known: Iterable[nn.Module] = ()) -> list[nn.Module]:
-    """The live modules that no other holds and whose constructor has come so far."""
+    """Return the live modules that no other holds, if ``Module.__init__`` has run for them."""
     # Not `isinstance`: a lazy proxy would load its object.
     modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
     if gc.get_freeze_count():
@@ -118,14 +118,15 @@ def holder_of(found: object) -> tuple[str, str] | None:
 
 
 def _same(found: object) -> set[int]:
-    """The ids by which a variable may hold it: its own, and that of a wrapped module."""
+    """Return the ids that a variable may hold for an object: its own id, and the id of a wrapped
+    module."""
     if not isinstance(found, nn.Module):
         return {id(found)}
     return {id(found), id(unwrapped(found)[0])}
 
 
 def _scopes() -> Iterator[dict[str, Any]]:
-    """The local variables of the script's functions that run, outermost first."""
+    """Yield the local variables of the script's running functions, outermost first."""
     frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -140,9 +141,9 @@ def _scopes() -> Iterator[dict[str, Any]]:
 def _variables(frame: FrameType) -> dict[str, Any]:
     """Return the local variables of a frame at this moment.
 
-    Before Python 3.13 the frame of a function keeps the dict that is made when it is asked for
-    them, and in it whatever the script deletes. So it is emptied again, but where the script has it
-    (``locals()``), and where a debugger writes it back into the variables.
+    Before Python 3.13, the first request makes a dict that stays on the frame, and keeps alive what
+    the script deletes later. So this function empties the dict again, except if the script holds it
+    (``locals()``) or a debugger writes it back into the variables.
     """
     asked = frame.f_locals
     found = dict(asked)
@@ -154,7 +155,7 @@ def _variables(frame: FrameType) -> dict[str, Any]:
 
 
 def _plain_attributes(owner: object) -> dict[str, Any]:
-    """The attributes of an object of the script's own, and the entries of a mapping by name."""
+    """Return the attributes of the script's own objects, and the entries of a mapping by name."""
     if isinstance(owner, dict):
         return {k: v for k, v in list(owner.items()) if isinstance(k, str)}
     if isinstance(owner, type | nn.Module | torch.Tensor):
@@ -177,7 +178,7 @@ def compiled_method(what: object) -> str | None:
 def compiled_forward(what: object) -> nn.Module | None:
     """Return the module whose ``forward`` alone is compiled, if ``torch.compile`` is called on one.
 
-    A compiled module that is compiled again is one: what results is a function.
+    That includes a compiled module that is compiled again: the result is a function.
     """
     if isinstance(what, nn.Module) and type(what).__name__ == "OptimizedModule":
         return unwrapped(what)[0]

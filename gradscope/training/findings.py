@@ -45,7 +45,7 @@ _LEAKS = tuple(code for code, _ in RULES.values())
 
 @dataclass(slots=True)
 class _Reported:
-    """A finding of the run; ``given`` is how many of its steps were given out."""
+    """A finding of the run; ``given`` is the number of its steps that were already returned."""
 
     finding: Finding
     model: int | None
@@ -70,7 +70,8 @@ class _Streak:
 
 @dataclass(slots=True)
 class _Judged:
-    """Looks at one thing, one after the other: the steps of an optimizer, samples of a model."""
+    """The judgements of one subject, in order: the steps of an optimizer, or the samples of a
+    model."""
 
     any: bool = False
     streaks: dict[Key, _Streak] = field(default_factory=dict)

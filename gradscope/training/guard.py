@@ -38,9 +38,9 @@ class Guard:
         self._thread = TrainingThread()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, in whatever thread it is called.
+        """Wrap ``function`` for calls in any thread.
 
-        It gives None where it fails, or what we run ourselves calls it.
+        It returns None if it fails, or if gradscope's own code calls it.
         """
         return self._guarded(function, anywhere=True)
 

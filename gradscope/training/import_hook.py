@@ -55,7 +55,7 @@ class ImportHook(MetaPathFinder):
         self._specs.clear()
 
     def check(self) -> bool:
-        """Run the action once the module is fully imported. Returns whether it has run by now."""
+        """Run the action if the module is fully imported; return True if it has run by now."""
         if not self._done and not self._executing:
             module = _imported(self._name)
             if module is not None and not self._wait_for(module):
@@ -116,7 +116,7 @@ class ImportHook(MetaPathFinder):
     def _extend(self, loader: Loader | None) -> None:
         """Give this one loader an ``exec_module`` that calls the action when it is done.
 
-        The loader stays what it is, so that code that only asks for it sees no other.
+        The loader stays what it is, so that code that only reads it sees no change.
         """
         if isinstance(loader, type) or not hasattr(loader, "__dict__"):
             return  # it cannot be set here; `check` notices the import
@@ -137,7 +137,8 @@ class ImportHook(MetaPathFinder):
 
 
 class _ExecModule:
-    """``exec_module`` of one loader. All are equal, as loaders compare what they hold."""
+    """The ``exec_module`` of one loader. All instances are equal, because loaders compare their
+    attributes."""
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ class _ExecModule:
 
 
 def _imported(name: str) -> ModuleType | None:
-    """The module, unless it is lazy: nothing is read off one by its own rules, which load it."""
+    """Return the module, unless it is lazy: reading an attribute of a lazy module loads it."""
     module = sys.modules.get(name)
     if module is None or type(module).__getattribute__ is not ModuleType.__getattribute__:
         return None
@@ -164,9 +165,9 @@ def _imported(name: str) -> ModuleType | None:
 
 
 def _notifying(imported: Callable[[ModuleSpec], None]) -> type[ModuleSpec]:
-    """A class for a spec that calls ``imported`` when Python has ended the import.
+    """Return a class for a spec that calls ``imported`` when Python has ended the import.
 
-    The mark is what the interpreter itself reads to know a module that is half imported, in
+    The interpreter reads the same mark to recognise a half-imported module, in
     ``importlib._bootstrap._load_unlocked``.
     """
 

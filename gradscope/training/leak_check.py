@@ -127,7 +127,8 @@ def in_words(axes: Sequence[AxisResult]) -> str:
 def _judged(
     module: nn.Module, batch: Batch, copies: list[weakref.ref[nn.Module]]
 ) -> Sequence[AxisResult]:
-    """The verdicts on a copy of the model, in eval mode; nothing of the script's changes."""
+    """Return the verdicts on a copy of the model, in eval mode; the script's objects do not
+    change."""
     first = next(module.parameters(), torch.empty(0))
     workload = Workload(
         model=module,
@@ -191,7 +192,7 @@ def _is_graph(batch: Batch) -> bool:
 
 
 def _kept(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Batch | str:
-    """A call's inputs on memory of their own; or why they cannot be kept."""
+    """Return copies of a call's inputs; or the reason why they cannot be kept."""
     other = next(_others((args, kwargs)), None)
     if other is not None:
         return f"the model takes a `{type(other).__name__}`"

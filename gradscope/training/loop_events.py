@@ -1,4 +1,4 @@
-"""Passes those events of a loop on that concern more than the loop's record."""
+"""Passes on those events of a loop that other parts than the loop's record need, too."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ class LoopEvents:
         self._search = search
 
     def clearing(self) -> None:
-        """``zero_grad`` is about to clear gradients."""
+        """Note that ``zero_grad`` is about to clear gradients."""
         self._search()
         self._loop.clearing()
 
     def clipping(self, parameters: Sequence[torch.Tensor], by_norm: bool) -> None:
-        """These parameters' gradients are about to be clipped."""
+        """Note that these parameters' gradients are about to be clipped."""
         if by_norm:
             self._current.gradients.multiplied(parameters, 1)
 
     def unscaled(self, optimizer: Optimizer) -> None:
-        """A gradient scaler divided an optimizer's gradients."""
+        """Note that a gradient scaler divided an optimizer's gradients."""
         self._current.gradients.multiplied(self._optimizers.known(optimizer).held, 0)
         self._loop.unscaled(optimizer)
 
     def epoch_begins(self, loader: DataLoader[Any]) -> None:
-        """A data loader is iterated over."""
+        """Note the start of an iteration over a data loader."""
         self._loop.epoch_begins(loader)
         if self._indices is not None:
             self._indices.epoch_begins(loader)
 
     def batch_drawn(self, iterator: Any, indices: Any) -> None:
-        """A data loader's iterator drew the indices of a batch."""
+        """Note that a data loader's iterator drew the indices of a batch."""
         self._loop.batch_drawn(iterator)
         if self._indices is not None:
             self._indices.drawn(iterator, indices)

@@ -1,4 +1,4 @@
-"""CPU memory in a sampled step: the need of a sample, and its release."""
+"""The CPU memory of a sampled step: what a sample needs, and how it is released."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _LARGE_PROCESS = 1 << 29
 def weight_copies(
     parameters: Sequence[nn.Parameter], turn: int
 ) -> dict[nn.Parameter, torch.Tensor]:
-    """Copies of the weights, of as many as memory allows: each turn has others.
+    """Copy as many weights as memory allows; each turn copies others.
 
-    Which ones, the turn alone decides: of a sharded weight all processes have to copy their parts
-    at the same look.
+    Only the turn decides which ones, because all processes must copy their parts of a sharded
+    weight in the same sample.
     """
     groups = _groups(parameters)
     chosen = groups[turn % len(groups)] if groups else []
@@ -40,7 +40,7 @@ def weight_copies(
 
 
 def _groups(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """The weights in their order, each group as large as copies may be."""
+    """Split the weights, in their order, into groups whose copies fit into memory."""
     sizes = [_even_size(parameter) for parameter in parameters]
     # There are the weights and their gradients at the least. What else there is may be another
     # number in each process.
@@ -60,7 +60,8 @@ def _groups(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def _even_size(parameter: nn.Parameter) -> int:
-    """Bytes; of a sharded one those of an even share, which is the same number in each process."""
+    """Return a weight's bytes; for a sharded one, those of an even share, equal in all
+    processes."""
     kinds = placements_of(parameter)
     mesh: Any = getattr(parameter, "device_mesh", None)
     parts: int = math.prod(mesh.size(axis) for axis, kind in enumerate(kinds) if kind.is_shard())
@@ -70,10 +71,10 @@ def _even_size(parameter: nn.Parameter) -> int:
 class Heap:
     """Returns the heap's free memory to the system after a sample in a large process.
 
-    What a sample allocates lies between the script's tensors: glibc gives back the top of its heap
-    alone, and the next steps would not find fitting free blocks. ``malloc_trim`` gives back all. It
-    takes longer the larger the heap is, and the next step has to ask for the memory that it reuses:
-    it waits until the process has grown since, or since the first sample began.
+    What a sample allocates lies between the script's tensors: glibc returns only the top of its
+    heap, and the next steps would not find fitting free blocks. ``malloc_trim`` returns all free
+    memory. It takes longer for a larger heap, and the next step must request its memory again. So
+    it only runs after the process has grown since the last time, or since the first sample began.
     """
 
     def __init__(self) -> None:
@@ -101,11 +102,11 @@ def _trim() -> None:
 
 
 def _copies(weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copy weights. Many bytes on the CPU share memory of their own, which is returned to the
-    system at once.
+    """Copy weights.
 
-    From the heap they would lie between the script's gradients, and fragment it. Huge pages take
-    one page fault where small ones take 512.
+    Large copies on the CPU share one mapping outside the heap, which returns to the system at once.
+    On the heap they would lie between the script's gradients, and fragment it. A huge page takes
+    one page fault where small pages take 512.
     """
     ends = list(accumulate(map(_room_for, weights)))
     if not ends or ends[-1] < _LARGE:
@@ -125,7 +126,8 @@ def _copies(weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _room_for(weight: torch.Tensor) -> int:
-    """Bytes for the copy of a plain weight on the CPU, aligned; 0 for any other."""
+    """Return the bytes for the copy of a plain weight on the CPU, aligned; 0 for any other
+    weight."""
     size = weight.numel() * weight.element_size()
     plain = (
         type(weight.data) is torch.Tensor
@@ -142,7 +144,7 @@ def _has_channels_last(weight: torch.Tensor) -> bool:
 
 
 def _resident() -> int:
-    """The bytes of memory that the process has; 0 elsewhere than on Linux."""
+    """Return the process's resident memory in bytes; 0 if the system is not Linux."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):

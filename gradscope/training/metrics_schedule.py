@@ -23,14 +23,15 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class Frequency:
-    """Frequency of an action: every step, or one of so many, as a share of the budget allows.
+    """Frequency of an action: every step, or one step in N, so that it stays within a share of the
+    budget.
 
-    What is rarer of two is done only where the other is.
+    Of two actions, the rarer one runs only in steps with the other.
 
     Args:
         schedule: knows the budget, and what a plain step takes.
         share: of the budget.
-        more: the share of its own time by which it takes longer than the median of its times says.
+        more: a share of the median time that is added to it.
     """
 
     def __init__(self, schedule: Schedule, share: float, more: float = 0.0) -> None:
@@ -43,7 +44,7 @@ class Frequency:
         self._seconds: deque[float] = deque(maxlen=MEASURED)
 
     def includes(self, step: int) -> bool:
-        """Return True if the work is done in the step after this many."""
+        """Return True if the action runs in the next step, after this many steps."""
         return self.every == 1 or step * _GOLDEN % 1.0 < 1 / self.every
 
     def took(self, seconds: float) -> None:
@@ -63,21 +64,20 @@ class Frequency:
 
 
 class MetricsSchedule:
-    """Three quarters of the budget are for metrics: to record a step, and to read all gradients
-    and the update.
+    """Metrics get three quarters of the budget: to record a step, and to read all gradients and the
+    update.
 
-    A quarter at most is for the records, and one for the updates; what they leave is for the
-    gradients.
+    The records get at most a quarter, the updates another; the gradients get the rest.
 
     Attributes:
         records: how often an unremarkable step is recorded.
         readings: how often all gradients are read; never where the step is not recorded.
-        checked: whether it is seen in every step that all is finite.
+        checked: whether every step is checked for NaN and Inf.
         updates: how often the update is read from the optimizer's state; never where the step is
             not recorded.
-        reads: whether all gradients are read in the step that is going on.
-        reads_update: whether the update is.
-        unrecorded: makes the record of the last step, where it was not recorded.
+        reads: whether all gradients are read in the current step.
+        reads_update: whether the update is read in the current step.
+        unrecorded: makes the record of the last step, if it was not recorded.
     """
 
     def __init__(self, schedule: Schedule, current: CurrentStep, *, checked: bool) -> None:
@@ -95,8 +95,8 @@ class MetricsSchedule:
         self._own = 0.0  # gradscope's seconds in the last step without readings
 
     def is_recorded(self, known: ObservedOptimizer | None) -> bool:
-        """Return True if the ending step is recorded, as any whose loss changed by half or is
-        NaN.
+        """Return True if the ending step is recorded; a step whose loss changed by half or is NaN
+        always is.
         """
         if self._records or self._current.nonfinite is not None:
             return True
@@ -107,12 +107,12 @@ class MetricsSchedule:
         return now is None or abs(now - before) > 0.5 * abs(before)
 
     def took(self, own: float, norms: float, recording: float) -> None:
-        """A step was recorded, though it was not sampled.
+        """Note a step that was recorded but not sampled.
 
         Args:
             own: gradscope's seconds until the optimizer had made its step.
-            norms: those that the records of parameters' norms took then.
-            recording: those that the record of the step took.
+            norms: the seconds for the records of parameters' norms.
+            recording: the seconds for the record of the step.
         """
         self.records.took(recording)
         if not self._current.is_read:
@@ -123,7 +123,7 @@ class MetricsSchedule:
             self.readings.took(self._current.seconds + norms)
 
     def passed(self, own: float) -> None:
-        """A step was not recorded, and took so many of gradscope's seconds."""
+        """Note a step that was not recorded, and gradscope's seconds in it."""
         self._own = own
 
     def step_ended(self, steps: int) -> None:
@@ -140,7 +140,7 @@ class MetricsSchedule:
         self.reads_update = self._records and self.updates.includes(steps)
 
     def next_recorded(self, steps: int) -> int:
-        """The number of the first step after so many that is recorded in any case."""
+        """Return the first step after this one that is recorded in any case."""
         while not self.records.includes(steps):
             steps += 1
         return steps + 1

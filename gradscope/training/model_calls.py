@@ -26,8 +26,8 @@ class ModelCalls:
     They run in every step, sampled or not: they do as little as possible.
 
     Attributes:
-        several: the calls of other processes are compared with these.
-        aside: calls from now on are not part of the training.
+        several: these calls are compared with those of other processes.
+        aside: calls from now on do not belong to the training.
 
     Args:
         parts: are notified of each call.
@@ -49,7 +49,7 @@ class ModelCalls:
         self._hooks: list[OwnHook] = []
 
     def observe(self, models: Iterable[Model]) -> None:
-        """Hook those of these models that can be hooked, and no others."""
+        """Hook those of these models that can have hooks; remove all other hooks."""
         self.close()
         for model in models:
             outer = model.outer()
@@ -96,7 +96,7 @@ class ModelCalls:
             self._nan_detector.call_began(model.name, module, args, kwargs)
 
     def _given(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note the part of a call that is compared with calls of other processes."""
+        """Note the part of a call that is compared with other processes' calls."""
         if model.batch_first is None:
             model.batch_first = batch_comes_first(model.module)
         size = batch_size(args, kwargs) if model.batch_first else None

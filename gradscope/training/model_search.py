@@ -25,7 +25,7 @@ class ModelSearch:
         parts: the parts of a step; the models and the loop are among them.
         calls: hooks the models' calls.
         found: called after a search that found other models than before.
-        pipelining: called once with PyTorch's module of pipeline stages, if the script imports it.
+        pipelining: called once with PyTorch's module for pipeline stages, if the script imports it.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ModelSearch:
             self.in_stages = self._parts.models.settle() or self.in_stages
 
     def observe_calls(self) -> None:
-        """Hook the calls of the models that are there."""
+        """Hook the calls of the known models."""
         parts = self._parts
         self._calls.several = several_processes()
         models = () if parts.models.traced else parts.models

@@ -24,8 +24,8 @@ _STAGES = 1000
 class Model:
     """One model: ``module`` is the script's own, without its wrappers.
 
-    ``compiled`` is as in ``TrainedModel``: no hook is set on it or inside, for the compiler would
-    trace it, and to run the model eagerly would change its numbers.
+    ``compiled`` is as in ``TrainedModel``: such a model gets no hooks, because the compiler would
+    trace them, and it is not run eagerly, because that would change its numbers.
     """
 
     id: int
@@ -45,7 +45,7 @@ class Model:
 
     @property
     def module(self) -> nn.Module:
-        """The model; only asked for while it is alive."""
+        """The model; only valid while it is alive."""
         found = self.module_ref()
         assert found is not None
         return found
@@ -116,7 +116,7 @@ class Models:
         return self._given is not None
 
     def search(self) -> bool:
-        """Search for models again; whether there are others than before."""
+        """Search for models again; return True if there are other models than before."""
         if self._given is None:
             roots = outermost_modules(self.registered())
         else:
@@ -151,7 +151,7 @@ class Models:
         """Find the models that are stages of a pipeline, after their forward; return True if there
         are new ones.
 
-        Each process has other ones: their numbers and names are those that all would give them.
+        Each process has other stages; a stage's number and name do not depend on the process.
         """
         new = [model for model in self if not model.settled]
         for model in new:

@@ -8,7 +8,7 @@ import torch
 class NodeStacks:
     """Makes PyTorch keep the Python stacks of nodes for a while, which costs time.
 
-    A script that does so by itself (``torch.autograd.set_detect_anomaly``) is left alone.
+    It changes nothing for a script that already does so (``torch.autograd.set_detect_anomaly``).
     """
 
     def __init__(self) -> None:
@@ -16,12 +16,12 @@ class NodeStacks:
         self.kept = False
 
     def begin(self) -> None:
-        """Keep those of the nodes that are made from now on."""
+        """Keep the stacks of the nodes that are made from now on."""
         if not (self.kept or torch.is_anomaly_enabled()):
             self._set(True)
 
     def end(self) -> bool:
-        """Keep no more; whether they were kept."""
+        """Stop keeping stacks; return True if they were kept."""
         kept = self.kept
         if kept:
             self._set(False)

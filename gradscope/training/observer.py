@@ -61,17 +61,17 @@ class Observer:
     Args:
         write: takes the records of each step.
         located: takes the origin of a NaN or Inf of a step.
-        judge: takes the loop as it went so far, at fixed steps.
+        judge: takes the record of the loop so far, at fixed steps.
         schedule: which steps are sampled.
         layers: patterns of the modules whose calls are recorded.
         probes: the parts of a transformer that are recorded.
         deep: the first and the last step that are traced operation by operation.
         nan_detector: whether the origin of a NaN or Inf is found in the step that produced it.
-        stop_on_nan: whether the script ends at the first of them.
-        limit: after how many steps or seconds it ends; None: not before its end.
-        processes: how many train together.
+        stop_on_nan: whether the script ends at the first NaN or Inf.
+        limit: the steps or seconds after which the script is ended; None: no limit.
+        processes: the number of processes that train together.
         leaks: takes the step, the model's id and the verdicts of ``--leaks``; None: no check.
-        spikes: makes what keeps the steps that stand out; None: none is kept.
+        spikes: makes the recorder of spikes; None: no step is kept.
         compiled: whether the calls inside compiled models are recorded.
         began: when the run began, by ``time.perf_counter``; None: now.
         failed: takes an error of gradscope's own; from then on nothing is observed.
@@ -195,7 +195,7 @@ class Observer:
         """Take in the optimizers that were made before ``start``.
 
         Returns:
-            How many steps they have made; None where none of their parameters has a gradient. An
+            The number of steps that they made; None if none of their parameters has a gradient. An
             optimizer that keeps nothing of its steps counts as one that made none.
         """
         found = live_optimizers()
@@ -209,9 +209,9 @@ class Observer:
         return sum(steps_made(optimizer) or 0 for optimizer in found)
 
     def watch(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-        """Observe these models and no others, from the first step on.
+        """Observe only these models, from the first step on.
 
-        Without optimizers, those count that hold a parameter of the models.
+        Without optimizers, use those that hold a parameter of the models.
         """
         self.models.only(models)
         for optimizer in optimizers or optimizers_of(models):
@@ -219,7 +219,7 @@ class Observer:
         self._guard(self._search.search)()
 
     def stop(self) -> None:
-        """Take everything away that was set."""
+        """Remove all hooks and patches."""
         self._steps.make_up()
         self._guard.observing = False
         self._parts.deep.end()
@@ -263,23 +263,25 @@ class Observer:
         return self._steps.number
 
     def loop(self) -> LoopRecord:
-        """The loop as it went, once the script has ended."""
+        """The record of the loop, after the script has ended."""
         return self._steps.loop(ended=True)
 
     def made_at(self, model: int, name: str) -> str | None:
-        """The line of the script that made a module or a parameter of a model, where known."""
+        """Return the line of the script that made a module or a parameter of a model; None if
+        unknown."""
         return self._loop.made_at(model, name)
 
     def called_at(self, model: int, name: str) -> str | None:
-        """The line of the script that called a module of a model first, where known."""
+        """Return the first line of the script that called a module of a model; None if unknown."""
         return self._loop.model_uses.called_at(model, name)
 
     def optimizer_at(self, name: str) -> str | None:
-        """The line of the script that made an optimizer, where known."""
+        """Return the line of the script that made an optimizer; None if unknown."""
         return self._loop.optimizer_uses.line_of(name)
 
     def attribute_at(self, name: str) -> str | None:
-        """The line of the script that sets an attribute of this name, where one is written."""
+        """Return the line of the script that sets an attribute of this name; None if there is
+        none."""
         return written_assignment(name)
 
     def leaks(self) -> str | None:
@@ -287,7 +289,7 @@ class Observer:
         return None if self._parts.leaks is None else self._parts.leaks.line()
 
     def compiled_lines(self) -> list[str]:
-        """The lines on compiled models at the end; none without ``--compiled``."""
+        """The lines on compiled models for the end of the run; empty without ``--compiled``."""
         return [] if self._parts.compiled is None else self._parts.compiled.lines()
 
     @property
@@ -323,7 +325,7 @@ class Observer:
     # ---------------------------------------------------------------- what PyTorch calls
 
     def gradients_asked(self, without_graph: bool) -> None:
-        """``torch.autograd.grad`` was called."""
+        """Note a call of ``torch.autograd.grad``."""
         if self._guard.inside:  # a trace did
             return
         self.gradients_were_asked = True

@@ -55,7 +55,7 @@ class OptimizerTurns:
         self._heap = Heap()
 
     def begin(self, models: Sequence[Model]) -> None:
-        """Look at these models from now on."""
+        """Sample these models from now on."""
         self._models = models
         self._optimizers, self._steps = set(), 0
         self.number += 1
@@ -63,7 +63,7 @@ class OptimizerTurns:
         self.sampler = SampledStep(models, self._layers, self._probes, self._guard, self._compiled)
 
     def end(self) -> None:
-        """Take every hook away."""
+        """Remove every hook."""
         if self.sampler is not None:
             self._nodes.append(self.sampler.remove())
             self.sampler = None
@@ -96,8 +96,8 @@ class OptimizerTurns:
         return [*models, *samples, *self.sampler.fingerprints(step.step)]
 
     def step_ended(self, optimizer: object, optimizers: Iterable[object]) -> None:
-        """A sampled step has ended; the sample goes on while another optimizer is to make
-        its own."""
+        """Note the end of a sampled step; the sample goes on until every optimizer has made a
+        step."""
         self._optimizers.add(id(optimizer))
         self._steps += 1
         if self._steps >= _LONGEST_ROUND or not set(map(id, optimizers)) - self._optimizers:
@@ -111,9 +111,8 @@ class OptimizerTurns:
             self._nodes.append(nodes)
 
     def free_graphs(self, *, but: int = 0) -> None:
-        """Let go of the graphs that were seen, which hold parameters, but for so many of the last.
-
-        The script holds that of a step until the next one.
+        """Release the graphs, which hold parameters, except for the last few: the script holds the
+        graph of a step until the next one.
         """
         while len(self._nodes) > but:
             free_nodes(self._nodes.pop(0))

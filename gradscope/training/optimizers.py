@@ -28,7 +28,7 @@ class ObservedOptimizer:
     groups: Sequence[int] = ()
 
     def is_as_seen(self, optimizer: Optimizer) -> bool:
-        """Return True if each group holds as many parameters as when it was read."""
+        """Return True if each group has as many parameters as at the last reading."""
         seen, groups = self.groups, optimizer.param_groups
         same = len(seen) == len(groups) and bool(self.held)
         for count, group in zip(seen, groups, strict=False):
@@ -36,7 +36,7 @@ class ObservedOptimizer:
         return same
 
     def look(self, optimizer: Optimizer) -> None:
-        """Read its present parameters."""
+        """Read the optimizer's present parameters."""
         self.groups = [len(group["params"]) for group in optimizer.param_groups]
         self.held = frozenset(p for g in optimizer.param_groups for p in g["params"])
         self.small = small(self.held)
@@ -44,13 +44,13 @@ class ObservedOptimizer:
 
 
 class Optimizers:
-    """All optimizers that were made and are alive.
+    """All live optimizers.
 
     Attributes:
-        any: whether there ever was one.
+        any: whether there ever was an optimizer.
 
     Args:
-        changed: is called with one that holds other parameters than before.
+        changed: called with an optimizer whose parameters changed.
     """
 
     any = False
@@ -69,11 +69,11 @@ class Optimizers:
         return iter(self._seen.values())
 
     def alive(self) -> list[Optimizer]:
-        """The optimizers themselves."""
+        """The live optimizers."""
         return list(self._seen)
 
     def add(self, optimizer: Optimizer) -> ObservedOptimizer:
-        """One was made."""
+        """Add a new optimizer."""
         self.any = True
         seen = self._seen[optimizer] = ObservedOptimizer()
         return seen
@@ -95,8 +95,9 @@ class Optimizers:
     def _name(self, optimizer: Optimizer, known: ObservedOptimizer) -> str:
         """Return the name of the optimizer's variable, else of its class.
 
-        One that is made anew for the same parameters goes on under that name; one for others, as of
-        the next phase of a script, has another name, for its losses are others.
+        An optimizer that is made anew for the same parameters keeps the name. One for other
+        parameters, such as in the next phase of a script, gets another name, because its losses are
+        not comparable.
         """
         plain = variable_name(optimizer) or type(optimizer).__name__
         name, number = plain, 1
@@ -107,12 +108,12 @@ class Optimizers:
         return name
 
     def held(self) -> list[nn.Parameter]:
-        """The parameters of all of them."""
+        """The parameters of all optimizers."""
         return list(dict.fromkeys(p for known in self for p in known.held))
 
     @property
     def backwards(self) -> int:
-        """Fewest backwards that the last steps had until gradients were ready."""
+        """The smallest number of backwards until gradients were ready, in the last steps."""
         return min([known.backwards for known in self], default=1)
 
     def any_gradient(self) -> bool:

@@ -1,4 +1,5 @@
-"""The norms of a step's gradients, and now and then of its weights, as records: model by model."""
+"""Makes records of the norms of a step's gradients, and at some steps of the weights, for each
+model."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ class _Held:
 class ParameterNormRecords:
     """Makes the records of each step whose gradients were read.
 
-    What names parameters walks through their models: it is kept as long as an optimizer and the
-    models are the same.
+    To name parameters takes a walk through their models, so the names are kept until an optimizer
+    or the models change.
     """
 
     def __init__(self, models: Models) -> None:
@@ -56,7 +57,7 @@ class ParameterNormRecords:
         self._of: weakref.WeakKeyDictionary[ObservedOptimizer, _Held] = weakref.WeakKeyDictionary()
 
     def gradients_ready(self, known: ObservedOptimizer | None, current: CurrentStep) -> None:
-        """Read the weights too before the update, if it is their turn."""
+        """Also read the weights before the update, at the steps chosen for that."""
         for names, parameters in self._parts(known, current):
             if names.with_values:
                 current.measure_values(parameters)
@@ -104,7 +105,8 @@ class ParameterNormRecords:
     def _parts(
         self, known: ObservedOptimizer | None, current: CurrentStep
     ) -> list[tuple[_Names, list[nn.Parameter]]]:
-        """The models' parameters that an optimizer holds; without one, those with a gradient."""
+        """Return the models' parameters that an optimizer holds; without an optimizer, those with a
+        gradient."""
         if known is None:
             return self._found(frozenset(current.got or ()))
         models = [model.id for model in self._models]
@@ -127,6 +129,7 @@ class ParameterNormRecords:
 def _unscaled(
     parameters: list[nn.Parameter], now: list[float], left: Norms, scale: float
 ) -> list[float]:
-    """The norms as backward left them, without the loss scale; where they were not read, as now."""
+    """Return the norms after backward, without the loss scale; if these were not read, the present
+    ones."""
     pairs = zip([left.get(p) for p in parameters], now, strict=True)
     return [norm if before is None else before / scale for before, norm in pairs]

@@ -31,7 +31,7 @@ class TrainingObserver(Protocol):
     """Observes the moments of a training loop. None of these methods raises."""
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
-        """An optimizer is under construction: it has no parameters yet."""
+        """Called during the construction of an optimizer: it has no parameters yet."""
 
     def backward_begins(
         self,
@@ -39,7 +39,7 @@ class TrainingObserver(Protocol):
         gradients: Sequence[torch.Tensor],
         leaves: Sequence[torch.Tensor],
     ) -> bool:
-        """``torch.autograd.backward`` was called; the graph exists.
+        """Called when ``torch.autograd.backward`` begins; the graph exists.
 
         Args:
             roots: what it begins with; an edge alone where a stage of a pipeline has let go of what
@@ -52,44 +52,47 @@ class TrainingObserver(Protocol):
         """
 
     def backward_ended(self) -> None:
-        """All gradients of that backward are there."""
+        """Called when all gradients of that backward exist."""
 
     def gradients_asked(self, without_graph: bool) -> None:
-        """``torch.autograd.grad`` was called; perhaps for what is no parameter, without
+        """Called for ``torch.autograd.grad``, perhaps for tensors that are not parameters, without
         ``create_graph``."""
 
     def step_begins(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """``optimizer.step`` was called; the result, if not None, replaces its arguments."""
+        """Called when ``optimizer.step`` begins; the result, if not None, replaces its
+        arguments."""
 
     def step_ended(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        """``optimizer.step`` returns."""
+        """Called when ``optimizer.step`` returns."""
 
     def scaled(self, loss: object, scale: torch.Tensor) -> None:
-        """A gradient scaler made this loss of another."""
+        """Called when a gradient scaler made this loss from another."""
 
     def scaler_step_begins(self, optimizer: Optimizer) -> None:
-        """A gradient scaler decides whether the optimizer makes its step."""
+        """Called before a gradient scaler decides whether the optimizer makes its step."""
 
     def scaler_step_ended(self, optimizer: Optimizer) -> None:
         """Called after the scaler has decided, and after its step, if there was one."""
 
     def compiled(self, what: object) -> None:
-        """``torch.compile`` is called on this."""
+        """Called before ``torch.compile`` compiles this."""
 
     def was_compiled(self) -> None:
-        """``torch.compile`` or ``Module.compile`` returns."""
+        """Called when ``torch.compile`` or ``Module.compile`` returns."""
 
     def divided(self, by: float) -> None:
-        """A pipeline divided gradients by the number of its microbatches, after all backwards."""
+        """Called when a pipeline has divided gradients by its number of microbatches, after all
+        backwards."""
 
     def aside(self) -> AbstractContextManager[None]:
-        """A pipeline calls its stage on a tensor without content, to learn the results' shapes."""
+        """Called when a pipeline calls its stage on a tensor without content, to learn the results'
+        shapes."""
 
 
 def observe(observer: TrainingObserver) -> ExitStack:
-    """Call ``observer`` at each of them from now on, until the stack is closed."""
+    """Call ``observer`` at each of these events, until the stack is closed."""
     patches = ExitStack()
     for handle in hook_optimizers(observer.step_begins, observer.step_ended):
         patches.callback(handle.remove)
@@ -111,9 +114,10 @@ def observe_stages(patches: ExitStack, observer: TrainingObserver, stages: Modul
 
 
 def _gradients_made(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
-    """``backward`` makes the gradients that it starts with here, just before the engine runs.
+    """Patch the function in which ``backward`` makes its first gradients, just before the engine
+    runs.
 
-    To wrap ``backward`` itself would put a frame into every traceback of a failing one.
+    A wrapper of ``backward`` itself would add a frame to the traceback of every failing backward.
     """
     backward = torch.autograd.backward.__code__
 
@@ -151,7 +155,7 @@ def _listed(inputs: Any) -> Sequence[Any]:
 
 
 def _when_ended(root: Root, observer: TrainingObserver) -> None:
-    """Call back at the end of a backward: the engine takes such calls only from inside it."""
+    """Queue a call for the end of a backward: the engine takes such calls only from inside it."""
     engine: Any = torch.autograd.Variable._execution_engine
     node = root.node if isinstance(root, GradientEdge) else root.grad_fn
     assert node is not None
@@ -176,7 +180,7 @@ def _optimizer_made(original: Callable[..., Any], observer: TrainingObserver) ->
 
 
 def _scaled(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
-    """An error of the scaler's has this frame in its traceback."""
+    """Patch the scaler's ``scale``; an error in it has this frame in its traceback."""
 
     @functools.wraps(original)
     def scale(self: torch.amp.GradScaler, outputs: Any) -> Any:
@@ -190,7 +194,8 @@ def _scaled(original: Callable[..., Any], observer: TrainingObserver) -> Callabl
 
 
 def _scaler_step(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
-    """An error in the optimizer's step has this frame in its traceback."""
+    """Patch the scaler's ``step``; an error in the optimizer's step has this frame in its
+    traceback."""
 
     @functools.wraps(original)
     def step(self: torch.amp.GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -203,7 +208,7 @@ def _scaler_step(original: Callable[..., Any], observer: TrainingObserver) -> Ca
 
 
 def _compiled(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
-    """An error of ``torch.compile``'s arguments has this frame in its traceback."""
+    """Patch ``torch.compile``; an error in its arguments has this frame in its traceback."""
 
     @functools.wraps(original)
     def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -244,7 +249,8 @@ def _divided(original: Callable[..., Any], observer: TrainingObserver) -> Callab
 
 
 def _aside(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
-    """An error of a stage on such a tensor has this frame in its traceback."""
+    """Patch a stage's shape inference; an error of the stage in it has this frame in its
+    traceback."""
 
     @functools.wraps(original)
     def infer(*args: Any, **kwargs: Any) -> Any:

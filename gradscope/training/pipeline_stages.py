@@ -1,4 +1,4 @@
-"""The stages of a pipeline: which one of ``torch.distributed.pipelining`` runs a model."""
+"""Finds the stage of a pipeline (``torch.distributed.pipelining``) that runs a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def stages_imported() -> ModuleType | None:
 
 
 def stage_of(outer: nn.Module) -> int | None:
-    """The number of the stage that a model is, counted from 0 over all processes."""
+    """Return the number of a model's stage, counted from 0 over all processes."""
     imported = stages_imported()
     if imported is None:
         return None

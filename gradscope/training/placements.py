@@ -24,8 +24,8 @@ _FLAT = ("F",)
 class Placements:
     """Groups the parameters of each optimizer by how they and their gradients are placed.
 
-    The global norm of a group is reduced over processes from the norms of what each has of it;
-    that of differently placed parameters together cannot. Nothing is communicated.
+    The global norm of a group can be computed from each process's norm of its part; for differently
+    placed parameters together it cannot. Nothing is communicated.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,8 @@ class Placements:
         now: Mapping[nn.Parameter, float],
         scale: float,
     ) -> tuple[GroupNorm, ...]:
-        """The norm of each group here, without the loss scale, and as the optimizer got it."""
+        """Return this process's norm of each group, without the loss scale and as the optimizer got
+        it."""
         arrived: dict[int, list[float]] = {}
         got: dict[int, list[float]] = {}
         for parameter, norm in now.items():

@@ -1,8 +1,9 @@
-"""By how much probes move the loss of step 1: its forward once more, compiled without them.
+"""Measures by how much probes change the loss of step 1: it runs the forward again, compiled
+without probes.
 
-The calls of the models run again, not the script. The change of the loss follows from that of their
-outputs, by the gradients that arrived there: a change of rounding's size changes the loss in
-proportion.
+The calls of the models run again, not the script. The change of the loss is computed from the
+change of their outputs and the gradients that arrived there: for a change as small as rounding, the
+loss changes in proportion.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from gradscope.typeset.numbers import number
 
 
 class ProbeShift:
-    """The shift of a run's first loss.
+    """The change of a run's first loss by probes.
 
     Attributes:
-        moved: the loss with probes less the loss without them; None where it is unknown.
+        moved: the loss with probes minus the loss without them; None if unknown.
 
     Args:
         checked: whether a NaN detector records the calls.
@@ -45,7 +46,7 @@ class ProbeShift:
         self._outputs: dict[RecordedCall, list[tuple[Tensor, int]]] = {}
 
     def returned(self, call: RecordedCall | None, output: Any) -> None:
-        """A call of a model has returned; nothing is kept after step 1."""
+        """Note the return of a model's call; nothing is kept after step 1."""
         if self._open and call is not None:
             found = [tensor.detach() for tensor in tensors_of((output,))]
             self._outputs[call] = [(tensor, _version(tensor)) for tensor in found]
@@ -149,7 +150,7 @@ def _version(tensor: Tensor) -> int:
 
 @contextmanager
 def _counters_kept() -> Iterator[None]:
-    """The script may print how many graphs were compiled."""
+    """Restore PyTorch's counters of compiled graphs after the block: the script may print them."""
     from torch._dynamo.utils import counters
 
     before = copy.deepcopy(counters)
@@ -161,7 +162,7 @@ def _counters_kept() -> Iterator[None]:
 
 
 def _product(gradient: Tensor, one: Tensor, other: Tensor) -> float:
-    """The change of the loss by a change of an output."""
+    """Return the change of the loss that a change of an output causes."""
     wide = torch.complex128 if one.is_complex() else torch.float64
     change = one.to(wide) - other.to(wide)
     return float((gradient.to(wide).conj() * change).sum().real)

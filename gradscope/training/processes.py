@@ -52,7 +52,7 @@ class OtherProcesses:
             torch.distributed.run``.
 
         Returns:
-            A sentence; None where there were none, or none that did anything.
+            A sentence; None if there were none, or none that did anything.
         """
         if script in _LAUNCHERS:
             return f"the launcher's processes were not observed: use `{_LAUNCHERS[script]}`"
@@ -81,10 +81,9 @@ class OtherProcesses:
         return f"{message}: use `{' '.join([*variables, 'gradscope run', shlex.join(script)])}`"
 
     def when_ended(self, act: Callable[[int, str | None], None]) -> ExitStack:
-        """Call ``act`` where the process ends without ``atexit``, until the stack is closed.
+        """Call ``act`` if the process ends without ``atexit``, until the stack is closed.
 
-        It gets the exit code, and where another program replaces the process the sentence that
-        says so.
+        It gets the exit code, or, if another program replaces the process, a sentence on that.
         """
         patches = ExitStack()
 
@@ -117,7 +116,7 @@ def _text(env: Mapping[Any, Any] | None = None) -> dict[str, str]:
 
 
 def _seconds_of_children() -> float:
-    """The processor time of all that were started and have ended."""
+    """Return the CPU time of all child processes that have ended."""
     times = os.times()
     return times.children_user + times.children_system
 

@@ -1,7 +1,8 @@
-"""State that processes share: parameters, gradients, buffers, and the data that each gets.
+"""Fingerprints of state that processes share: parameters, gradients, buffers, and the data that
+each gets.
 
-Nothing is communicated. Each rank writes fingerprints, and the shard that they are of; the reader
-of the files knows which must be equal on which ranks.
+Nothing is communicated. Each rank writes its fingerprints and their shard; the reader of the files
+knows which must be equal on which ranks.
 """
 
 from __future__ import annotations
@@ -43,19 +44,19 @@ def batch_comes_first(module: nn.Module) -> bool:
 
 
 def batch_size(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """The first axis of the first tensor with axes that a call is given."""
+    """Return the size of the first axis of a call's first tensor that has axes."""
     given = (tensor for _, tensor in find((args, kwargs), torch.Tensor))
     return next((tensor.shape[0] for tensor in given if tensor.dim()), None)
 
 
 def input_digest(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """One text for all tensors that a call is given; None where it is given none."""
+    """Return one digest of all tensors in a call's arguments; None without tensors."""
     given = [tensor for _, tensor in find((args, kwargs), torch.Tensor)]
     return combined(fingerprints(given)) if given else None
 
 
 def data_place(outer: nn.Module) -> str | None:
-    """The rank's index among those that get different data; None if unknown.
+    """Return the rank's index among the ranks with different data; None if unknown.
 
     Ranks that hold parts of one layer (tensor parallelism) get the same data, as do the stages of a
     pipeline.
@@ -76,7 +77,7 @@ def data_place(outer: nn.Module) -> str | None:
 def held_alike(
     model: int, outer: nn.Module, module: nn.Module, held: Collection[nn.Parameter]
 ) -> list[Fingerprints]:
-    """The fingerprints of all that other ranks hold as well, of a step without a number yet.
+    """Return the fingerprints of all state that other ranks hold too; the step has no number yet.
 
     Args:
         model: the model's id.
@@ -132,7 +133,7 @@ def _broadcasts_buffers(ddp: Any) -> bool:
 
 
 def _by_part(named: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """The tensors by their shard; without those that are partial sums."""
+    """Group the tensors by their shard; partial sums are left out."""
     found: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in named.items():
         part = _part(tensor)
@@ -142,7 +143,8 @@ def _by_part(named: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Ten
 
 
 def _part(tensor: Any) -> str | None:
-    """``1:3``: it is split along the mesh's axis 1, and this is part 3; "" is all of it."""
+    """Return the part of a split tensor: ``1:3`` is part 3 along the mesh's axis 1; "" is the full
+    tensor."""
     if not is_spread(tensor):
         return ""
     if any(placement.is_partial() for placement in tensor.placements):

@@ -22,7 +22,7 @@ def is_fixed(step: int) -> bool:
 
 
 def next_fixed(step: int) -> int:
-    """The first of them after this step."""
+    """Return the first of these steps after this one."""
     before, last = 1, 2
     while last <= step:
         before, last = last, before + last
@@ -31,20 +31,18 @@ def next_fixed(step: int) -> int:
 
 @dataclass(slots=True)
 class Schedule:
-    """Says before each step whether it is sampled.
+    """Decides before each step whether to sample it.
 
-    The first steps are, and the fixed ones, as long as all samples together cost less than a few
-    seconds or the budget: of a short run the same steps are sampled, however busy the machine.
-    Beside them a step is sampled whenever the time since the first step allows for one more: what
-    samples cost so far, and what one more is expected to cost, stays within the budget's share of
-    it, of which the metrics of all steps may use up three quarters.
-
-    Of several processes each samples the multiples of a power of two that half of the budget pays
-    for, so that they sample the same steps without a word, or the faster ones more; metrics have
-    the other half.
+    The first steps and the fixed ones are sampled while all samples together cost less than a few
+    seconds or the budget. So a short run samples the same steps, however busy the machine is.
+    Another step is sampled if the cost so far, plus the expected cost of one more sample, stays
+    within the budget's share of the time since the first step. The metrics of all steps may use
+    three quarters of that share. With several processes, each samples the multiples of a power of
+    two that half of the budget pays for; metrics have the other half. So all sample the same steps
+    without communication; faster ones may sample more.
 
     Attributes:
-        first: how many steps are sampled in any case.
+        first: the number of first steps that are always sampled.
         every: the fixed N of "every Nth step", None with a budget.
         budget: the share of the time that samples and metrics may take.
         processes: how many train together.
@@ -96,7 +94,7 @@ class Schedule:
         Args:
             seconds: since the step before it ended.
             sampled: whether it was sampled.
-            own: the seconds of these that are known to be gradscope's.
+            own: gradscope's part of these seconds, as far as known.
         """
         self.number += 1
         self.elapsed += seconds
@@ -150,14 +148,13 @@ class Schedule:
 
     @property
     def cost_seconds(self) -> float | None:
-        """The seconds that samples and metrics took.
-
-        None where no step shows what one takes that is not sampled.
+        """The seconds that samples and metrics took; None if no unsampled step shows the plain time
+        of a step.
         """
         return None if not self.elapsed or self._unpriced else self.samples + self.metrics
 
     @property
     def cost(self) -> float | None:
-        """The share of the steps' time that this is."""
+        """The cost as a share of the steps' time."""
         seconds = self.cost_seconds
         return None if seconds is None else seconds / self.elapsed

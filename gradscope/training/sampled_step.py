@@ -1,4 +1,4 @@
-"""A sampled step: everything that ``inspect`` records, of a training loop of the script."""
+"""Samples a step of the script's training loop: records everything that ``inspect`` records."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _SampledModel:
 
 
 class SampledStep:
-    """Samples all models for one step, or for as many as it takes all optimizers to make one.
+    """Samples all models for one step, or until every optimizer has made a step.
 
     Args:
         models: those to sample.
@@ -92,7 +92,7 @@ class SampledStep:
     def backward_begins(
         self, roots: Sequence[torch.Tensor | GradientEdge], *, lines: bool = False
     ) -> None:
-        """Assign every gradient that this backward will bring to its call.
+        """Assign every gradient of the coming backward to its call.
 
         Args:
             lines: whether the nodes have the stacks that made them, and their lines are wanted.
@@ -166,7 +166,7 @@ class SampledStep:
             step: its step metrics.
             optimizer: the one that made it; None without one.
             last: its step.
-            elsewhere: the parameters that any optimizer has.
+            elsewhere: the parameters that any optimizer holds.
         """
         samples = []
         held = None if optimizer is None else optimizer.held
@@ -221,7 +221,7 @@ class SampledStep:
                 entry.recorder.paused = False
 
     def remove(self) -> list[Node]:
-        """Take every hook away. The nodes that were seen are to be freed when the graph is gone."""
+        """Remove every hook. The recorded nodes must be freed when the graph is gone."""
         self._stack.close()
         return [node for entry in self._entries for node in entry.recorder.take_nodes()]
 
@@ -341,8 +341,8 @@ def _report(
 
 
 def update_rms(records: Sequence[TrainingRecord], optimizer: Optimizer) -> float | None:
-    """The root mean square of Δw over all parameters of a step; None if one is not known, or is in
-    no sample."""
+    """Return the root mean square of Δw over all parameters of a step; None if one is unknown, or
+    in no sample."""
     stepped = [
         p
         for sample in records
@@ -358,7 +358,7 @@ def update_rms(records: Sequence[TrainingRecord], optimizer: Optimizer) -> float
 
 
 def unscaled(stats: TensorStats, scale: float) -> TensorStats:
-    """Statistics of a tensor divided by ``scale``, a power of two where a scaler chose it."""
+    """Return the statistics of a tensor divided by ``scale``; a scaler chooses powers of two."""
     if scale == 1.0:
         return stats
     changed: dict[str, Any] = {

@@ -19,31 +19,31 @@ _CHECK_SECONDS = 60.0
 
 
 class Change(Protocol):
-    """Change in a script's process, as by an arm of an experiment."""
+    """A change in a script's process, as an arm of an experiment makes it."""
 
     def begin(self) -> None:
-        """Called before the script: no torch yet."""
+        """Called before the script starts; torch is not imported yet."""
 
     def install(self) -> None:
-        """The script has imported torch."""
+        """Called when the script has imported torch."""
 
     def end(self) -> None:
-        """The script and the record of it have ended."""
+        """Called when the script and its record have ended."""
 
 
 @dataclass(slots=True)
 class ScriptRun:
-    """A script that is ready to be run; called, it takes the process to its end.
+    """Runs a script to the end of the process when called.
 
-    It is called without an exception handler around it, so that the interpreter
-    does with the script's what it always does.
+    No exception handler may be around the call, so that the interpreter handles the script's
+    exceptions as usual.
 
     Args:
         script: the script.
         settings: how it is observed.
         summary: makes the lines for the end.
-        judged: whether the findings make the process fail although the script did not.
-        change: the change in the process; None: nothing is.
+        judged: whether the findings make the process fail although the script succeeded.
+        change: a change in the process; None: no change.
     """
 
     script: Script
@@ -119,8 +119,8 @@ class ScriptRun:
 def _end_by_signal() -> None:
     """Have Python end the process by SIGINT, as it does after an unhandled Ctrl-C.
 
-    Python forgets that Ctrl-C was not handled where code runs that is text, as in the definition of
-    a dataclass: a tracker's package, and the page that it gets, are imported at the end.
+    Python forgets that Ctrl-C was not handled if it runs code from text, as the definition of a
+    dataclass does; and the end of a run imports a tracker's package and its page.
     """
     with contextlib.suppress(KeyboardInterrupt):
         exec("raise KeyboardInterrupt")

@@ -1,6 +1,6 @@
 """A run from start to end: the file, the observer, and the lines at the end.
 
-Imports no torch, for the script may want to set something before it imports it.
+Imports no torch, because the script may set something before it imports torch.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Session:
 
     @classmethod
     def begun(cls, script: str, arguments: tuple[str, ...], settings: RunSettings) -> Session:
-        """A run that begins now, with its file."""
+        """Begin a run, with its file."""
         rank, world = _rank()
         run = TrainingRun(
             script=script,
@@ -229,7 +229,7 @@ class Session:
 
     @classmethod
     def of_script(cls) -> Session | None:
-        """The one that observes all that this process trains, as ``gradscope run`` does."""
+        """Begin a session that observes all training of this process, as ``gradscope run`` does."""
         for session in _observing:
             observer, gone = session.observer, session.failure is not None or session.forked
             if observer is not None and not gone and not observer.models.are_given:
@@ -237,10 +237,10 @@ class Session:
         return None
 
     def observe(self, late: bool = False) -> None:
-        """Observe PyTorch from now on; it has been imported by now.
+        """Observe PyTorch, which is already imported, from now on.
 
         Args:
-            late: the script may have used it before.
+            late: whether the script may have used it before.
         """
         state = random.getstate()  # some libraries draw numbers as they are imported
         try:
@@ -411,7 +411,7 @@ class Session:
 
     @property
     def forked(self) -> bool:
-        """True in a forked copy of the process, which must not report."""
+        """True in a forked process, which must not report."""
         return os.getpid() != self._process
 
     @property
@@ -431,7 +431,7 @@ class Session:
 
     @property
     def judgement(self) -> Judgement:
-        """Return the rules that have seen enough so far."""
+        """Return the rules that had enough samples so far."""
         return judgement(self._seen)
 
     def _failed(self, error: BaseException) -> None:
@@ -514,7 +514,8 @@ class Session:
             self.record(make())
 
     def _write_all(self, writer: RunWriter) -> None:
-        """Write the steps so far to the file, as where the script ends its run in a tracker."""
+        """Write the steps so far to the file, for example when the script ends its run in a
+        tracker."""
         if self.observer is not None and not self._finished:
             try:
                 self._record_last(self.observer)
@@ -523,7 +524,7 @@ class Session:
         writer.flush()
 
     def _end_trackers(self, writer: RunWriter, run: TrainingRun) -> None:
-        """Send the rest."""
+        """Send the rest to the trackers."""
         if self.run.world_size == 1 and not self.steps:
             self._trackers.clear()
         if self._trackers:
@@ -534,13 +535,13 @@ class Session:
             one.wait()
 
     def _with_unsent(self, run: TrainingRun) -> TrainingRun:
-        """The run with a notice for each tracker that has not all of it."""
+        """Return the run with a notice for each tracker that did not get all of it."""
         notices = [notice for one in self._trackers if (notice := one.unsent) is not None]
         self.unobserved += notices
         return replace(run, notices=(*run.notices, *notices))
 
     def _cut(self, observer: Observer) -> str | None:
-        """The option by which the script was made to end."""
+        """Return the option that ended the script."""
         if self.limit.reached is not None:
             return self.limit.reached
         return f"--stop-on {self.settings.stop_on}" if observer.cut else None
@@ -573,7 +574,8 @@ class Session:
         return tuple(notices)
 
     def summary(self) -> str:
-        """The result of the run in a few lines; of one that goes on, the result so far."""
+        """Return the result of the run in a few lines; for a run that goes on, the result so
+        far."""
         path = self.path if self.steps and self.recorded else None
         if path is not None and self.run.world_size > 1:  # the files of all ranks are one run
             path = path.parent
@@ -598,7 +600,7 @@ class Session:
         )
 
     def _mentioned(self, what: str) -> tuple[int, ...]:
-        """The steps of the capsules of which this is to be said."""
+        """Return the steps of the capsules that the summary mentions."""
         return tuple(sorted(step for step, (_, said) in self.capsules.items() if said == what))
 
     def fault(self) -> str:
@@ -609,8 +611,8 @@ class Session:
         """Print the result of the run to standard error; if that is closed, do nothing.
 
         Args:
-            flush: whether what the script printed is written out before; not where Python would
-                have left it unwritten.
+            flush: whether the script's buffered output is written first; False where Python would
+                not write it.
         """
         if self.forked or sys.stderr is None:
             return

@@ -18,7 +18,7 @@ class StepRanges:
         self._lasts: list[int] = []
 
     def add(self, first: int, last: int) -> bool:
-        """Take in the steps from one to the other; whether there is a range more."""
+        """Add the steps from one to the other; return True if there is a new range."""
         firsts, lasts = self._firsts, self._lasts
         low = bisect_left(lasts, first - 1)  # the first that reaches it
         high = low

@@ -1,7 +1,8 @@
-"""A step of the training, from first backward to end: records as the schedule demands.
+"""Follows each training step from its first backward to its end, and records it as the schedule
+says.
 
-A step ends with ``optimizer.step()``; in a script that makes no optimizer it ends with each
-backward. Between two steps are the forwards and backwards of the second.
+A step ends with ``optimizer.step()``; in a script without an optimizer it ends with each backward.
+The forwards and backwards between two steps belong to the second.
 """
 
 from __future__ import annotations
@@ -55,9 +56,8 @@ _FIRST_JUDGED = 5
 class Parts:
     """Parts that a step needs; the observer creates them, and some serve the models' calls too.
 
-    ``nan_detector`` is None where it is off, ``placements`` in a run of one process,
-    ``leaks`` without ``--leaks``, ``spikes`` where no step is kept, ``compiled`` without
-    ``--compiled``.
+    ``nan_detector`` is None if it is off, ``placements`` in a run of one process, ``leaks`` without
+    ``--leaks``, ``spikes`` if no step is kept, ``compiled`` without ``--compiled``.
     """
 
     schedule: Schedule
@@ -82,19 +82,19 @@ class Steps:
     """Follows one step after the other.
 
     Attributes:
-        number: how many have ended.
-        stopping: whether the script is to end at its next backward or step.
-        stop_on_nan: whether it is at the first NaN or Inf.
-        limit: after how many steps or seconds it is; None: it never is.
-        cut: whether it was made to end.
+        number: the number of ended steps.
+        stopping: whether the script must end at its next backward or step.
+        stop_on_nan: whether it must end at the first NaN or Inf.
+        limit: the steps or seconds after which it must end; None: no limit.
+        cut: whether gradscope ended it.
         began: when the run began, by ``time.perf_counter``: before the script imported PyTorch.
 
     Args:
         parts: the parts that a step uses.
-        prepare: is called before a step begins at which the schedule may want records.
+        prepare: called before each step for which the schedule may want records.
         write: takes the records of each step.
         located: takes the origin of a NaN or Inf of a step.
-        judge: takes the loop as it went so far, at fixed steps.
+        judge: takes the record of the loop so far, at fixed steps.
     """
 
     stopping = False
@@ -136,8 +136,8 @@ class Steps:
         self._write(TrainingEvent(self.number + 1, now, kind, message, details))
 
     def _end_script(self) -> None:
-        """End the script by an exception that is no ``Exception``, which a script may catch, as may
-        the guard.
+        """End the script by an exception that is no ``Exception``: the script or the guard could
+        catch one.
         """
         self.stopping, self.cut = False, True
         raise SystemExit(1)
@@ -150,7 +150,8 @@ class Steps:
         gradients: Sequence[torch.Tensor],
         leaves: Sequence[torch.Tensor],
     ) -> bool:
-        """A loss is there, with its graph; whether ``backward_ended`` is to be called."""
+        """Note the start of a backward from a loss with its graph; return True if
+        ``backward_ended`` must be called."""
         parts, current = self._parts, self._parts.current
         if self.limit is not None and self.limit.backward_begins(self.number):
             self._end_script()
@@ -193,20 +194,22 @@ class Steps:
     def _reads(self) -> bool:
         """True if all gradients are read after this backward.
 
-        They are not read before the last of several backwards: as many as the steps before had.
+        With several backwards in a step, they are read after the last: the steps before show how
+        many there are.
         """
         parts = self._parts
         return parts.metrics.reads and parts.current.backwards >= parts.optimizers.backwards
 
     def _any_gradient(self) -> bool:
-        """Return True if a parameter has a gradient; an optimizer may hold copies that never do."""
+        """Return True if a parameter has a gradient; an optimizer may hold copies that never have
+        one."""
         models = self._parts.models
         return self._parts.optimizers.any_gradient() or any(
             p.grad is not None for one in models for p in one.module.parameters()
         )
 
     def backward_ended(self) -> None:
-        """Gradients are there, as backward left them."""
+        """Note the end of a backward: its gradients exist."""
         parts = self._parts
         optimized = parts.optimizers.any
         if parts.deep.tracer is not None:
@@ -222,12 +225,13 @@ class Steps:
             self._end(None, None)
 
     def divided(self, by: float) -> None:
-        """A pipeline's losses are means over its microbatches, once their gradients are."""
+        """Note that a pipeline divided its gradients: its losses then count as means over its
+        microbatches."""
         self._parts.current.divisor = by
         self._read_gradients()
 
     def _read_gradients(self) -> bool:
-        """Read the gradients, where they are in this step, before anybody clips them."""
+        """Read the gradients before the script clips them, if this step reads them."""
         sampler = self._parts.sampling.sampler
         if sampler is None and not self._reads():
             return False
@@ -248,7 +252,8 @@ class Steps:
     # ---------------------------------------------------------------- step
 
     def begins(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Gradients are there, as the optimizer gets them; with a closure they come later."""
+        """Note the start of the optimizer's step: gradients are final, unless a closure computes
+        them later."""
         known = self._parts.optimizers.known(optimizer)
         if self._parts.sampling.sampler is not None:
             known.settings = settings(optimizer)
@@ -337,7 +342,7 @@ class Steps:
             parts.loop.tokens.replay(calls, list(parts.models), refusal)
 
     def ended(self, optimizer: Optimizer, *_: object) -> None:
-        """The weights have moved."""
+        """Note the end of the optimizer's step: the weights have moved."""
         known = self._parts.optimizers.known(optimizer)
         known.steps += 1
         deep = self._parts.deep.tracer
@@ -352,8 +357,8 @@ class Steps:
     def _end(self, optimizer: Optimizer | None, known: ObservedOptimizer | None) -> None:
         """End a step: record as the schedule demands, and free the rest.
 
-        If it wants nothing, this does as little as possible: the rest is made up for at the next
-        step at which something is.
+        If the schedule wants nothing, this does as little as possible; the next recorded step makes
+        up for the rest.
         """
         parts, now = self._parts, time.perf_counter()
         self.number += 1
@@ -437,7 +442,8 @@ class Steps:
     def _judge_so_far(self, count: int) -> None:
         """Judge the loop after so many steps, or backwards if no optimizer steps.
 
-        The first are recorded for a run that ends early, or whose objects die before it ends.
+        The first steps are judged too, for a run that ends early or whose objects die before its
+        end.
         """
         loop = self.loop(ended=False)
         if count >= _FIRST_JUDGED:
@@ -468,7 +474,7 @@ class Steps:
             self._judge(self.loop(ended=False))
 
     def _let_go(self, known: ObservedOptimizer | None, optimizer: Optimizer | None) -> None:
-        """Release all state of this step."""
+        """Release all state of the current step."""
         parts = self._parts
         if parts.spikes is not None:
             parts.spikes.step_ended(optimizer, known, parts.current.update_rms)
@@ -490,7 +496,7 @@ class Steps:
         *,
         sampled: bool,
     ) -> None:
-        """Account for the cost of the step, and set when the next records are wanted."""
+        """Count the cost of the step, and set when the next records are wanted."""
         parts = self._parts
         if sampled:
             parts.loop.functions.sample_ended()
@@ -523,11 +529,11 @@ class Steps:
     # ---------------------------------------------------------------- gradient scaler
 
     def scaler_step_begins(self, optimizer: Optimizer) -> None:
-        """A gradient scaler decides whether the optimizer makes its step."""
+        """Note that a gradient scaler is about to decide whether the optimizer makes its step."""
         self._scaler_steps.append(self.number)
 
     def scaler_step_ended(self, optimizer: Optimizer) -> None:
-        """A scaler has left the step out, if none was made."""
+        """Note that a scaler skipped the step, if the optimizer made none."""
         parts = self._parts
         if self._scaler_steps and self._scaler_steps.pop() == self.number:
             self.event(

@@ -17,7 +17,7 @@ class TracedSteps:
 
     Args:
         steps: the first and the last; None for no such steps.
-        guard: what it calls in these steps is not the script's.
+        guard: its calls in these steps do not belong to the script.
     """
 
     def __init__(self, steps: tuple[int, int] | None, guard: Guard) -> None:
@@ -39,7 +39,7 @@ class TracedSteps:
             self.end()
 
     def end(self) -> None:
-        """Watch no more."""
+        """Stop tracing."""
         if self.tracer is not None:
             self.tracer.remove()
             self.tracer = self._guard.around = None

@@ -1,8 +1,8 @@
 """Sends a run to an experiment tracker while it goes on: a thread for each ``--to``.
 
 The thread reads the run's file and sends what is new, so that the script waits for nothing and a
-tracker that does not answer costs no step. It reads again only after 200 times the time that
-the last round took of the processor.
+tracker that does not answer costs no step. After each round it waits for 200 times the CPU time
+that the round took.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ PageOf = Callable[[RunFile, TrainingRun | None], str]
 
 
 class OnePage:
-    """Makes the page of how a run ended once for all its trackers.
+    """Makes the page of an ended run, once for all its trackers.
 
-    Its users hold ``_reading``, so that no two are here at a time.
+    Callers hold ``_reading``, so only one runs at a time.
     """
 
     def __init__(self, make: PageOf) -> None:
@@ -58,7 +58,7 @@ class OnePage:
         self._ended: tuple[TrainingRun, str] | None = None
 
     def __call__(self, run: RunFile, ended: TrainingRun | None) -> str:
-        """The page; of a run that goes on, the page of this moment."""
+        """Return the page; for a run that goes on, the page of this moment."""
         if ended is None:
             return self._make(run, None)
         if self._ended is None or self._ended[0] is not ended:
@@ -130,8 +130,8 @@ def check_packages(name: str, module: ModuleType) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TrackerSettings:
-    """The options ``--to`` and ``--keys``, what makes the page that is attached at the end, and
-    whether a wait at the end is not announced.
+    """The options ``--to`` and ``--keys``, the function that makes the page for the end, and
+    whether a wait at the end is silent.
     """
 
     to: tuple[Destination, ...] = ()
@@ -190,7 +190,7 @@ class TrackerThread:
         self._until: float | None = None  # when the script's wait for it is over
 
     def join(self) -> bool:
-        """Join the run that the script opened; whether there is nothing left to try.
+        """Join the run that the script opened; return True if there is nothing left to try.
 
         Called in the thread that trains, after each step. It looks after 1, 2, 4, 8, … steps.
         """
@@ -211,7 +211,7 @@ class TrackerThread:
             self._fail(error)
 
     def begin_end(self, run: TrainingRun) -> None:
-        """Send the rest; all of it is in the file."""
+        """Begin to send the rest of the run; the file is complete."""
         if self._tracker is None and self._failure is None:
             self._join()
         self._run = run
@@ -224,7 +224,7 @@ class TrackerThread:
 
     @property
     def unsent(self) -> str | None:
-        """After the wait: a notice if something was not sent."""
+        """Return a notice after the wait, if something was not sent."""
         name = self.destination.name
         if self._tracker is None:
             what = f"nothing was sent to {name}: {self._failure or self.destination.module.WITHOUT}"
@@ -256,7 +256,8 @@ class TrackerThread:
         self._ending.set()
 
     def _wait(self) -> None:
-        """Wait until the rest is sent; say so if that takes long and someone looks on."""
+        """Wait until the rest is sent; print a message if that takes long and standard error is a
+        terminal."""
         assert self._until is not None
         if self._ended.wait(min(_PAUSE, self._left_time())):
             return
@@ -335,7 +336,7 @@ class TrackerThread:
 
 
 class _ForkLock:
-    """Held while a run is read: SQLite must not be in the middle of a read where a process forks.
+    """A lock that is held during each read of a run: a process must not fork while SQLite reads.
 
     https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_
     """
@@ -351,11 +352,11 @@ class _ForkLock:
         self._lock.release()
 
     def before_fork(self) -> None:
-        """Wait for a read, not for ever."""
+        """Wait for the end of a read, for a limited time."""
         self._held = self._lock.acquire(timeout=PATIENCE)
 
     def after_fork(self) -> None:
-        """Let the reads go on."""
+        """Allow reads again."""
         if self._held:
             self._held = False
             self._lock.release()

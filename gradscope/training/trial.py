@@ -1,6 +1,6 @@
-"""A script that runs for its verdict: for some steps, in its own process, as ``run`` does.
+"""Runs a script for some steps in its own process, as ``run`` does, to get a verdict.
 
-Whatever the script does to its process and its streams, the result is written by another one.
+This process writes the result, whatever the script does to its own process and streams.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Trial:
 
     Attributes:
         script: the script.
-        steps, seconds: after which it is ended.
-        every: every Nth step is sampled; None: often enough.
+        steps, seconds: the limits after which it is ended.
+        every: every Nth step is sampled; None: chosen from the number of steps.
         output: a descriptor for the script's output; None: nowhere.
         options: further options of ``gradscope run``.
         folder: where the script runs; None: here.
-        environment: variables that its process has beside this one's.
-        reads: whether it reads this process's standard input; else that is empty.
-        ended: says that the script is to end at once; asked a few times a second.
+        environment: additional environment variables.
+        reads: whether it reads this process's standard input; else its input is empty.
+        ended: called a few times a second; returns True if the script must end at once.
     """
 
     script: Script
@@ -62,7 +62,7 @@ class Trial:
         return self.every or max(_LEAST_EVERY, self.steps // _SAMPLES)
 
     def command(self, run: Path) -> list[str]:
-        """The process that records to this file."""
+        """Return the command of the process that records to this file."""
         options = {
             "-o": run,
             "--every": self.sample_every,
@@ -84,9 +84,9 @@ class Tried:
 
     Attributes:
         run: the file, if there is one; it is gone when the trial ends.
-        code: the exit code of the process; below 0 the signal that ended it.
+        code: the exit code of the process; below 0, the signal that ended it.
         errors: the end of its standard error, if that was not shown.
-        overdue: whether it was killed, as it did not end in its time.
+        overdue: whether it was killed because it did not end in its time.
         interruption: the interruption that ended the trial before the script.
     """
 
@@ -110,7 +110,7 @@ def tried(trial: Trial) -> Iterator[Tried]:
     """Run the script, wait for its end, and keep its file within this.
 
     Raises:
-        OSError: there is no place for a file, or no process to be had.
+        OSError: no file can be written, or no process started.
     """
     with (
         tempfile.TemporaryDirectory(prefix="gradscope-", ignore_cleanup_errors=True) as folder,
@@ -148,10 +148,10 @@ def tried(trial: Trial) -> Iterator[Tried]:
 def _wait(
     process: subprocess.Popen[bytes], patience: float, ended: Callable[[], bool] | None
 ) -> int:
-    """The exit code of the process, once it has ended on its own, or because it is to.
+    """Return the exit code of the process, after its own end or after ``ended`` made it end.
 
     Raises:
-        subprocess.TimeoutExpired: it has not in that time.
+        subprocess.TimeoutExpired: it has not ended in that time.
     """
     until = time.monotonic() + patience
     while ended is not None:
@@ -166,7 +166,7 @@ def _wait(
 
 
 def _last(file: IO[bytes]) -> str:
-    """The end of a file, from a line's beginning on."""
+    """Return the end of a file, from the beginning of a line."""
     size = file.seek(0, 2)
     file.seek(max(0, size - _MOST_BYTES))
     text = file.read().decode("utf-8", "replace")

@@ -44,13 +44,14 @@ def why_no_step(
     others: OtherProcesses | None,
     raised: str | None,
 ) -> list[str]:
-    """Explain a run without steps in sentences: this process's part, and other processes'.
+    """Return sentences that explain a run without steps: what happened in this process, and in
+    others.
 
     Args:
         script: as on Python's command line.
         observer: None where torch was not seen to be imported.
         others: the processes that the script started; None if unknown.
-        raised: what ended the script, in a sentence; None where nothing did.
+        raised: a sentence on the exception that ended the script; None without one.
     """
     said = [raised or _here(observer)]
     started = None if others is None else others.started(script)
@@ -90,7 +91,7 @@ def _times(count: int) -> str:
 
 
 def _unseen_training() -> str | None:
-    """The traces of a training that the observer's patches missed; searched once."""
+    """Return traces of a training that the observer's patches missed."""
     from gradscope.training.discovery import live_optimizers, outermost_modules, steps_made
 
     for optimizer in live_optimizers():

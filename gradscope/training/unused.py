@@ -20,7 +20,7 @@ _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d
 
 
 def unused_parameters(error: BaseException, models: Iterable[Model]) -> dict[str, Any] | None:
-    """The details of the event ``unused-parameters``; None where the error is another.
+    """Return the details of the event ``unused-parameters``; None for any other error.
 
     DDP counts the parameters that it manages: those that want a gradient, in their order.
     """
@@ -53,7 +53,8 @@ def unused_parameters(error: BaseException, models: Iterable[Model]) -> dict[str
 
 
 def _skipped(root: nn.Module, names: list[str]) -> tuple[str | None, str | None]:
-    """The outermost module all of whose parameters are among them, and where it would be called."""
+    """Return the outermost module with all of its parameters among them, and the line that would
+    call it."""
     lost = set(names)
     for name, module in root.named_modules():
         own = {f"{name}.{one}" for one, _ in module.named_parameters()}
@@ -63,7 +64,7 @@ def _skipped(root: nn.Module, names: list[str]) -> tuple[str | None, str | None]
 
 
 def _line_of(root: nn.Module, name: str) -> str | None:
-    """The line in which the forward of a module above names the attribute that it is part of."""
+    """Return the line in which a parent's forward names the attribute that holds the module."""
     parts = name.split(".")
     for depth in reversed(range(len(parts))):
         around = root.get_submodule(".".join(parts[:depth]))
@@ -74,7 +75,7 @@ def _line_of(root: nn.Module, name: str) -> str | None:
 
 
 def _mention(function: Any, attribute: str) -> str | None:
-    """The first line of a function with ``self.attribute``, as ``file:line``."""
+    """Return the first line of a function with ``self.attribute``, as ``file:line``."""
     try:
         lines, start = inspect.getsourcelines(function)
         file = inspect.getsourcefile(function)

@@ -162,7 +162,7 @@ def crossed_titles(drawing: Drawing, clock: Clock) -> list[Cluster]:
 
 
 def _crossings(drawing: Drawing, layout: dict[str, object]) -> Iterator[tuple[int, int, int]]:
-    """Return for each frame with a crossed title the number of arrows across it, and across its
+    """Yield for each frame with a crossed title the number of arrows across it, and across its
     other side.
     """
     arrows = [list(_points(str(edge["pos"]))) for edge in _list(layout, "edges") if "pos" in edge]

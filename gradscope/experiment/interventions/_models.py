@@ -122,7 +122,7 @@ class Given(NamedTuple):
 def given_tensors(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Given]:
-    """Return the tensors of a call."""
+    """Yield the tensors of a call."""
     try:
         names = list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):

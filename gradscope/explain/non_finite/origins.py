@@ -93,7 +93,7 @@ class ObservedOrigins:
         return 0
 
     def members(self, mask: int) -> Iterator[ObservedOrigin]:
-        """Return the origins of a mask, oldest first."""
+        """Yield the origins of a mask, oldest first."""
         while mask:
             yield self.all[(mask & -mask).bit_length() - 1]
             mask &= mask - 1

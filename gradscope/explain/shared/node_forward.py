@@ -58,7 +58,7 @@ class NodeForward:
 
 
 def forwards(node: Node) -> Iterator[NodeForward]:
-    """Return the operations that may have made the node; empty if it is not a node of PyTorch."""
+    """Yield the operations that may have made the node; empty if it is not a node of PyTorch."""
     made = node._input_metadata[0] if node._input_metadata else None
     yield from bound(by_node(node).name, saved_by(node), len(node.next_functions), made)
 

@@ -55,7 +55,7 @@ class Adapters:
 
 
 def _pairs(named: dict[str, nn.Parameter]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """The layer and the names of each frozen pair: a factor, and one of zeros."""
+    """Yield the layer and the names of each frozen pair: a factor, and a factor of zeros."""
     alike: dict[tuple[str, str], list[str]] = {}
     for name, parameter in named.items():
         if parameter.dim() == 2 and not parameter.requires_grad and not is_spread(parameter):

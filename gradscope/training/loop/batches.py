@@ -56,8 +56,7 @@ class Batches:
 
 
 class _Part:
-    """A tensor, or a view of one: known by the tensor that it is a part of, as an address is soon
-    used again."""
+    """A tensor or a view, identified by its base tensor: addresses are soon reused."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         base = tensor if tensor._base is None else tensor._base

@@ -31,8 +31,8 @@ def bootstrapped(root: Node) -> tuple[Node, tuple[float, ...]] | None:
 
 
 def attached_ratio(root: Node) -> tuple[Node, tuple[float, ...]] | None:
-    """The exponential of a difference that is exactly 0, though both of its sides have a gradient:
-    the ratio of a policy to itself, whose gradients cancel."""
+    """Return the exponential of a difference that is exactly 0, though both sides have a gradient.
+    It is the ratio of a policy to itself, whose gradients cancel."""
     stack, seen = [root], {root}
     while stack and len(seen) < _MOST:
         node = stack.pop()

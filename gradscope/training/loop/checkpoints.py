@@ -33,7 +33,7 @@ class _Checkpoint:
 
 
 class Checkpoints:
-    """Notes the optimizers' states that a script reads and does not load.
+    """Finds states of optimizers that a script reads from files and does not load.
 
     Args:
         uses: the optimizers of the training.
@@ -68,12 +68,12 @@ class Checkpoints:
                 one.loaded = own in one.weights
 
     def optimizer_loaded(self) -> None:
-        """Note a ``load_state_dict`` of an optimizer: the script does load states."""
+        """Note a ``load_state_dict`` of an optimizer."""
         self._any_loaded = True
         self._read.clear()
 
     def left(self) -> Iterator[LeftState]:
-        """Return states that fit an optimizer of the script, from checkpoints whose weights were
+        """Yield states that fit an optimizer of the script, from checkpoints whose weights were
         loaded."""
         for checkpoint in self._read if not self._any_loaded else ():
             for groups, count in checkpoint.states if checkpoint.loaded else ():
@@ -84,7 +84,8 @@ class Checkpoints:
 
 
 def _mappings(data: Mapping[Any, Any], depth: int) -> Iterator[Mapping[Any, Any]]:
-    """A dictionary and those in it, as deep as that; not those of an optimizer's state."""
+    """Yield a dictionary and the dictionaries in it, down to a depth; not those in an optimizer's
+    state."""
     yield data
     if depth and not _is_state(data):
         for value in data.values():
@@ -112,7 +113,7 @@ def _shapes(data: Mapping[Any, Any]) -> _Shapes:
 
 
 def _plain(group: Mapping[Any, Any]) -> dict[str, Any]:
-    """A group's settings, and how many parameters it has."""
+    """Return a group's settings, and its number of parameters."""
     kinds = (bool, int, float, tuple)
     plain = {str(k): v for k, v in group.items() if k != "params" and isinstance(v, kinds)}
     return {**plain, "params": len(group["params"])}

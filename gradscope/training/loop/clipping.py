@@ -23,7 +23,7 @@ _CLIPPED, _MOST = 1 + 1e-3, 1e30
 
 
 class _Of:
-    """Clipping of one optimizer's gradients."""
+    """The clipping of one optimizer's gradients."""
 
     def __init__(self) -> None:
         self.clips = 0
@@ -41,7 +41,7 @@ class _Of:
         self.factors.append(factor if factor > _CLIPPED else 1.0)
 
     def read(self) -> None:
-        """Read the norms that wait."""
+        """Read the collected norms."""
         waiting, self.waiting = self.waiting, []
         for device in {norm.device for norm, _ in waiting}:
             here = [(norm.float(), bound) for norm, bound in waiting if norm.device == device]

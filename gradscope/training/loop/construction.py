@@ -42,10 +42,10 @@ class RegistrationObserver(Protocol):
     """The interface of an observer of registrations. Its methods never raise."""
 
     def module_set(self, owner: nn.Module, name: str, module: nn.Module) -> None:
-        """Note a module about to become the child of another under this name."""
+        """Note a module that is about to become the child of another under this name."""
 
     def parameter_set(self, owner: nn.Module, name: str, parameter: nn.Parameter) -> None:
-        """Note a parameter about to be set on a module."""
+        """Note a parameter that is about to be set on a module."""
 
 
 def observe_registrations(observer: RegistrationObserver, patches: ExitStack) -> None:
@@ -127,7 +127,7 @@ class Construction:
             del self._lines[gone.key]
 
     def modules(self) -> list[nn.Module]:
-        """Return the live modules that registered a part or were one."""
+        """Return the live modules that registered a part, or were registered as one."""
         found = [one.of() for one in self._lines.values()]
         return [module for module in found if module is not None]
 
@@ -161,10 +161,10 @@ class Construction:
 
 
 def _caller(module: nn.Module, frame: FrameType | None) -> FrameType | None:
-    """The frame that called the class of a module that is under construction; else None.
+    """Return the frame that called the class of a module under construction; else None.
 
-    Its ``__init__`` is known by its qualified name: to read a frame's variables would keep them
-    alive before Python 3.13.
+    The ``__init__`` is recognised by its qualified name, because before Python 3.13 reading a
+    frame's variables keeps them alive.
     """
     own = _constructors(type(module).__mro__)
     inside = False

@@ -95,7 +95,7 @@ class Copies:
                 self._hooks += hook_calls(module, called, _nothing)
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """The models, those that are frozen, and their direct parts."""
+        """Yield the models, frozen ones too, and their direct parts."""
         outer = [(self._models.name(model), model.module) for model in self._models]
         outer += [(variable_name(one) or "", one) for one in frozen_modules()]
         for name, module in outer:
@@ -136,12 +136,12 @@ class Copies:
 
 
 def _words(name: str) -> str:
-    """A name in lower case, its words apart."""
+    """Return the words of a name, in lower case."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def _updated(name: str) -> str | None:
-    """The last line that loads weights into it, if there are several."""
+    """Return the last line that loads weights into the copy, if there are several."""
     pattern = rf"\b{re.escape(name.rpartition('.')[2])}\s*\.\s*load_state_dict\s*\("
     last = written_in_main(pattern, last=True)
     return None if last == written_in_main(pattern) else last

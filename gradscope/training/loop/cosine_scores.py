@@ -84,8 +84,8 @@ def norm_along_batch(product: Node) -> tuple[Node, tuple[int, ...]] | None:
 
 
 def _norm_axis(node: Node | None) -> tuple[Node, int] | None:
-    """The division of a factor with two axes by its norms, and the axis along which they are
-    taken, as the product sees it; None where it is another operation."""
+    """Return the division of a factor with two axes by its norms, and the axis of these norms in
+    the product; None for any other operation."""
     turned = False
     while node is not None and kind(node) in _BETWEEN:
         turned ^= kind(node) in _TURNS

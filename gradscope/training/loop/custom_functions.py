@@ -116,7 +116,7 @@ class CustomFunctions:
 
 
 def _own_functions(of: Any) -> Iterator[type]:
-    """The script's classes that have a forward and a backward of their own."""
+    """Yield the script's classes that define both forward and backward."""
     for kind in of.__subclasses__():
         yield from _own_functions(kind)
         methods = (_method(kind, name) for name in _METHODS)
@@ -155,13 +155,13 @@ def _is_pure(kind: type) -> bool:
 
 
 def _is_plain_module(found: object) -> bool:
-    """Return True for a module without state to restore, unlike NumPy's random module."""
+    """Return True if a module has no state that must be restored, as NumPy's random module has."""
     return isinstance(found, ModuleType) and found.__name__.partition(".")[0] in ("torch", "math")
 
 
 def _writes(code: CodeType) -> bool:
-    """Return True if the code sets a global, an outer variable, or another's attribute than
-    ``ctx``'s.
+    """Return True if the code sets a global, an outer variable, or an attribute of anything but
+    ``ctx``.
     """
     loaded = None
     for step in dis.get_instructions(code):
@@ -188,10 +188,11 @@ def _line(kind: type) -> str | None:
 
 
 def _checked(kind: Any, args: Sequence[Any]) -> tuple[int, float, float, bool] | None:
-    """The argument whose gradient is wrong, and both derivatives; None: there is none.
+    """Return the argument with a wrong gradient, and both derivatives; None if there is none.
 
-    Nothing is said of what has no derivative, or another backward on purpose: steps as of `sign`
-    and `round`, an identity (gradient reversal, clipping), what is random.
+    Functions without a derivative, or with another backward on purpose, are not judged: step
+    functions such as `sign` and `round`, identities (gradient reversal, clipping), random
+    functions.
     """
     try:
         return _compared(kind, [_doubled(one) for one in args])
@@ -241,7 +242,8 @@ def _copy(one: Any) -> Any:
 def _slopes(
     kind: Any, args: Sequence[Any], number: int, seed: int
 ) -> tuple[float, float, bool] | None:
-    """The derivative in one direction: of backward, and of differences; None without one."""
+    """Return the derivative in one direction, by backward and by finite differences; None without
+    one."""
     generator = torch.Generator().manual_seed(seed)
     leaf = args[number].detach()
     direction = torch.randn(leaf.shape, generator=generator, dtype=torch.float64).to(leaf)

@@ -21,7 +21,7 @@ _TENSORS = 16
 
 
 class _Use:
-    """A data set: how many batches it gave, and in how many of them it was written to."""
+    """A data set, its number of batches, and in how many of them its data was written to."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self.kind = type(dataset)
@@ -31,7 +31,7 @@ class _Use:
 
 
 class _End:
-    """An iterator that is at its end, and was asked ``more`` times since."""
+    """An exhausted iterator, with the number of later requests, ``more``."""
 
     def __init__(self, batches: int) -> None:
         self.batches, self.more = batches, 0
@@ -86,7 +86,7 @@ class DataSets:
         end.more += 1
 
     def facts(self) -> Iterator[LoopFact]:
-        """Return the facts on written data sets and exhausted iterators."""
+        """Yield the facts on written data sets and exhausted iterators."""
         for use in self._of.values():
             if use.written:
                 yield LoopFact(
@@ -115,7 +115,7 @@ def _tensors(dataset: Dataset[Any]) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _write_in(kind: type) -> str | None:
-    """The first line of a class's ``__getitem__`` that writes in place."""
+    """Return the first line of a class's ``__getitem__`` that writes in place."""
     for file, owner in classes_of_script(kind):
         for method in owner.body:
             if isinstance(method, ast.FunctionDef) and method.name.startswith("__getitem"):

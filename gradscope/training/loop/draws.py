@@ -18,7 +18,7 @@ _Key = tuple[str, int]
 
 
 def distributions() -> Iterator[type]:
-    """Return the classes of ``torch.distributions``."""
+    """Yield the classes of ``torch.distributions``."""
     module = sys.modules.get("torch.distributions.distribution")
     base = getattr(module, "Distribution", None)
     found: list[type] = [base] if isinstance(base, type) else []
@@ -31,7 +31,7 @@ def distributions() -> Iterator[type]:
 
 @dataclass(slots=True)
 class _Drawn:
-    """The line of the first, in how many steps there was one, and the last of these."""
+    """The line of the first sample, the number of steps with one, and the last of these steps."""
 
     line: str | None
     steps: int = 0
@@ -86,7 +86,7 @@ class Draws:
 
     @property
     def waits(self) -> bool:
-        """True if there is a sample that may become a model's input."""
+        """True if a drawn sample may still become a model's input."""
         return self._latest is not None
 
     def scored(self, distribution: Any, value: object) -> None:

@@ -30,7 +30,7 @@ class _Scales:
 
     @property
     def trained(self) -> tuple[float, float]:
-        """Mean and deviation of all inputs of the training that were read."""
+        """Mean and standard deviation of all training inputs that were read."""
         mean = self.sum / self.batches
         return mean, math.sqrt(max(self.squares / self.batches - mean * mean, 0.0))
 
@@ -86,7 +86,7 @@ class EvaluationInputs:
 
 
 def _numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
-    """The first tensor of a call, if it has enough numbers that no operation made."""
+    """Return the first tensor of a call, if it has enough numbers and no operation made it."""
     given = next((one for _, one in find((args, kwargs), torch.Tensor)), None)
     if given is None or given.dim() < 2 or given.numel() < _FEWEST or is_spread(given):
         return None

@@ -50,7 +50,7 @@ class FirstInputs:
             self._scrambled.append((weakref.ref(module), shapes, _view_before()))
 
     def facts(self, models: Models) -> Iterator[LoopFact]:
-        """Return the facts on the modules of a model."""
+        """Yield the facts on the modules of a model."""
         if not self._scrambled and not self._padded:
             return
         named = {
@@ -83,8 +83,8 @@ def is_scrambled(tensor: torch.Tensor) -> bool:
 
 
 def _among(tokens: torch.Tensor, index: int) -> tuple[int, int] | None:
-    """In how many sequences the padding index is between other tokens, one by one, and of how many;
-    None where it is not so in half of them."""
+    """Return the number of sequences with the padding index between other tokens, and the number of
+    all; None if that is less than half, or if the indices form runs."""
     if tokens.dim() != 2 or tokens.shape[0] < _SEQUENCES or tokens.shape[1] < _LENGTH:
         return None
     if tokens.is_floating_point():
@@ -101,8 +101,8 @@ def _among(tokens: torch.Tensor, index: int) -> tuple[int, int] | None:
 
 
 def _view_before() -> str | None:
-    """The nearest line above the running call, in its function or the next outer ones, that makes
-    a view; else the call's."""
+    """Return the nearest line above the running call that makes a view, in its function or the next
+    outer ones; else the line of the call."""
     line, functions = None, 0
     for frame in outwards(sys._getframe(1)):
         file = frame.f_code.co_filename

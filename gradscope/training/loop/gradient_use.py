@@ -20,18 +20,18 @@ class GradientUse:
     Facts of a step:
 
     - "uncleared": backward added to gradients that the step before has used already
-    - "cleared": they were cleared between the last backward and the step
+    - "cleared": the gradients were cleared between the last backward and the step
     - "none": no parameter has a gradient, though backward was called
     - "again": there was no backward since the step before, and the gradients are as it left them
-    - "unreached": there was one, and it has left them as they were
-    - "mixed": another optimizer made a step on a loss that gave gradients to these, too, and a
-      loss of another line was added to them
+    - "unreached": there was a backward, and it did not change the gradients
+    - "mixed": another optimizer made a step on a loss that also gave gradients to these parameters,
+      and a loss on another line then added to these gradients
     - "closure": the optimizer calls a function that computes them, perhaps several times, and uses
       each result
 
     Attributes:
         backwards: since the last step.
-        mixed: the lines of the two backwards of such a step.
+        mixed: the lines of the two backwards of a "mixed" step.
     """
 
     def __init__(self) -> None:

@@ -28,8 +28,8 @@ class HeldParameters:
         readings: the number of steps whose gradients were read.
         scaled: the number of these with a gradient scaler's factor in the gradients.
         peak: the highest learning rate of the first group so far; ``rate``: the latest.
-        rises: True if the last change raised the rate, and was not longer ago than any earlier
-            interval between changes.
+        rises: True if the last change raised the rate and is recent, compared with the longest time
+            between two changes.
         gone: the first step at which the rate was below a hundredth of the highest; 0 if it is not.
     """
 
@@ -136,7 +136,7 @@ class HeldParameters:
 
         Args:
             before: the norm of the loss's gradients, without the factor.
-            after: that of what the optimizer gets.
+            after: the norm of the gradients that the optimizer gets.
             scale: the factor; None without one.
         """
         if not before or not after or scale is None or scale <= 1:

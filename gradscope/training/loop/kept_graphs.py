@@ -22,7 +22,7 @@ _KEY, _OF_CALL = "gradscope.step", "gradscope.call"
 
 
 class _Token:
-    """Alive as long as the node is that holds it."""
+    """A token: it lives as long as the node that holds it."""
 
     __slots__ = ("__weakref__",)
 
@@ -52,7 +52,7 @@ class KeptGraphs:
             self._evaluations.append((step, weakref.ref(token)))
 
     def alive_evaluations(self, step: int) -> list[int]:
-        """The steps before this one of the calls in eval mode whose graph is alive."""
+        """Return the earlier steps with calls in eval mode whose graph is alive."""
         return [one for one, token in self._evaluations if one < step and token() is not None]
 
     def backward_begins(self, roots: Sequence[Any], step: int, backward: int, sample: int) -> None:
@@ -72,9 +72,9 @@ class KeptGraphs:
             tokens.append((step, backward, sample, weakref.ref(token)))
 
     def alive(self) -> list[tuple[int, int]]:
-        """The step and the number of each backward whose graph is alive.
+        """Return the step and the number of each backward whose graph is alive.
 
-        The graphs of the last two samples are held by these.
+        Graphs of the last two samples do not count, because the samples hold them.
         """
         return [
             (step, backward)
@@ -83,7 +83,8 @@ class KeptGraphs:
         ]
 
     def keeper(self) -> tuple[str, str | None] | None:
-        """Return the script's variable that holds several of them, and the responsible line."""
+        """Return the script's variable that holds several of these graphs, and the responsible
+        line."""
         for name, value, file in _variables():
             if len(set(_steps_behind(value))) > 1:
                 return name, _line(name, file)
@@ -96,7 +97,7 @@ def _metadata(node: Any) -> dict[str, Any]:
 
 
 def _variables() -> Iterator[tuple[str, Any, str]]:
-    """The script's own variables and the attributes of its objects, with the file of each."""
+    """Yield the script's variables and the attributes of its objects, with the file of each."""
     main = sys.modules.get("__main__")
     scopes = [(vars(main), str(getattr(main, "__file__", "")))] if main is not None else []
     frame: FrameType | None = sys._getframe(1)
@@ -116,7 +117,7 @@ def _variables() -> Iterator[tuple[str, Any, str]]:
 
 
 def _steps_behind(value: Any) -> Iterator[int]:
-    """The tokens on the nodes that a tensor, or the tensors of a container, hang on."""
+    """Yield the tokens on the nodes upstream of a tensor, or of the tensors in a container."""
     tensors = list(value.values()) if isinstance(value, dict) else value
     tensors = list(tensors) if isinstance(tensors, list | tuple | deque) else [tensors]
     for tensor in tensors[:_MOST]:

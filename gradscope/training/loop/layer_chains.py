@@ -45,7 +45,7 @@ class Pair(NamedTuple):
 
 
 def layer_pairs(roots: Sequence[object]) -> Iterator[Pair]:
-    """Return pairs of layers upstream of these tensors with only linear operations between them."""
+    """Yield pairs of layers upstream of these tensors with only linear operations between them."""
     stack = [root.grad_fn for root in roots if isinstance(root, torch.Tensor) and root.grad_fn]
     seen = set(stack)
     while stack and len(seen) < _MOST:
@@ -75,7 +75,7 @@ def _layer_before(layer: Node) -> Node | None:
 def unused_activations(
     model: nn.Module, pairs: Collection[tuple[int, int]], idle: Collection[nn.Module]
 ) -> Iterator[LoopFact]:
-    """Return the unused activations of a model, if most of the layers around them follow each other
+    """Yield the unused activations of a model, if most of the layers around them follow each other
     directly.
 
     Args:
@@ -101,7 +101,7 @@ def unused_activations(
 
 
 def _layers_beside(module: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """The layers of a module, and of its plain lists."""
+    """Yield the layers of a module and of its plain lists."""
     for name, child in module.named_children():
         if isinstance(child, _LAYERS):
             yield name, child  # type: ignore[misc]  # whichever it is, it has a weight

@@ -23,11 +23,11 @@ _POSITIVE = frozenset(
 
 
 def learned_weights(root: Node) -> Iterator[tuple[str, Node, float]]:
-    """Each product of a positive weight, which a parameter gives alone, and of a term of the loss:
-    how it is made, the product, and the weight.
+    """Yield each product of a term of the loss and a positive weight that a parameter alone gives:
+    the operation that makes the weight, the product, and the weight.
 
-    Parameters that the loss depends on in another way do not count, as by the logarithm that
-    holds the weight up.
+    A parameter does not count if the loss depends on it in another way, for example by a logarithm
+    that keeps the weight from 0.
     """
     products: list[tuple[Node, torch.Tensor, torch.Tensor, str]] = []
     others: list[Node] = []
@@ -44,7 +44,7 @@ def learned_weights(root: Node) -> Iterator[tuple[str, Node, float]]:
 
 
 def _product(term: Node) -> tuple[Node, torch.Tensor, torch.Tensor, str] | None:
-    """The product, its weight, the parameter, and the first operation on that."""
+    """Return the product, its weight, the parameter, and the first operation on the parameter."""
     node: Node | None = term
     if kind(term) in ("SumBackward", "MeanBackward"):
         node = term.next_functions[0][0]
@@ -67,7 +67,8 @@ def _product(term: Node) -> tuple[Node, torch.Tensor, torch.Tensor, str] | None:
 
 
 def _from_leaf(node: Node) -> tuple[torch.Tensor, str] | None:
-    """The small parameter that alone makes a positive number, and by which operation."""
+    """Return the small parameter that alone makes a positive number, and the operation that makes
+    it."""
     name = ""
     for _ in range(_NEAR):
         if isinstance(node, LEAF):
@@ -87,7 +88,7 @@ def _from_leaf(node: Node) -> tuple[torch.Tensor, str] | None:
 
 
 def _leaves(term: Node) -> Iterator[torch.Tensor]:
-    """The parameters that a term depends on, as far as these are near."""
+    """Yield the parameters that a term depends on, within a few operations."""
     stack, seen = [term], {term}
     while stack and len(seen) < _FAR:
         node = stack.pop()

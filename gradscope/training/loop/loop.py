@@ -235,7 +235,7 @@ class Loop:
         self._data.used_up(iterator)
 
     def seeded(self, seed: object) -> None:
-        """``torch.manual_seed`` was called."""
+        """Note a call of ``torch.manual_seed``."""
         self._seeds.seeded(seed, self._steps)
 
     def loaded(self, module: nn.Module, result: object) -> None:
@@ -248,7 +248,7 @@ class Loop:
                 self._loads.loaded(model.id, model.module, others)
 
     def read(self, data: object) -> None:
-        """``torch.load`` has returned this."""
+        """Note a result of ``torch.load``."""
         self._checkpoints.read(data)
 
     def drew(self, distribution: object, drawn: object) -> None:
@@ -273,12 +273,12 @@ class Loop:
             self._loss_graphs.divergence(given, target, log_target=bool(log_target))
 
     def tripled(self) -> None:
-        """A triplet loss is about to be computed."""
+        """Note a call of a triplet loss that is about to run."""
         if torch.is_grad_enabled():
             self._triplets.compared(script_line())
 
     def restoring(self, optimizer: Optimizer) -> None:
-        """Note a state that is about to be loaded into an optimizer."""
+        """Note that a state is about to be loaded into an optimizer."""
         self.optimizer_uses.restoring(optimizer)
 
     def restored(self, optimizer: Optimizer) -> None:

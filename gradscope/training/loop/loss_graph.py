@@ -68,7 +68,7 @@ class _Operation:
 
 
 class _Placed(Protocol):
-    """Record that needs a place."""
+    """A record that needs a place."""
 
     inside: bool
     location: str | None
@@ -257,7 +257,7 @@ class LossGraphs:
         return any(generated and start <= number < end for start, end, generated in self._calls)
 
     def _place(self, found: _Placed, node: Node) -> None:
-        """Note where it is, where that is known."""
+        """Note the line of a record, if it is known."""
         if found.location is not None:
             return
         stack = stack_of(node)
@@ -286,7 +286,8 @@ class LossGraphs:
 
 
 def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
-    """Return the fault of a loss's operation, the shapes, and the operation; None without one."""
+    """Return the fault of a loss's operation, with the shapes and the operation; None without a
+    fault."""
     name = kind(node)
     if name in CLASSES:
         return _wrong_axis(node)
@@ -303,8 +304,8 @@ def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
 
 
 def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
-    """A softmax over another axis than that of the classes, which is the second, or the only one;
-    or a layer's scores in its place.
+    """Return a softmax that does not run over the axis of the classes (the second, or the only
+    one), or the layer whose scores take its place.
 
     Rows may be chosen between the two.
     """
@@ -336,8 +337,8 @@ def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
 
 
 def _scrambled(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
-    """A view of [N, C, …] as [-1, C] below the softmax of a loss: it cuts the last axis into rows,
-    though the classes are in axis 1."""
+    """Return a view of [N, C, …] as [-1, C] upstream of the loss's softmax: it cuts the last axis
+    into rows, though the classes are in axis 1."""
     softmax = loss.next_functions[0][0]
     view = None if softmax is None or kind(softmax) not in SOFTMAX else softmax.next_functions[0][0]
     if view is None or kind(view) not in _VIEWS:

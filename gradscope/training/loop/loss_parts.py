@@ -30,7 +30,7 @@ from gradscope.training.loop.weighted_terms import divisors
 
 @dataclass(frozen=True, slots=True)
 class LossPart:
-    """Such a part; ``LossOperation`` explains its figures."""
+    """A part with no effect or a wrong one; ``LossOperation`` explains its figures."""
 
     kind: str
     name: str
@@ -40,7 +40,7 @@ class LossPart:
 
 
 def loss_parts(root: Node) -> Iterator[LossPart]:
-    """Return such parts of the loss from which a backward starts."""
+    """Yield such parts of the loss from which a backward starts."""
     yield from _divided(root)
     for one in score_products(root):
         if is_cosine(one.node):
@@ -73,7 +73,8 @@ _OF_ONE: dict[str, Callable[[Node], tuple[Node, tuple[float, ...]] | None]] = {
 
 
 def _divided(root: Node) -> Iterator[LossPart]:
-    """A loss that is divided twice by one number, or, after its mean over a batch, by its size."""
+    """Yield a loss that is divided twice by one number, or by the batch size after a mean over the
+    batch."""
     found, of = divisors(root)
     twice = next((pair for pair in pairwise(found) if _same(*pair)), None)
     if twice is not None:

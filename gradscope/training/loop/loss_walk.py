@@ -133,7 +133,7 @@ def has_logsumexp(root: Node) -> bool:
 
 
 def is_linked_beside(root: Node, cut: Collection[Node]) -> bool:
-    """Return True if the loss reaches a model or a parameter past these nodes."""
+    """Return True if the loss reaches a model or a parameter by a path without these nodes."""
     stack, seen = [root], {root, *cut}
     while stack and len(seen) < _MOST:
         node = stack.pop()
@@ -178,7 +178,8 @@ def dim_of(node: Node) -> int | None:
 
 
 def signed(number: int) -> int:
-    """A number that a node keeps: PyTorch shows a negative one without its sign."""
+    """Return a number that a node keeps, with its sign: PyTorch shows a negative one as
+    unsigned."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 

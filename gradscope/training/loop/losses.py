@@ -25,8 +25,8 @@ class Losses:
     Facts of a backward:
 
     - "repeated": it begins with the same tensor as the one before, and adds the same gradients
-    - "part": the tensor that the one before began with is a term of this loss
-    - "leaf": its loss was made by no operation, as ``torch.tensor(loss.item())`` is
+    - "part": a term of this loss is the tensor with which the backward before began
+    - "leaf": no operation made its loss, as for ``torch.tensor(loss.item())``
 
     Attributes:
         same: the number of backwards, from the first on, with the same loss to float32 precision or

@@ -58,8 +58,8 @@ class ModelUse:
     def lasting(self, module: nn.Module, held: Collection[int]) -> Iterator[PlainTensor]:
         """Yield plain tensors that existed at the last record and were not written to since.
 
-        A stored input is a new tensor each time; a tensor that the script itself updates does
-        train.
+        This excludes stored inputs, which are new tensors each time, and tensors that the script
+        itself updates.
         """
         before, self._plain = self._plain, {}
         for found, leaf in plain_tensors(module, held):
@@ -104,7 +104,7 @@ class ModelUses:
         self._uncalled: weakref.WeakKeyDictionary[nn.Module, OwnHook] = weakref.WeakKeyDictionary()
 
     def observe(self, models: Iterable[Model], guard: Guard) -> None:
-        """Hook the first call of each activation, and of each module with own parameters."""
+        """Hook the first call of each activation, and of each module that owns parameters."""
         for model in models:
             outer, module = model.outer(), model.module_ref()
             if module is not None:
@@ -239,7 +239,7 @@ class ModelUses:
         )
 
     def _replaced(self, root: nn.Module) -> Iterator[tuple[str, str | None]]:
-        """The modules of a model that were set after an optimizer was made."""
+        """Yield the modules of a model that were set after an optimizer was made."""
         names = {id(module): name for name, module in root.named_modules()}
         for owner, module, line in self._set:
             found = module()
@@ -247,7 +247,7 @@ class ModelUses:
                 yield names[id(found)], line
 
     def _kept_in(self, module: nn.Module) -> str | None:
-        """The plain container of another model's module that has this one."""
+        """Return the plain container, in another model's module, that holds this module."""
         for model in self._models:
             for name, owner in model.module.named_modules():
                 for attribute, value in vars(owner).items():
@@ -288,7 +288,7 @@ def _parameters(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _fixed_norms(model: nn.Module) -> Iterator[str]:
-    """Yield the batch norms that keep the running statistics of their start."""
+    """Yield the batch norms whose running statistics still have their initial values."""
     for name, module in model.named_modules():
         if not isinstance(module, _NormBase) or module.momentum != 0:
             continue

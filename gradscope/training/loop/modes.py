@@ -67,7 +67,7 @@ class Modes:
         return frozenset(facts)
 
     def _of(self, module: nn.Module) -> tuple[_Layers, _Layers]:
-        """The layers that keep running statistics, and those that drop activations."""
+        """Return the layers that keep running statistics, and the layers that drop activations."""
         known = self._layers.get(module)
         if known is None:
             inside = list(module.modules())

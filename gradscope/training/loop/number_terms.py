@@ -39,7 +39,8 @@ def graphless_term(file: str, line: int, asked: int, *, first: bool) -> str | No
 
 
 def _sums(file: str, line: int) -> Iterator[tuple[list[ast.expr], ast.AST, ast.Module]]:
-    """The terms of each sum on a line, with the function around it, and the file's tree."""
+    """Yield the terms of each sum on a line, with the function around it, and the file's syntax
+    tree."""
     tree = tree_of(file)
     if tree is None:
         return
@@ -84,9 +85,7 @@ def _comes_from(
 
 
 def _terms(value: ast.expr) -> Iterator[ast.expr]:
-    """Yield the terms of a sum: those of the first result, of ``(…).backward()`` those before
-    it.
-    """
+    """Yield the terms of a sum; for ``(…).backward()``, the terms inside the parentheses."""
     match value:
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
             yield from _terms(left)
@@ -102,7 +101,8 @@ def _terms(value: ast.expr) -> Iterator[ast.expr]:
 
 
 def _number(term: ast.expr) -> ast.Call | None:
-    """The call that makes a number of a tensor, where a term is that or a plain multiple of it."""
+    """Return the call that converts a tensor to a number, if a term is that call or a multiple of
+    it."""
     match term:
         case ast.Call(func=ast.Attribute(attr="item"), args=[]):
             return term
@@ -123,7 +123,7 @@ def _is_plain(factor: ast.expr) -> bool:
 
 
 def _set_before(term: ast.expr, scope: ast.AST, line: int) -> ast.Call | None:
-    """Return such a call that set a variable of the term, the last before the line."""
+    """Return such a call in the last assignment of a term's variable before the line."""
     if isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult | ast.Div):
         if _is_plain(term.left) and _is_plain(term.right):
             return _set_before(term.left, scope, line) or _set_before(term.right, scope, line)

@@ -80,7 +80,7 @@ class OptimizerUses:
         return self._of.get(optimizer)
 
     def add(self, optimizer: Optimizer, made: ScriptLine | None, number: int) -> OptimizerUse:
-        """Note an optimizer made on this line; ``number`` comes from the construction."""
+        """Note an optimizer that was made on this line; ``number`` comes from ``Construction``."""
         mine = self._of.get(optimizer)
         if mine is None:
             mine = self._of[optimizer] = OptimizerUse(made, number)
@@ -227,7 +227,7 @@ def _betas(optimizer: Optimizer) -> tuple[float, ...]:
 
 
 def _written_step(name: str, made: ScriptLine | None) -> str | None:
-    """The line that would have an optimizer make a step, in the file that made it."""
+    """Return the line that calls an optimizer's step, in the file that made the optimizer."""
     return None if made is None else call_of(name, "step", made.file)
 
 

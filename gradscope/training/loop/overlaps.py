@@ -11,8 +11,8 @@ from gradscope.training.loop.weighted_terms import weighted_terms
 
 
 def minimised_overlap(root: Node) -> tuple[str, Node] | None:
-    """Return the name of an overlap with a constant target, and the term of the loss that it is, if
-    that has a plus."""
+    """Return the name of an overlap with a constant target, and its term of the loss, if the term
+    has a positive sign."""
     for factor, term in weighted_terms(root):
         factor, ratio = element(factor, term)
         name = _overlap(ratio) if factor > 0 else None
@@ -22,8 +22,8 @@ def minimised_overlap(root: Node) -> tuple[str, Node] | None:
 
 
 def _overlap(ratio: Node) -> str | None:
-    """The name of a quotient: of an intersection and its union, or of twice the sum of products
-    and the sum of both factors. One side has no gradient."""
+    """Return the name of an overlap: an intersection over its union, or twice the sum of products
+    over the sum of both factors. One side has no gradient."""
     edges = [one for one, _ in ratio.next_functions]
     if kind(ratio) != "DivBackward" or len(edges) != 2 or edges[0] is None or edges[1] is None:
         return None
@@ -41,7 +41,7 @@ def _overlap(ratio: Node) -> str | None:
 
 
 def _factor(node: Node) -> Node | None:
-    """The factor with a gradient in a sum of products with a constant."""
+    """Return the factor with a gradient, in a sum of products with a constant."""
     product = _summed(node)
     if product is None or kind(product) != "MulBackward":
         return None

@@ -54,7 +54,7 @@ class LoopObserver(RegistrationObserver, Protocol):
         """Called during the construction of a learning-rate scheduler."""
 
     def epoch_begins(self, loader: DataLoader[Any]) -> None:
-        """Note a new iteration over a data loader."""
+        """Called when a new iteration over a data loader begins."""
 
     def batch_drawn(self, iterator: object, indices: object) -> None:
         """Called after a data loader's iterator drew the indices of a batch from its sampler."""
@@ -66,10 +66,10 @@ class LoopObserver(RegistrationObserver, Protocol):
         """Called after ``torch.manual_seed``."""
 
     def loaded(self, module: nn.Module, result: object) -> None:
-        """``load_state_dict`` of a module has returned the keys that did not fit."""
+        """Called after ``load_state_dict`` of a module returned the keys that did not fit."""
 
     def read(self, data: object) -> None:
-        """``torch.load`` has returned this."""
+        """Called after ``torch.load`` returned this."""
 
     def drew(self, distribution: object, drawn: object) -> None:
         """Called after ``sample`` of a distribution of ``torch.distributions``."""
@@ -86,7 +86,7 @@ class LoopObserver(RegistrationObserver, Protocol):
         """Called before ``torch.nn.functional.kl_div`` on these arguments."""
 
     def tripled(self) -> None:
-        """``torch.nn.functional.triplet_margin_loss`` is about to be called."""
+        """Called before ``torch.nn.functional.triplet_margin_loss``."""
 
     def restoring(self, optimizer: Optimizer) -> None:
         """Called before ``load_state_dict`` of an optimizer."""
@@ -170,7 +170,8 @@ def _around(
     before: Callable[[Any], None] | None,
     after: Callable[[Any, Any], None] | None,
 ) -> Callable[..., Any]:
-    """The function; ``before`` it with its object, and ``after`` it with that and its result."""
+    """Wrap the function: call ``before`` with its object, and ``after`` with the object and the
+    result."""
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -188,7 +189,7 @@ def _around(
 def _with_first(
     original: Callable[..., Any], act: Callable[[Any, Any], None]
 ) -> Callable[..., Any]:
-    """The method, and then ``act`` with its object and its first argument."""
+    """Wrap the method: call ``act`` after it, with the object and the first argument."""
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:

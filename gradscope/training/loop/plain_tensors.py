@@ -58,6 +58,6 @@ def _leaves(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _line(module: nn.Module, attribute: str) -> str | None:
-    """The line of the class that sets the attribute."""
+    """Return the line of the class that sets the attribute."""
     file = source_file(type(module))
     return None if file is None else written(rf"\bself\.{attribute}\s*(:[^=]*)?=[^=]", file)

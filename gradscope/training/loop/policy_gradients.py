@@ -30,7 +30,7 @@ def ascended_policy(root: Node) -> tuple[str, Node] | None:
     """Return the name of the returns, and the product, if a term of a loss is the sum of
     log-probabilities of chosen actions times returns, with a positive sign.
 
-    Only a plain variable with a name of that sense counts, which the script never negates.
+    The returns must be a plain variable, named so, that the script never negates.
     """
     stack: list[tuple[Node, bool, tuple[str, Node] | None]] = [(root, False, None)]
     visited = 0
@@ -83,12 +83,12 @@ def _from_softmax(node: Node) -> bool:
 
 
 def _factor(node: Node) -> torch.Tensor | None:
-    """The constant that a node multiplies or divides by."""
+    """Return the constant that a node multiplies or divides by."""
     return saved(node).get("other" if node.next_functions[1][0] is None else "self")
 
 
 def _sign(node: Node) -> int | None:
-    """The sign of a constant factor; None if its elements have both."""
+    """Return the sign of a constant factor; None if its elements have both signs."""
     factor = _factor(node)
     if factor is None or factor.is_complex():
         return None
@@ -99,7 +99,7 @@ def _sign(node: Node) -> int | None:
 
 
 def _by_returns(node: Node) -> str | None:
-    """The name of the returns that a node multiplies by; None of another product."""
+    """Return the name of the returns that a node multiplies by; None for any other product."""
     factor, stack = _factor(node), stack_of(node)
     line = None if stack is None else user_line(stack)
     if line is None or factor is None or kind(node) != "MulBackward":
@@ -111,7 +111,8 @@ def _by_returns(node: Node) -> str | None:
 
 @functools.cache
 def _returns(file: str, line: int) -> tuple[str | None, bool]:
-    """The returns in a product on a line, as they are written; whether it has no other product."""
+    """Return the returns in a product on a line, as written, and whether the line has no other
+    product."""
     tree = tree_of(file)
     if tree is None:
         return None, False
@@ -124,7 +125,8 @@ def _returns(file: str, line: int) -> tuple[str | None, bool]:
 
 
 def _variable(expression: ast.expr) -> str:
-    """The name of a variable, of one of its elements, or of it detached; "" of another."""
+    """Return the name of a variable, also for one of its elements or if it is detached; "" for
+    anything else."""
     match expression:
         case ast.Subscript(value=of):
             return _variable(of)

@@ -58,8 +58,8 @@ def element(factor: float, node: Node) -> tuple[float, Node]:
 
 
 def _gaussian(node: Node) -> tuple[float, float] | None:
-    """The root mean square of the means, and how far the variances are from 1, of the divergence
-    of Gaussians; None of another sum."""
+    """Return the root mean square of the means, and the largest distance of the variances from 1,
+    if a sum is the divergence of Gaussians; else None."""
     means = variances = None
     stack, seen = [node] if kind(node) in ("AddBackward", "SubBackward") else [], 0
     while stack and seen < _MOST:

@@ -34,7 +34,7 @@ def cut_encoder(root: Node) -> tuple[Node, tuple[float, ...]] | None:
 
 
 def _one_sided(node: Node) -> tuple[Node, torch.Tensor, torch.Tensor] | None:
-    """A squared difference of which one side wants a gradient: that side, and the other."""
+    """Return both sides of a squared difference, if only the first side requires a gradient."""
     if kind(node) not in DIFFERENCES:
         return None
     kept, edges = saved(node), [one for one, _ in node.next_functions[:2]]
@@ -49,8 +49,8 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _lookup(codes: Node) -> Node | None:
-    """The operation that chooses rows of a table for the side that moves, by index or by a product
-    with ones and zeros."""
+    """Return the operation that chooses rows of a table for the trained side, by index or by a
+    product with ones and zeros."""
     node = next((one for one, _ in codes.next_functions if one is not None), None)
     for _ in range(4):
         if node is None:
@@ -64,7 +64,8 @@ def _lookup(codes: Node) -> Node | None:
 
 
 def _behind(roots: Collection[Node], without: Collection[Node]) -> set[Node] | None:
-    """All that some nodes depend on, but not by way of others; None where that is too much."""
+    """Return some nodes and all upstream of them, by paths without the others; None if there are
+    too many."""
     stack, seen = list(roots), {*roots, *without}
     while stack:
         for one, _ in stack.pop().next_functions:

@@ -115,8 +115,8 @@ def _counts_all(node: Node) -> bool:
 
 
 def _of_rows(node: Node) -> _Found | None:
-    """The sums of the labels of each sample, if a softmax gives the probabilities: they sum to 1,
-    and labels that exclude each other to no more."""
+    """Return the sum of each sample's labels, if a softmax gives the probabilities. Labels that
+    exclude each other sum to at most 1."""
     softmax, target = _bounded(node.next_functions[0][0]), saved(node).get("target")
     if softmax is None or kind(softmax) != "SoftmaxBackward" or target is None:
         return None
@@ -131,7 +131,8 @@ def _of_rows(node: Node) -> _Found | None:
 
 
 def _compared(node: Node) -> _Found | None:
-    """PyTorch's own loss of a difference keeps the targets."""
+    """Return the bounds of the output and the targets, for a loss of PyTorch that compares two
+    tensors and keeps the targets."""
     bounded = _bounded(node.next_functions[0][0])
     target = saved(node).get("target")
     return None if bounded is None or target is None else (*_BOUNDS[kind(bounded)], target)
@@ -161,7 +162,7 @@ def _by_hand(node: Node) -> _Found | None:
 
 
 def _bounded(node: Node | None) -> Node | None:
-    """The activation that gives an output, without views between."""
+    """Return the activation that gives an output; views between are skipped."""
     while node is not None and kind(node) in _VIEWS:
         node = node.next_functions[0][0]
     return node if node is not None and kind(node) in _BOUNDS else None

@@ -18,7 +18,7 @@ _NEAR = 3
 
 
 def repeated_modules(modules: Mapping[str, nn.Module]) -> Iterator[LoopFact]:
-    """Return the lists whose members are all the same trainable module."""
+    """Yield the lists whose members are all the same trainable module."""
     for name, module in modules.items():
         if not isinstance(module, nn.ModuleList | nn.Sequential) or len(module) < 2:
             continue

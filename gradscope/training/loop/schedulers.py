@@ -48,7 +48,7 @@ class Schedulers:
             self._seen.append(_Seen(scheduler, script_line()))
 
     def stepped(self) -> list[str]:
-        """Return the names of the schedulers with a step since the last request."""
+        """Return the names of the schedulers that made a step since the last request."""
         found = []
         for seen in self._seen:
             scheduler = seen.ref()
@@ -91,7 +91,8 @@ class Schedulers:
 
 @functools.cache
 def _warmup(file: str) -> str | None:
-    """The line of the only argument of a file that gives a number as the length of a warm-up."""
+    """Return the line of the only argument in a file that sets the length of a warm-up to a
+    number."""
     tree = tree_of(file)
     found = {
         one.value.lineno

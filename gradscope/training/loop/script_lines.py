@@ -31,7 +31,7 @@ def script_line(within: FrameType | None = None) -> ScriptLine | None:
 
 
 def written(pattern: str, file: str, *, last: bool = False) -> str | None:
-    """The first or the last line of a file that has the pattern, as ``train.py:31``."""
+    """Return the first or the last line of a file that matches the pattern, as ``train.py:31``."""
     wanted = re.compile(pattern)
     lines = list(enumerate(linecache.getlines(file), 1))
     for number, line in reversed(lines) if last else lines:
@@ -53,7 +53,7 @@ def written_assignment(name: str) -> str | None:
 
 
 def written_in_main(pattern: str, *, last: bool = False) -> str | None:
-    """The first or the last line of the main module's file that has the pattern."""
+    """Return the first or the last line of the main module's file that matches the pattern."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return None if file is None else written(pattern, file, last=last)
 

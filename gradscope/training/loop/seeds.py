@@ -11,7 +11,8 @@ from gradscope.training.loop.script_lines import script_line
 
 @dataclass(slots=True)
 class _Seed:
-    """The line that set it first, in how many steps it was set, and the last of these."""
+    """The first line that set the seed, the number of steps that set it, and the last of these
+    steps."""
 
     line: str | None
     steps: int = 0
@@ -44,7 +45,7 @@ class Seeds:
             known.line = None if line is None else str(line)
 
     def facts(self) -> Iterator[LoopFact]:
-        """Return the facts on seeds, each with the number of its steps."""
+        """Yield the facts on seeds, each with the number of its steps."""
         for seed, one in self._seeds.items():
             if one.steps > 1:
                 figures = (float(seed),)

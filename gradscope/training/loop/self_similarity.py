@@ -31,7 +31,7 @@ def own_positive(root: Node) -> tuple[Node, tuple[float, ...]] | None:
 
 
 def _rows(loss: Node) -> int:
-    """The number of rows of such scores; 0 for other scores."""
+    """Return the number of rows of such scores; 0 for other scores."""
     softmax, target = loss.next_functions[0][0], saved(loss).get("target")
     if softmax is None or kind(softmax) not in SOFTMAX or target is None:
         return 0

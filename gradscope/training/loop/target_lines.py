@@ -24,7 +24,7 @@ def targets_made(file: str, line: int) -> str | None:
 
 
 def _targets(call: ast.Call) -> str | None:
-    """The variable in the second argument of a call, or in that of this name."""
+    """Return the variable in the second argument of a call, or in the argument with this name."""
     named = (one.value for one in call.keywords if one.arg in _NAMES)
     given = next(named, call.args[1] if len(call.args) > 1 else None)
     while isinstance(given, ast.Call | ast.Attribute):  # a slice makes them at the loss itself

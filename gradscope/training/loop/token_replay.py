@@ -30,8 +30,8 @@ _ATTENTION = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Dependence of outputs on later and on earlier tokens, with the line of the first attention
-    operation.
+    """The dependence of outputs on later and on earlier tokens, with the line of the first
+    attention operation.
 
     ``past`` is None if it was not tested.
     """
@@ -87,7 +87,7 @@ def _change(one: torch.Tensor, other: torch.Tensor) -> float:
 def _scores(
     call: RecordedCall, place: int, axis: int, classes: int, changed: slice | None
 ) -> torch.Tensor | None:
-    """The scores by sequence, position and class, with other tokens at some positions."""
+    """Return the scores by sequence, position and class, with other tokens at some positions."""
     with as_it_began(call) as (module, args, kwargs), torch.no_grad():
         module.eval()
         tensors = [one for _, one in find((args, kwargs), torch.Tensor)]

@@ -109,7 +109,7 @@ class TokenTargets:
         return known
 
     def _laid_out(self, target: torch.Tensor, classes: int) -> Iterator[_Candidate]:
-        """The tokens of known calls that may belong to these targets, with their place."""
+        """Yield the tokens of known calls that may belong to these targets, with their place."""
         for call in reversed(self._calls):
             for place, tokens in call.tokens:
                 for axis in (1, 0):
@@ -224,7 +224,7 @@ class TokenTargets:
 
 
 def _agreement(laid: tuple[torch.Tensor, torch.Tensor], ignored: int) -> float:
-    """The share of targets that are the token at their position, or the one after it."""
+    """Return the share of targets that equal the token at their position, or the next token."""
     tokens, target = laid
     counts, steps = target != ignored, target.shape[1]
     ahead = tokens[:, 1 : steps + 1]
@@ -242,7 +242,7 @@ def _is_open(known: _Targets) -> bool:
 def _laid_out(
     tokens: torch.Tensor, target: torch.Tensor, axis: int
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Tokens and targets by sequence and position; of the last position there may be none."""
+    """Return tokens and targets by sequence and position; the last position may have no target."""
     laid = tokens if axis == 1 else tokens.t()
     rows, steps = laid.shape
     if steps < _SHORTEST:
@@ -262,7 +262,7 @@ def _gives(call: _Call, count: int) -> bool:
 
 
 def _is_target(tokens: torch.Tensor, target: torch.Tensor, call: _Call) -> bool:
-    """Return True if these are the targets, which the call got beside its input."""
+    """Return True if an argument of the call holds these targets, beside its input."""
     if len(call.tokens) < 2:
         return False
     same = [one for _, one in call.tokens if one.data_ptr() == tokens.data_ptr()]
@@ -274,10 +274,10 @@ def _shared(tokens: torch.Tensor, target: torch.Tensor) -> bool:
 
 
 def _padding(tokens: torch.Tensor, target: torch.Tensor) -> tuple[int, int, int, int] | None:
-    """The token of the padding, the class of its targets, how many there are, and how many
-    different lengths the sequences have; None where there is no padding.
+    """Return the padding token, the class of its targets, their number, and the number of different
+    lengths of sequences; None without padding.
 
-    Neither the token nor, but for one place before it, the class is anywhere else.
+    The token occurs nowhere else; the class only at the one position before the padding.
     """
     pad = int(tokens[:, -1].mode().values)
     at_end = (tokens == pad).flip(1).long().cumprod(1).flip(1).bool()
@@ -295,8 +295,8 @@ def _padding(tokens: torch.Tensor, target: torch.Tensor) -> tuple[int, int, int,
 def _unended(
     tokens: torch.Tensor, target: torch.Tensor, counts: torch.Tensor, mask: torch.Tensor
 ) -> int | None:
-    """The token that ends all padded sequences, is their padding, and is never a target, though
-    the tokens before it are; None otherwise."""
+    """Return the token that ends all padded sequences and is also their padding, if it is never a
+    target though the tokens before it are; else None."""
     lengths = mask.sum(1)
     at_end = mask.long().cumprod(1).sum(1) == lengths  # nothing is masked before
     rows = (lengths < tokens.shape[1]) & (lengths > 2) & at_end

@@ -19,14 +19,14 @@ _ROLES = {
 
 
 class Triplets:
-    """Compares the names of what triplet losses are given with the order that they take."""
+    """Compares the names of a triplet loss's arguments with the order of its parameters."""
 
     def __init__(self) -> None:
         # By line: the names in the order that they are given, if that is wrong; and how often.
         self._lines: dict[ScriptLine, tuple[tuple[str, ...], int]] = {}
 
     def compared(self, line: ScriptLine | None) -> None:
-        """A line of the script computes a triplet loss."""
+        """Note a line of the script that computes a triplet loss."""
         if line is not None:
             known = self._lines.get(line)
             names, count = known or (_exchanged(line), 0)

@@ -15,7 +15,7 @@ _MOST = 256
 
 
 def weighted_terms(root: Node) -> Iterator[tuple[float, Node]]:
-    """Return the terms of a scalar loss, each with its constant factor.
+    """Yield the terms of a scalar loss, each with its constant factor.
 
     Sums, differences and constant factors are split; everything else is a term.
     """

@@ -16,9 +16,9 @@ _FUNCTIONAL = frozenset({"F", "functional", "nn.functional", "torch.nn.functiona
 
 
 def written_dropout(modules: Iterable[nn.Module]) -> Iterator[LoopFact]:
-    """The calls in the classes of a model that the script wrote itself.
+    """Yield the calls in a model's classes that the script itself defines.
 
-    A call in an ``if`` on ``training`` is left out: it runs in training alone.
+    A call inside an ``if`` on ``training`` is left out: it runs only in training.
     """
     for kind in dict.fromkeys(map(type, modules)):
         for file, owner in classes_of_script(kind):

@@ -36,7 +36,7 @@ _TASK, _NO_TASK = torch._C._current_graph_task_id, -1
 class NanDetector:
     """Keeps the state for a replay of a step's calls, until the step ends.
 
-    All in the thread that trains; nothing of the script is changed.
+    It runs in the thread that trains, and changes nothing of the script.
 
     Args:
         models: the models that are trained now, with their names.
@@ -75,7 +75,7 @@ class NanDetector:
         self._calls.append(RecordedCall(name, module, args, kwargs, side_effects))
 
     def call_ended(self, module: nn.Module, output: Any) -> RecordedCall | None:
-        """The call returned; gives its record, if it has one."""
+        """Note the return of a call; return its record, if it has one."""
         if self.busy or _TASK() != _NO_TASK:
             return None
         for call in reversed(self._calls):
@@ -90,12 +90,12 @@ class NanDetector:
         gradients: Sequence[torch.Tensor] = (),
         loss: float | None = None,
     ) -> str | None:
-        """A backward begins, and its graph exists: "nan" or "inf" if a root is NaN or Inf.
+        """Note the start of a backward, with its graph; return "nan" or "inf" if a root has one.
 
         Args:
             roots: what it begins with.
-            gradients: those that it was given for them.
-            loss: the one root's value, where it has one element.
+            gradients: the output gradients that were passed for the roots.
+            loss: the value of the root, if it is a single one with one element.
         """
         if self.busy or _TASK() != _NO_TASK:
             return None
@@ -151,10 +151,10 @@ class NanDetector:
             return found or (unlocated(where, worst, calls),)
 
     def step_ended(self) -> None:
-        """The optimizer has made its step, or has skipped it: let go of everything.
+        """Release everything after the optimizer made its step or skipped it.
 
-        What waits for a backward still, as a generator's output in the step of its critic, is kept
-        for one step more.
+        Calls that still wait for a backward, such as a generator's output in its critic's step, are
+        kept for one more step.
         """
         calls, self._calls = self._calls, []
         for call in calls:
@@ -185,7 +185,7 @@ class NanDetector:
 
     @contextmanager
     def replaying(self) -> Iterator[list[RecordedCall]]:
-        """The calls of this step that gradients arrived at, to be run again in the block."""
+        """Give the block the calls of this step that got gradients, ready for a replay."""
         with self._looking():
             yield [call for call in self._calls if call.returned and call.arrived]
 
@@ -200,14 +200,16 @@ class NanDetector:
                 del arrived[count:]
 
     def _in_forward(self, calls: Sequence[RecordedCall]) -> tuple[NonFiniteOrigin, ...]:
-        """The first call that makes it; those with finite results do not."""
+        """Return the first call that produces the NaN or Inf; calls with finite results are
+        skipped."""
         for call in calls:
             if call.level != FINITE and (found := self._run(call, backward=False)):
                 return found
         return ()
 
     def _in_backward(self, calls: Sequence[RecordedCall]) -> tuple[NonFiniteOrigin, ...]:
-        """The latest call that makes it of finite gradients; else the loss did."""
+        """Return the latest call that produces the NaN or Inf from finite gradients; if there is
+        none, the loss did."""
         if self._external:
             return (given(self._external),)
         for call in reversed(calls):
@@ -240,7 +242,7 @@ class NanDetector:
         return [call.span for call in self._calls]
 
     def _learn(self, module: nn.Module) -> SideEffects:
-        """A model that was not called before in this mode."""
+        """Learn the side effects of a model that was not called before in this mode."""
         self._side_effects = {
             key: h for key, h in self._side_effects.items() if h.module() is not None
         }

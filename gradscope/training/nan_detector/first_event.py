@@ -18,7 +18,7 @@ from gradscope.records.answers import NonFiniteOrigin
 def first_non_finite_event(
     events: Sequence[Event], names: Mapping[nn.Module, str], where: str
 ) -> NonFiniteOrigin | None:
-    """The module that the first NaN or Inf of a step comes from; None where none was seen.
+    """Return the module that produced the first NaN or Inf of a step; None if the probes saw none.
 
     Args:
         events: in the order in which they were seen.
@@ -85,9 +85,10 @@ def _in_backward(events: Sequence[Event], names: Mapping[nn.Module, str]) -> Non
 
 
 def _after(bad: Event, events: Sequence[Event], names: Mapping[nn.Module, str]) -> Event | None:
-    """The module that used the output whose gradient is ``bad``: the innermost one.
+    """Return the innermost module that used the output whose gradient is ``bad``.
 
-    In forward it began next, or, where the rest is computed between its modules, it ended next.
+    In forward, it is the module that began next; if the rest was computed between modules, the one
+    that ended next.
     """
     forward = [event for event in events if event.kind != GRADIENT]
     last = max(
@@ -116,7 +117,7 @@ def _module(event: Event) -> nn.Module:
 
 
 def _level(event: Event) -> int:
-    """NaN, Inf, or neither."""
+    """Return the level: NaN, Inf, or neither."""
     if isinstance(event.found, Tensor):
         total = float(event.found)
         return NAN if math.isnan(total) else INF if math.isinf(total) else FINITE
@@ -125,7 +126,7 @@ def _level(event: Event) -> int:
 
 
 def _parent(name: str, names: Mapping[nn.Module, str]) -> str | None:
-    """The nearest probed module around one; None around the outermost."""
+    """Return the nearest probed module around a module; None for the outermost one."""
     known = set(names.values())
     while name:
         name = name.rpartition(".")[0]

@@ -23,7 +23,7 @@ _ADVICE = "run it with one process: `gradscope run` then names the operation and
 def first_non_finite_module(
     calls: Sequence[ModuleCall], where: str, worst: int
 ) -> NonFiniteOrigin | None:
-    """The first module that made it of finite numbers; None where nothing was seen of it.
+    """Return the first module that produced it from finite numbers; None if no record shows it.
 
     Args:
         calls: of one model.
@@ -104,8 +104,8 @@ def _origin(
 
 
 def _innermost(calls: Sequence[ModuleCall]) -> list[ModuleCall]:
-    """Return the calls without modules that contain another of them: they only pass its result
-    on.
+    """Return the calls whose module contains no other of them: an outer module only passes on the
+    result.
     """
     names = {call.name for call in calls}
     return [call for call in calls if not any(_is_inside(name, call.name) for name in names)]
@@ -132,7 +132,8 @@ def _bad(several: Iterable[TensorStats], worst: int) -> bool:
 
 
 def _broken(stats: TensorStats, worst: int) -> int:
-    """Return the number of NaN elements, or of NaN and Inf. A mask's infinities make no NaN."""
+    """Return the number of NaN elements, or of NaN and Inf. The infinities of a mask do not produce
+    NaN."""
     nan = stats.nan or 0
     return nan if worst == NAN else nan + (stats.inf or 0)
 

@@ -1,4 +1,4 @@
-"""The part of a graph that lies between the calls of the models and the loss.
+"""The part of a graph between the calls of the models and the loss.
 
 Its operations are in the script, and cannot be replayed: they are read off the nodes while the
 graph exists.
@@ -37,12 +37,12 @@ class LossPart:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The key of such a part."""
+        """The key of the part: the names of its nodes."""
         return tuple(map(node_name, self.nodes))
 
 
 def loss_part(roots: Sequence[torch.Tensor], calls: Sequence[Span]) -> LossPart:
-    """The nodes upstream of ``roots``, up to those that the calls made."""
+    """Return the nodes upstream of ``roots``, up to the nodes that the calls made."""
     found = LossPart([], [])
     seen: set[Node] = set()
     stack = [(r.grad_fn, (-1, i)) for i, r in enumerate(roots) if r.grad_fn is not None][::-1]
@@ -78,7 +78,8 @@ class LossLines:
             self._known[part.names] = written
 
     def among(self, names: tuple[str, ...], number: int) -> ReplayedOperation:
-        """The line of one of them; also in a loss of other length, where its kind has one line."""
+        """Return the line of a node; in a loss with other nodes, only if all nodes of its kind have
+        one line."""
         if names in self._known:
             return self._known[names][number]
         found = {
@@ -109,10 +110,10 @@ def explain_loss(
     known: Mapping[Edge, torch.Tensor],
     lines: LossLines,
 ) -> tuple[NonFiniteOrigin, ...]:
-    """The operations of the loss that made a NaN or Inf, oldest first.
+    """Return the operations of the loss that produced a NaN or Inf, oldest first.
 
     Args:
-        known: what the calls gave, by the edges at which it enters the graph.
+        known: the calls' results, by the edges at which they enter the graph.
     """
     part = loss_part(roots, calls)
     lines.learn(part)

@@ -1,4 +1,5 @@
-"""Code that one process of several runs alone must not wait for the others: they never come."""
+"""Makes code that one process runs alone raise an error, instead of waiting for the other processes
+forever."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ class NeedsOtherRanks(RuntimeError):
 
 
 class NoCollectives(TorchDispatchMode):
-    """Within it an operation that would communicate raises ``NeedsOtherRanks`` instead.
+    """A mode in which operations raise ``NeedsOtherRanks`` instead of communicating.
 
     Attributes:
-        refused: whether one has.
+        refused: whether an operation raised.
     """
 
     supports_higher_order_operators = True
@@ -43,7 +44,7 @@ class NoCollectives(TorchDispatchMode):
 
 @contextmanager
 def no_collectives() -> Iterator[NoCollectives | None]:
-    """``NoCollectives`` in one of several processes; nothing in a single one."""
+    """Return ``NoCollectives`` if there are several processes; else a context that does nothing."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         yield None
         return

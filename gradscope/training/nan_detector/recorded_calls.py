@@ -1,6 +1,6 @@
 """A call of a trained model as it began, so that it can be run again at the end of its step.
 
-On a plain step this is most of the nan_detector's work, so it defers all other work.
+On a plain step this is most of the NaN detector's work, so everything else is deferred.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RecordedCall:
         self._start = _SEQUENCE()
 
     def ended(self, output: Any) -> None:
-        """Note the end of the call, and observe its results' gradients."""
+        """Note the end of the call, and observe the gradients of its results."""
         self.end = _SEQUENCE()
         if isinstance(output, torch.Tensor) and output.output_nr == 0:
             node = output.grad_fn
@@ -121,7 +121,7 @@ class RecordedCall:
             self._versions.clear()
 
     def listen_last(self) -> None:
-        """Observe its results' gradients as the script's own hooks on them have left them."""
+        """Observe the gradients of the results after the script's own hooks on them."""
         if self._last:
             return
         self._last = True
@@ -133,7 +133,7 @@ class RecordedCall:
 
     @property
     def span(self) -> Span:
-        """The nodes that it made; none before it has returned."""
+        """The nodes that the call made; empty before it has returned."""
         return Span(self._start, self.end, -1)
 
     @property
@@ -203,9 +203,9 @@ class RecordedCall:
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
-        """Restore random states, modes, buffers and autocast of the call's entry.
+        """Restore the random states, modes, buffers and autocast at the start of the call.
 
-        Only autocast is put back after the block: the rest is for ``state_restored`` around it.
+        After the block, only autocast is restored; ``state_restored`` around it restores the rest.
         """
         for put_back in self.before:
             put_back()
@@ -216,7 +216,7 @@ class RecordedCall:
             yield
 
     def release(self) -> None:
-        """Stop observing: a graph that lives on holds nothing more."""
+        """Stop observing; a graph that stays alive then holds nothing of gradscope."""
         for hook in self.hooks:
             if isinstance(hook, dict):
                 hook.clear()
@@ -235,7 +235,7 @@ def cloned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def tensors_of(values: Any) -> list[torch.Tensor]:
-    """The tensors of arguments or results; those of the plain kinds at little cost."""
+    """Return the tensors in arguments or results; plain containers take a fast path."""
     found: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):

@@ -27,7 +27,7 @@ from gradscope.training.nan_detector.recorded_calls import RecordedCall, cloned,
 
 
 def rerun(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[NonFiniteOrigin, ...]:
-    """The origins of NaN and Inf in a call, oldest first; all state is restored.
+    """Return the origins of NaN and Inf in a call, oldest first; all state is restored.
 
     Args:
         call: as it was recorded.
@@ -60,7 +60,7 @@ def rerun(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[NonFinite
 
 
 def rerun_results(call: RecordedCall) -> list[torch.Tensor] | None:
-    """The results of a call, computed again; None if that is impossible."""
+    """Return the results of a call, computed again; None if that is impossible."""
     if not call.repeatable:
         return None
     with as_it_began(call) as (module, args, kwargs), torch.no_grad():
@@ -78,7 +78,7 @@ def as_it_began(
 ) -> Iterator[tuple[nn.Module, Any, Any]]:
     """Restore the state at the entry of a call for the block, then the present state.
 
-    Whether it drew numbers with an unknown random state is noted on the call. With ``compiled``,
+    If the replay draws from an unknown random state, the call notes that. With ``compiled``,
     compiled modules run as such.
     """
     # Without its wrappers, which are compiled or would wait for other processes.
@@ -99,7 +99,7 @@ def as_it_began(
 
 
 def _by_parameter(module: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
-    """The arguments by the names that the model's own forward has for them."""
+    """Return the arguments by their names in the model's own forward."""
     try:
         return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):
@@ -107,7 +107,7 @@ def _by_parameter(module: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _named(name: str, module: nn.Module) -> nn.Module:
-    """A module that names another one, and belongs to no parent."""
+    """A module that only names another one, and has no parent."""
     around = nn.Module()
     around._modules[name] = module
     return around

@@ -26,8 +26,8 @@ LEARNED = 3
 class SideEffects:
     """State saved at the entry of a model's call, in one of the model's modes.
 
-    A model may do something for the first time after these calls: what it did is then not put back
-    for another run of the call, whose numbers may be others. It does no harm to the script.
+    A model may have a new side effect after these calls. It is then not restored for a replay,
+    which may compute other numbers; the script is not affected.
 
     Attributes:
         trained: a parameter whose version shows that the weights have moved: an optimizer
@@ -35,11 +35,11 @@ class SideEffects:
         module: whose side effects these are. Weak, as all references here: a script may build a
             new model in each step.
         learning: calls are still compared.
-        keeps: there is something to keep.
+        keeps: some state must be saved.
         writes_arguments: its forward writes to its input.
-        writes_parameters: and to its own parameters.
-        draws: it draws random numbers of PyTorch's on the processor.
-        line: from where it is called, if that is one line.
+        writes_parameters: its forward writes to its own parameters.
+        draws: it draws PyTorch's random numbers on the CPU.
+        line: the line that calls it, if it is only one.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -87,7 +87,7 @@ class SideEffects:
         return kept
 
     def learn(self, written: bool, line: tuple[str, int] | None) -> None:
-        """Learns from a call that has ended; ``written`` says whether it changed its arguments."""
+        """Learn from a call that has ended; ``written`` is True if it changed its arguments."""
         entry, self._entry = self._entry, None
         if entry is None:
             return

@@ -40,8 +40,7 @@ class SingularNodes:
     """The nodes of a loss with a singular derivative, and the path to them.
 
     Attributes:
-        made: how many nodes were made since the last call returned. Where it is another number, it
-            is another loss.
+        made: the number of nodes since the last call returned; another number means another loss.
         path: of the nodes to be passed: the number of the one before it in the path, the edge, the
             class that is to be there, and whether others come after it. For a root the number is
             -1, the edge its number.
@@ -85,7 +84,8 @@ class SingularNodes:
         return SingularNodes(part.names, made, path, singular)
 
     def follow(self, roots: Sequence[torch.Tensor]) -> list[Node] | None:
-        """The nodes of the path in the graph of these roots; None where it is another one."""
+        """Return the nodes of the path in the graph of these roots; None if the graph is another
+        one."""
         self.age += 1
         if self.age > _AGAIN:
             return None
@@ -104,7 +104,8 @@ class SingularNodes:
 
 
 class SingularPlans:
-    """The losses of a script, and the singular nodes' tensors ``held`` until the step ends."""
+    """The known losses of a script, and the tensors of their singular nodes, ``held`` until the
+    step ends."""
 
     def __init__(self) -> None:
         self._plans: list[SingularNodes] = []
@@ -115,7 +116,7 @@ class SingularPlans:
     def keep(
         self, roots: Sequence[torch.Tensor], made: int, calls: Callable[[], list[Span]]
     ) -> None:
-        """A backward of these roots begins: keep the saved tensors of its singular nodes."""
+        """Keep the saved tensors of the singular nodes, when a backward from these roots begins."""
         for number, plan in enumerate(self._plans):
             nodes = plan.follow(roots) if plan.made == made else None
             if nodes is not None:
@@ -132,7 +133,8 @@ class SingularPlans:
     def _another(
         self, roots: Sequence[torch.Tensor], made: int, calls: Callable[[], list[Span]]
     ) -> tuple[SingularNodes, list[Node] | None]:
-        """A loss that is none of those that are known, and is walked unless each is another."""
+        """Return the plan and the nodes of an unknown loss. After many walks, only some unknown
+        losses are walked."""
         self._missed += 1
         if self._walks > _WALKS and self._missed % _SELDOM:
             for plan in self._plans:
@@ -143,7 +145,7 @@ class SingularPlans:
         return plan, plan.follow(roots)
 
     def learn(self, part: LossPart, made: int) -> SingularNodes:
-        """Remember the way in a loss."""
+        """Remember the path in a loss."""
         self._walks += 1
         plan = SingularNodes.of(part, made)
         self._plans = [plan, *(p for p in self._plans if p.names != plan.names)][:_PLANS]
@@ -175,7 +177,7 @@ def _singular(node: Node) -> bool:
 
 
 def _saved(plan: SingularNodes, nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    """The saved tensors of the singular nodes; nothing if they are too large to keep."""
+    """Return the saved tensors of the singular nodes; nothing if they are too large to keep."""
     held, total = [], 0
     for place, _, _, names, _ in plan.singular:
         node = nodes[place]
