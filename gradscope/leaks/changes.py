@@ -31,8 +31,8 @@ class Layout:
     """Dimensions of the outputs that are rows and positions.
 
     Attributes:
-        rows: how many; None: the model has no batch axis.
-        positions: along the time axis; None: there is none.
+        rows: the number of rows; None: the model has no batch axis.
+        positions: the number along the time axis; None: there is none.
         batch, time: the dimensions in the input.
     """
 
@@ -55,7 +55,7 @@ class Layout:
         )
 
     def by_row(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The tensor as [rows, rest]; None where it has no rows."""
+        """Return the tensor as [rows, rest]; None if it has no rows."""
         if self.rows is None:
             return tensor.reshape(1, -1)
         # The state of a recurrent network, [layers, N, D], is no prediction.
@@ -65,7 +65,7 @@ class Layout:
         return None
 
     def by_position(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The tensor as [rows, positions, rest]; None where it has no positions."""
+        """Return the tensor as [rows, positions, rest]; None if it has no positions."""
         if self.positions is None:
             return None
         if self.rows is None:
@@ -95,10 +95,10 @@ class Change:
     """A forbidden change of the outputs.
 
     Attributes:
-        effect: the largest, as a share of the outputs' spread.
-        rows: bool [rows], where it is.
-        where: bool [rows, positions]; None: of outputs without positions.
-        doubt: why it may be none.
+        effect: the largest change, as a share of the outputs' spread.
+        rows: bool [rows], the changed rows.
+        where: bool [rows, positions], the changed places; None for outputs without positions.
+        doubt: the reason why it may not be a leak.
     """
 
     effect: float
@@ -131,7 +131,8 @@ def judged_outputs(outputs: Outputs, layout: Layout, kept: Kept) -> list[str]:
 
 
 def change(one: Outputs, other: Outputs, layout: Layout, kept: Kept) -> Change | None:
-    """The forbidden change between two outputs; None where all that counts has the same bits."""
+    """Return the forbidden change between two outputs; None if all judged elements have the same
+    bits."""
     effect, rows, where = 0.0, None, None
     for path, tensor in one.items():
         changed = other.get(path)
@@ -177,7 +178,8 @@ def unequal(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def spread(tensor: torch.Tensor) -> float:
-    """The standard deviation of the finite numbers; 1 where there is none."""
+    """Return the standard deviation of the finite numbers; if it is 0, the largest magnitude, or
+    1."""
     numbers = tensor.detach().to(torch.float64 if not tensor.is_complex() else torch.complex128)
     numbers = numbers[numbers.isfinite()]
     value = float(numbers.std(correction=0).abs()) if numbers.numel() > 1 else 0.0
@@ -193,7 +195,8 @@ def tried(
     layout: Layout,
     kept: Kept,
 ) -> Change | None:
-    """The forbidden change between two batches that is neither noise nor rounding; None: clean.
+    """Return the forbidden change between two batches that is neither noise nor rounding; None
+    without one.
 
     Equal bits are clean. Otherwise the base runs again, for the noise, and a small change is
     checked in float64: there rounding nearly vanishes, and a leak stays.
@@ -227,7 +230,7 @@ def _unseen(one: Outputs, other: Outputs, layout: Layout, kept: Kept) -> str | N
 
 
 def moves(one: Outputs, other: Outputs) -> bool:
-    """Tells whether two outputs of equal shapes differ in any element."""
+    """Return True if two outputs of equal shapes differ in any element."""
     return any(
         path in other and other[path].shape == t.shape and bool(unequal(t, other[path]).any())
         for path, t in one.items()
@@ -245,8 +248,9 @@ def unless_rounding(
 ) -> Change | None:
     """Return the change if it is not rounding; a doubt if that is unknown.
 
-    ``pair`` gives the two outputs anew, of the model in float64. Where the two differ in their
-    ``shapes`` or order, every sum rounds otherwise: a hundred last bits are no leak.
+    ``pair`` computes the two outputs again, with the model in float64. If the two differ in their
+    ``shapes`` or order, every sum rounds differently: a change of a hundred last bits is then no
+    leak.
     """
     if found is None or found.effect > SMALL:
         return found
@@ -277,7 +281,7 @@ def unless_rounding(
 
 
 def _last_bit(forwards: Forwards) -> float:
-    """The distance between two numbers, as a share of them."""
+    """Return the distance between neighbouring numbers of the dtype, as a share of the number."""
     workload = forwards.workload
     dtypes = [d for d in (workload.dtype, workload.autocast) if d is not None]
     return max(torch.finfo(dtype).eps for dtype in dtypes)
@@ -302,10 +306,10 @@ def ordered(
     side: str = "right",
     like: Mapping[str, bool] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Outputs as [rows, positions, rest], or as [rows, rest].
+    """Return outputs as [rows, positions, rest], or as [rows, rest].
 
-    Of more positions the first are taken, or the last where the padding is on the left ``side``.
-    ``like`` has the outputs with positions, if another run showed them.
+    If they have more positions, the first are kept, or the last if the padding is on the left
+    ``side``. ``like`` has the outputs with positions, if another run showed them.
     """
     found = {}
     for path, tensor in outputs.items():

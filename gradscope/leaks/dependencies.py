@@ -128,7 +128,7 @@ def _sent(
     sources: list[Given],
     leaves: dict[str, list[torch.Tensor]],
 ) -> list[tuple[Given, torch.Tensor]] | None:
-    """The size of the gradient from outputs to each source that it reaches, from one backward."""
+    """Return the size of the gradient from outputs to each source, from one backward."""
     own = [
         (one, leaf) for one in sources for leaf in leaves.get(one.path, ()) if leaf.requires_grad
     ]

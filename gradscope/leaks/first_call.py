@@ -39,8 +39,8 @@ class Crossing:
 
     Attributes:
         layer, call: the innermost module call.
-        operation: its name.
-        file, line, text: the nearest line of the user's code, as messages show it.
+        operation: the operation's name. file, line, text: the nearest line of the user's code, as
+            messages show it.
     """
 
     layer: str
@@ -66,11 +66,11 @@ class _Log:
     """Traces every function of a forward pass, and every module's result.
 
     Attributes:
-        known: results of the base; None: this is the base, and they are kept.
-        candidates: places that must be equal but differ.
-        weights: of those that are products with attention weights, the softmax that made these: it
-            decides which positions are read.
-        patch: the result that is replaced by the base's where it must not differ.
+        known: the results of the base; None: this pass is the base, and stores them.
+        candidates: results that must be equal but differ.
+        weights: for candidates that are products with attention weights, the softmax of these
+            weights, which decides the positions that are read.
+        patch: the result that is replaced by the base's wherever it must not differ.
     """
 
     trial: Trial
@@ -114,8 +114,8 @@ class _Log:
             self.weights[key] = given[0][1:]
 
     def returned(self, module: Any, args: Any, kwargs: Any, output: Any) -> Any:
-        """Note a module's output: a result of no traced function, such as a script's, appears
-        here.
+        """Note a module's output: the result of a function that is not traced, such as a scripted
+        one, appears only here.
         """
         innermost = self.calls.innermost(module)
         new = output
@@ -225,7 +225,7 @@ def _watched(
     known: Mapping[_Key, list[torch.Tensor]] | None = None,
     patch: _Key | None = None,
 ) -> tuple[_Log, Outputs]:
-    """A forward pass under the log, and its outputs."""
+    """Run a forward pass under the log; return both."""
     model = forwards.workload.model
     calls = ModuleCalls(model, _watched.__code__)
     log = _Log(trial, calls, known, patch)
@@ -242,7 +242,7 @@ def _watched(
 
 
 def _written(name: str, call: TracedCall) -> Any:
-    """Returns the tensor that a function wrote to in place, if it is not its result."""
+    """Return the tensor that a function wrote to in place, if that is not its result."""
     if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
         return call.args[0] if call.args else None
     if written(name).startswith("i") and name in _IN_PLACE:

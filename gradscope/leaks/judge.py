@@ -66,7 +66,8 @@ def judge(workload: Workload, wishes: Wishes) -> Judged:
 
 
 def _subject(forwards: Forwards, wishes: Wishes) -> Subject:
-    """Makes the subject and runs its first pass: rows of one sample, or the batch's own rows."""
+    """Make the subject and run its first pass: on rows of one sample, or on the batch's own
+    rows."""
     meaning = forwards.meaning
     if meaning.samples is not None:
         failed: StepFailed | None = None
@@ -155,7 +156,8 @@ def _numbers(meaning: Meaning, number: int, *, causal: bool) -> tuple[int, int]:
 
 
 def _hidden_by_zeros(model: nn.Module) -> list[str]:
-    """Names parameters of zeros that hide a dependency, such as a gate initialised to 0."""
+    """Yield the names of parameters of zeros that hide a dependency, such as a gate initialised to
+    0."""
     names = [
         name
         for name, p in model.named_parameters()
@@ -220,7 +222,8 @@ def _padding(model: nn.Module) -> int | None:
 
 
 def _with_mask(workload: Workload, batch: Batch) -> Batch:
-    """The batch with an ``attention_mask`` of ones, where the model takes one and has none."""
+    """Return the batch with an ``attention_mask`` of ones, if the model takes a mask and the batch
+    has none."""
     called = workload.called()
     try:
         parameters = inspect.signature(getattr(called, "forward", called)).parameters

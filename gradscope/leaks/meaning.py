@@ -42,11 +42,11 @@ class Given:
     """One tensor of the batch.
 
     Attributes:
-        path: where it is, as ``find`` says of (args, kwargs).
-        name: the argument's.
-        role: what it is.
-        batch, time: its dimensions; None: it has none.
-        keep: of a mask the value of unmasked entries.
+        path: its path in (args, kwargs), as ``find`` gives it.
+        name: the name of its argument.
+        role: its role in the batch.
+        batch, time: these dimensions of it; None: it has none.
+        keep: for a mask, the value of unmasked entries.
     """
 
     path: str
@@ -65,7 +65,7 @@ class Meaning:
     Attributes:
         positions: entries along the time axis; None: there is none.
         samples: entries along the batch axis; None: there is none.
-        decoder: whether a decoder's inputs are beside an encoder's.
+        decoder: True if the batch has inputs of both an encoder and a decoder.
     """
 
     batch: Batch
@@ -80,7 +80,7 @@ class Meaning:
 
     @property
     def sources(self) -> list[Given]:
-        """Returns the tensors that the model reads as content: tokens and values."""
+        """Return the tensors that the model reads as content: tokens and values."""
         return self.of(TOKENS, VALUES)
 
     @property
@@ -91,7 +91,7 @@ class Meaning:
         return own if self.decoder and own else found
 
     def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> Batch:
-        """The batch with these tensors in the place of its own, by their paths."""
+        """Return the batch with these tensors in place of its own, by their paths."""
         new = {id(one.tensor): tensors[one.path] for one in self.given if one.path in tensors}
         args, kwargs = replaced(
             (self.batch.args, self.batch.kwargs), torch.Tensor, lambda t: new.get(id(t), t)
@@ -108,10 +108,10 @@ def read_meaning(
     """Infers the role of each tensor from its name, dtype and shape, and the user's options.
 
     Args:
-        model: what takes them.
-        called: what is called with them.
+        model: the model.
+        called: the function that is called with the batch.
         batch: the tensors.
-        axes: ``time`` and ``batch``, where the user said which dimension they are.
+        axes: the dimensions of ``time`` and ``batch`` that the user gave.
 
     Raises:
         OptionError: an axis that no tensor has.
@@ -139,7 +139,7 @@ def read_meaning(
 
 
 def _apart(batch: Batch) -> Batch:
-    """One tensor at two places becomes two: each place can be changed alone."""
+    """Split a tensor that is at two places into two, so that each place can be changed alone."""
     seen: set[int] = set()
 
     def own(item: Any) -> Any:
@@ -153,7 +153,7 @@ def _apart(batch: Batch) -> Batch:
 
 
 def _names(called: Callable[..., Any], batch: Batch) -> dict[str, str]:
-    """The argument's name of each positional tensor."""
+    """Return the argument's name of each positional tensor."""
     try:
         parameters = list(inspect.signature(getattr(called, "forward", called)).parameters)
     except (TypeError, ValueError):
@@ -179,7 +179,8 @@ def role_named(name: str, tensor: torch.Tensor) -> str | None:
 
 
 def _given(path: str, name: str, tensor: torch.Tensor, axes: Mapping[str, int]) -> Given:
-    """Return a tensor's role by its name and dtype, and its axes if it alone shows them."""
+    """Return a tensor's role by its name and dtype, and its axes if they are known without other
+    tensors."""
     integer = not (tensor.is_floating_point() or tensor.is_complex())
     role = role_named(name, tensor)
     if role is not None:
@@ -208,7 +209,7 @@ def _settled(
     axes: Mapping[str, int],
     every: Sequence[Given],
 ) -> Given:
-    """Return a tensor that is no source with its axes, found by the sources' sizes."""
+    """Return a tensor that is not a source with its axes, found by the sources' sizes."""
     if one.role in (TOKENS, VALUES):
         return one
     shape = tuple(one.tensor.shape)
@@ -261,5 +262,5 @@ def _kept_value(mask: Given) -> Any:
 
 
 def values_of(tensor: torch.Tensor) -> list[Any]:
-    """Returns the distinct values in a tensor, sorted."""
+    """Return the distinct values in a tensor, sorted."""
     return sorted(set(tensor.reshape(-1).tolist()))

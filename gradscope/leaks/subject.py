@@ -112,14 +112,15 @@ class Subject:
 
     @cached_property
     def few(self) -> int:
-        """A small number of rows that is, if possible, not a factor of other sizes."""
+        """A small number of rows; if possible, it does not divide other sizes."""
         sizes = [n for one in self.meaning.given for n in one.tensor.shape[1:]]
         sizes += [n for p in self.model.parameters() for n in p.shape]
         return min((5, 7, 3, 11), key=lambda count: sum(n % count == 0 for n in sizes))
 
     @cached_property
     def prefix(self) -> int:
-        """The number of first positions that may attend to one another, from an input."""
+        """The number of first positions that may attend to one another (a prefix), from an
+        input."""
         given = self.meaning.of(PREFIX)
         return max((int(one.tensor.max()) for one in given if one.tensor.numel()), default=0)
 
@@ -187,7 +188,8 @@ class Subject:
 
     @cached_property
     def changed(self) -> Tensors:
-        """The base with other values after the cut of some rows, and at masked positions of others.
+        """Return the base with other values after the cut of some rows, and at masked positions of
+        others.
 
         If rows depend on one another, each axis makes its own batches.
         """

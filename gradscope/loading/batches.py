@@ -108,7 +108,7 @@ def to_batch(raw: Any, context: Context, key: str) -> Batch:
 
 
 def as_it_is(raw: Any, context: Context, key: str, *, unpacked: bool) -> Batch:
-    """Return a raw batch as one argument, or with ``unpacked`` each of its parts as one."""
+    """Return a raw batch as one argument; with ``unpacked``, as one argument for each part."""
     moved = mover(context, key)(raw)
     return Batch(tuple(moved)) if unpacked else Batch((moved,))
 
@@ -128,7 +128,7 @@ def _split(raw: Any, context: Context, key: str) -> tuple[Any, Any]:
 
 
 def _numbers(target: Any) -> Any:
-    """Class ids that came as plain numbers, as a tensor."""
+    """Return class ids that are plain numbers as a tensor."""
     flat = target if isinstance(target, list) and target else [target]
     if all(isinstance(item, (bool, int, float)) for item in flat):
         return torch.tensor(target)

@@ -82,7 +82,8 @@ def _weights(content: Mapping[Any, Any], depth: int = 2) -> Iterator[Tensor]:
 
 
 def _best(content: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The reading of a file that fits best; of equals the one that undoes least."""
+    """Return the best-fitting reading of a file; if several fit equally, the one with the fewest
+    changes."""
 
     def fit(candidate: tuple[str, dict[str, Any]]) -> tuple[int, int, int]:
         state = candidate[1]
@@ -94,7 +95,7 @@ def _best(content: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, d
 
 
 def _readings(content: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A file's content, then with wrappers and prefixes undone, the least first."""
+    """Yield a file's content as it is, then without wrappers and prefixes, fewest changes first."""
     levels: list[tuple[str, Mapping[str, Any]]] = [("", content)]
     for _ in range(2):
         levels += [
@@ -126,7 +127,8 @@ def _belongs(name: str, value: Any) -> bool:
 
 
 def _without(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Keys without a leading prefix; ``_orig_mod.``, which torch.compile puts, anywhere."""
+    """Return the keys without a leading prefix; ``_orig_mod.`` of torch.compile is removed
+    anywhere."""
     if prefix == "_orig_mod.":
         return {name.replace(prefix, ""): value for name, value in state.items()}
     return {name.removeprefix(prefix): value for name, value in state.items()}
@@ -179,9 +181,9 @@ def _load_whole(
     path: Path,
     place: Place | None,
 ) -> None:
-    """Load, or restore the old weights and report the mismatch.
+    """Load; on a mismatch, restore the old weights and report it.
 
-    Torch itself must try: modules may rename old keys on the way in.
+    Only loading can tell, because modules may rename old keys.
     """
     before = {
         name: value.detach().clone()

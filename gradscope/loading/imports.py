@@ -110,7 +110,7 @@ class OwnCode:
 
     @contextmanager
     def _once(self, path: Path) -> Iterator[None]:
-        """Import a file, unless it raised before: then it raises the same, and does not run."""
+        """Import a file. If it raised before, raise the same error without running it."""
         if path in self._failed:
             raise self._failed[path]
         try:
@@ -167,7 +167,7 @@ class OwnCode:
 
 
 def _home_of(path: Path) -> tuple[Path, str]:
-    """The folder from which a file is imported, and its module's name there."""
+    """Return the folder from which a file is imported, and its module's name there."""
     folder, name = path.parent, path.stem
     while (folder / "__init__.py").exists() and folder.name.isidentifier():
         folder, name = folder.parent, f"{folder.name}.{name}"
@@ -215,7 +215,7 @@ def _finds(first: str, folder: Path) -> bool:
 
 
 def _execute(path: Path) -> ModuleType:
-    """A file as a module under a name that nothing else has; registered, so that pickling works."""
+    """Run a file as a module under an unused name, which is registered so that pickling works."""
     stem = re.sub(r"\W", "_", path.stem)
     name = f"{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:10]}"
     if name in sys.modules:
@@ -234,7 +234,8 @@ def _execute(path: Path) -> ModuleType:
 
 
 class _Watch:
-    """While the user's code is imported: folders at the end of sys.path, new modules noted."""
+    """A context for imports of the user's code: adds folders to the end of sys.path, and notes new
+    modules."""
 
     def __init__(self, *folders: Path) -> None:
         self.folders = list(dict.fromkeys(folders))
@@ -270,7 +271,8 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 
 def _forget(folders: list[Path]) -> None:
-    """Drop modules whose name another folder now means, and those of folders that changed."""
+    """Drop modules whose name now belongs to another folder, and modules of folders that
+    changed."""
     changed = {_home(file) for file, *was in _imported.values() if tuple(was) != _stamp(file)}
     for name, (file, *_) in list(_imported.items()):
         first = name.partition(".")[0]

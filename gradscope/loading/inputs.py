@@ -111,7 +111,7 @@ def _is_structured(target: Any) -> bool:
 def _from_sources(
     config: Any, make_target: Build | None, seed: int, context: Context, *, as_argument: bool
 ) -> Batches:
-    """One batch, its target drawn after its inputs."""
+    """Return one batch; its target is drawn after its inputs."""
     call = plan_call(config, context)
 
     def batches() -> Iterator[Batch]:

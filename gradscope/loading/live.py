@@ -1,4 +1,4 @@
-"""Live objects instead of a config's words: a module, tensors, a loss function, an optimizer."""
+"""Takes live objects instead of a config: a module, tensors, a loss function, an optimizer."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Settings = Mapping[str, Any]
 
 
 def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> Workload:
-    """A workload around the caller's own module, which is neither moved nor converted.
+    """Return a workload around the caller's own module, which is neither moved nor converted.
 
     Args:
-        model: the module; its first parameter says device and dtype. What torch has put around it
-            (``DataParallel``, a compiled module) is passed over.
+        model: the module; its first parameter gives device and dtype. Wrappers of torch
+            (``DataParallel``, a compiled module) are removed.
         settings: ``call``, ``loss``, ``optimizer``, ``mode``, ``steps``, ``seed``, ``autocast``,
             ``backward.gradient``, ``backward.repeats``, ``backward.retain_graph``,
             ``interventions``, ``accumulate``, each optional.
@@ -171,9 +171,10 @@ _WANTED: dict[str, tuple[Callable[[Any], bool], str, str]] = {
 
 
 def _tensor(target: Any, device: torch.device) -> Any:
-    """Numbers as a tensor; anything else (``random``, a nesting for the user's loss) as it is.
+    """Return numbers as a tensor, and anything else (``random``, a nesting for the user's loss) as
+    it is.
 
-    What was made under ``torch.inference_mode()`` is copied: no graph may hold it.
+    Tensors made under ``torch.inference_mode()`` are copied, because a graph cannot hold them.
     """
     if isinstance(target, bool | int | float):
         return torch.tensor([target], device=device)

@@ -1,4 +1,4 @@
-"""From a model's output to the scalar for backward.
+"""Computes the scalar for backward from a model's output.
 
 Built-in losses take the first floating output; the model's own loss and a user's loss take the
 model's output. To add a named loss, add it to ``LOSSES`` in config/targets.py and to
@@ -35,7 +35,7 @@ def resolve(
     instantiate: Callable[[Mapping[str, Any], str], Any],
     place: Callable[[str], Place | None] = lambda key: None,
 ) -> str | Callable[..., Any] | None:
-    """The config's ``loss`` as Criterion takes it: a name, something to call, or None.
+    """Return the config's ``loss`` in the form for Criterion: a name, a callable, or None.
 
     Raises:
         ConfigError: an unknown name, or a ``_target_`` that cannot be called.
@@ -62,12 +62,12 @@ def resolve(
 class Criterion:
     """Computes the loss from ``(output, target)``, and remembers its choice.
 
-    ``name`` is the loss that was used and ``notices`` the inferred settings, after the first call;
-    ``inferred`` is whether it was, and ``without_graph`` names the numbers in the output that could
-    be the model's own loss if they had a graph. ``parts`` are the losses that the last one was
-    computed of, where there are several; who reads them takes them away. The batch's target wins
+    After the first call, ``name`` is the loss that was used, ``notices`` has the inferred settings,
+    and ``inferred`` is True if the loss was inferred. ``without_graph`` names the numbers in the
+    output that could be the model's own loss if they had a graph. ``parts`` has the losses whose
+    sum the last loss was, if there are several; their reader clears them. The batch's target wins
     over the constructor's. Random targets never touch the global generators. With an external
-    gradient and no loss named, the first floating output is given as it is.
+    gradient and no named loss, the first floating output is returned unchanged.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class Criterion:
         self.notices: list[str] = []
 
     def __call__(self, output: Any, target: Any = None) -> Tensor:
-        """The loss; a target of None means the constructor's.
+        """Return the loss; None as the target means the constructor's.
 
         Raises:
-            ModelError: an output or a target that no such loss can be made of.
+            ModelError: the loss cannot be computed from this output and target.
         """
         draws, self.parts = Draws(self.seed, self.part), {}
         target = self.target if target is None else target
@@ -246,7 +246,8 @@ def _wants_dense(scores: Tensor, target: Any) -> bool:
 
 
 def _logit(scores: Tensor, target: Any, draws: Draws) -> Tensor:
-    """The target class's score, summed over the batch; without a target the highest one."""
+    """Return the target class's score, summed over the batch; without a target, the highest
+    score."""
     dim = 1 if scores.ndim > 1 else 0
     shape = comparisons.class_shape(scores, "logit")
     if target is None:
@@ -259,7 +260,7 @@ def _logit(scores: Tensor, target: Any, draws: Draws) -> Tensor:
 
 
 def _called(loss: Callable[..., Any]) -> str:
-    """Returns a loss's name: that of its function or class."""
+    """Return a loss's name: the name of its function or class."""
     inner = loss.func if isinstance(loss, functools.partial) else loss
     return str(getattr(inner, "__name__", type(inner).__name__))
 

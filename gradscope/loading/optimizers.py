@@ -24,8 +24,8 @@ _EXAMPLE = 'write it as in [{params: "hidden.**", lr: 0.0001}]'
 def optimizer_maker(config: Mapping[str, Any], targets: Targets, model: nn.Module) -> Maker:
     """Return the maker of the configured optimizer; checks its arguments against ``model`` now.
 
-    It is called with the parameters, or their groups. A user's function whose first argument is
-    called ``model`` gets the model.
+    The maker is called with the parameters, or their groups. A user's function whose first argument
+    is called ``model`` gets the model.
 
     Raises:
         ConfigError: it does not take these arguments, or there are no parameters.
@@ -82,10 +82,10 @@ def _takes_model(found: Any) -> bool:
 
 
 def _grouped(model: nn.Module, wanted: Any, targets: Targets) -> list[dict[str, Any]]:
-    """Return PyTorch's parameter groups: first the unmatched ones; of several matches the last
-    wins.
+    """Return PyTorch's parameter groups, first the group of unmatched parameters; of several
+    matches the last wins.
 
-    ``wanted`` has such groups with patterns in the place of the parameters.
+    ``wanted`` has the groups with patterns instead of parameters.
     """
     given = isinstance(wanted, Sequence) and not isinstance(wanted, str)
     if not given or not all(isinstance(one, Mapping) and "params" in one for one in wanted):

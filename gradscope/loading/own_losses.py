@@ -94,7 +94,7 @@ def own_loss(output: Any) -> OwnLoss | None:
 
 
 def _able(output: Any, numbers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """The numbers that can be the loss, the likeliest first."""
+    """Return the numbers that can be the loss, the likeliest first."""
     able = [
         (name, found)
         for name, found in numbers
@@ -125,7 +125,7 @@ def _able(output: Any, numbers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def _inside(total: Tensor, output: Any) -> dict[str, Tensor]:
-    """The numbers in an output that one of them is computed of, where there are several."""
+    """Return the numbers in an output from which one of them is computed, if there are several."""
     if total.grad_fn is None:
         return {}
     nodes = graph_behind(total)[0] - {total.grad_fn}
@@ -180,7 +180,8 @@ def _called_loss(output: Any) -> tuple[str, Tensor] | None:
 
 
 def _summed(name: str, losses: Mapping[Any, Tensor]) -> OwnLoss:
-    """Return the sum of those with a graph; of all if none has one, so that backward raises."""
+    """Return the sum of the losses with a graph; if none has one, the sum of all, so that backward
+    raises."""
     able = {key: t for key, t in losses.items() if has_graph(t) and not _METRIC.search(str(key))}
     totals = {key: t for key, t in able.items() if _holds(t, able)}
     taken = totals or able or dict(losses)
@@ -210,10 +211,9 @@ def _summed(name: str, losses: Mapping[Any, Tensor]) -> OwnLoss:
 
 
 def _beside(name: str, numbers: list[tuple[str, Any]]) -> tuple[str, ...]:
-    """The numbers without a graph in the container of the one that was taken.
+    """Return the numbers without a graph beside the chosen loss, in the same container.
 
-    Beside one that is called a loss they may be its parts, and so may those in its own mapping:
-    both are kept for a log.
+    They may be parts of it, kept for a log, as may the numbers in its own mapping.
     """
     if "loss" in _key(name).lower():
         return ()

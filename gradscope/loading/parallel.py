@@ -1,4 +1,4 @@
-"""A model spread over processes by torch's own means, and this one's part of each batch.
+"""Spreads a model over processes by torch's own means, and takes this process's part of each batch.
 
 A style of tensor parallelism is an entry of ``_styles``, and of ``STYLES`` in config/parallel.py.
 """
@@ -30,10 +30,10 @@ class ParallelModel:
     """Parallelism of a workload's model.
 
     Attributes:
-        processes: of the run.
+        processes: the processes of the run.
         kind: ddp, fsdp, tp, or "fsdp x tp".
-        axes: the names of the mesh's dimensions, and how many processes there are along each.
-        part, parts: which part of each batch this process gets, and of how many.
+        axes: the names of the mesh's dimensions, with the number of processes along each.
+        part, parts: this process's part of each batch, and the number of parts.
         outer: the module that a step calls: the model, or its wrappers.
     """
 
@@ -78,8 +78,8 @@ class ParallelModel:
     def take_sums(self) -> None:
         """Replace partial gradients by their sums over processes, as FSDP does.
 
-        That is one more collective, in all processes alike. Whoever trains with such a gradient has
-        PyTorch take the sum where it is first read.
+        That is one more collective, in all processes alike. In training, PyTorch takes this sum
+        when the gradient is first read.
         """
         for parameter in self.outer.parameters():
             gradient: Any = parameter.grad
@@ -92,7 +92,7 @@ def parallelized(model: nn.Module, loaded: LoadedConfig, processes: Processes) -
     """Spread a model, which is the same in all processes, in place.
 
     Raises:
-        ConfigError: nothing of it can be spread, or not so.
+        ConfigError: nothing of the model can be spread, or not in this way.
         LayerError: a pattern that matches nothing.
     """
     from torch.distributed.device_mesh import init_device_mesh
@@ -175,7 +175,8 @@ def _dtype(name: str | None) -> torch.dtype | None:
 def _split_layers(
     model: nn.Module, wanted: Mapping[str, str], loaded: LoadedConfig
 ) -> list[tuple[nn.Module, str]]:
-    """The modules that patterns name, each with its style; of several patterns the last counts."""
+    """Return the modules that patterns match, each with its style; of several matches the last
+    wins."""
     modules, named = _modules(model), module_names(model)
     of: dict[str, tuple[str, str]] = {}
     for pattern, style in wanted.items():
@@ -196,7 +197,7 @@ def _split_layers(
 
 
 def _require_own(unit: nn.Module, name: str, model: nn.Module, place: Place | None) -> None:
-    """Refuse to shard a module with shared weights: afterwards each would have its own.
+    """Refuse to shard a module with shared weights: sharding would separate them.
 
     Raises:
         ConfigError: a module outside has one of its parameters too.

@@ -84,7 +84,7 @@ class Policy:
                 )
 
     def installed(self, name: str) -> bool:
-        """Return True if a permitted name belongs to a library, not to a file of the user's."""
+        """Return True if a permitted name belongs to a library, not to the user's own file."""
         return below(name, PREFIXES) or name in CONTAINERS or self.allows(name)
 
     def check_written(self, name: str, place: Place | None = None) -> None:
@@ -159,7 +159,7 @@ def refusal(
 
 
 def _is_path(pattern: str) -> bool:
-    """Return True if the pattern is one of file paths, not of dotted names."""
+    """Return True if the pattern is for file paths, not for dotted names."""
     return os.sep in pattern or "/" in pattern or pattern.endswith(".py")
 
 

@@ -207,7 +207,7 @@ def axes_of(loaded: LoadedConfig, count: int) -> dict[str, int]:
 
 
 def _launched(config: str, place: Place | None) -> tuple[int, int, int]:
-    """Rank, local rank and number of processes, as the launcher gave them.
+    """Return the rank, the local rank and the number of processes, from the launcher.
 
     Raises:
         ConfigError: there is no launcher.
@@ -224,10 +224,10 @@ def _launched(config: str, place: Place | None) -> tuple[int, int, int]:
 
 
 def _device(device: torch.device, local_rank: int, place: Place | None) -> torch.device:
-    """The GPU of this process, where GPUs are asked for.
+    """Return this process's GPU, if the config asks for GPUs.
 
     Raises:
-        OptionError: one that is not there, or that all processes would share.
+        OptionError: the GPU does not exist, or all processes would share it.
     """
     if device.type == "cpu":
         return device
@@ -247,7 +247,7 @@ def _device(device: torch.device, local_rank: int, place: Place | None) -> torch
 
 @contextmanager
 def _sharing_store(rank: int, world: int, device: torch.device) -> Iterator[Processes]:
-    """The processes with the launcher's store; no group is left.
+    """Yield the processes with the launcher's store; afterwards no group is left.
 
     Raises:
         OptionError: the caller has a group already.
@@ -281,8 +281,8 @@ def _sharing_store(rank: int, world: int, device: torch.device) -> Iterator[Proc
 def _outlive_the_launchers_word(processes: Processes) -> None:
     """Survive the launcher's SIGTERM after another process failed, to print the rest.
 
-    It sends SIGTERM then, which ends the command as Ctrl-C does, and waits half a minute. By then
-    a collective has failed too. The command ends afterwards, so nothing is put back.
+    The launcher sends SIGTERM when a process fails, which would end the command as Ctrl-C does, and
+    waits half a minute. The command ends afterwards, so nothing is restored.
     """
     ends = signal.getsignal(signal.SIGTERM)
     of_command_line = callable(ends) and hasattr(ends, "of_command_line")

@@ -89,7 +89,8 @@ def is_transformers_config(made: Any) -> bool:
 
 
 def _words_read(config: type) -> frozenset[str]:
-    """Every word in the code that reads such a config: its own folder's and the shared parts'."""
+    """Return every word in the code that reads such a config: in its own folder and in the shared
+    parts."""
     transformers, own = sys.modules["transformers"], sys.modules.get(config.__module__)
     root = Path(str(transformers.__file__)).parent
     files = [path for pattern in _READERS for path in root.glob(pattern)]
@@ -189,7 +190,7 @@ def _written(annotation: Any, found: Any) -> str:
 
 
 def _kind(hint: Any) -> type | None:
-    """The one class of an annotation that a mapping can become, also of ``Config | None``."""
+    """Return the class of an annotation that a mapping can become, also for ``Config | None``."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         of = [part for part in typing.get_args(hint) if part is not type(None)]
         hint = of[0] if len(of) == 1 else None

@@ -198,7 +198,8 @@ def module_names(model: nn.Module) -> list[Named]:
 
 
 def _parameters(model: nn.Module) -> list[Named]:
-    """Each by its own names, by the names of the modules that own it, and by their classes."""
+    """Return each parameter with its own names, the names of the modules that own it, and their
+    classes."""
     names: dict[nn.Parameter, list[str]] = {}
     types: dict[nn.Parameter, tuple[str, ...]] = {}
     owners = dict(model.named_modules(remove_duplicate=False))

@@ -89,7 +89,7 @@ class Targets:
         return self.call(found, target.name, args, kwargs, key, partial=partial)
 
     def _instance(self, target: Target, key: str) -> nn.Module:
-        """Returns an object that the file made at import."""
+        """Return an object that the file made at import."""
         if target.args or target.kwargs or target.partial:
             raise ConfigError(
                 f"`{target.name}` is an object already made: it takes no arguments",
@@ -175,7 +175,7 @@ class Targets:
     def _as_annotated(
         self, found: Any, name: str, kwargs: Mapping[str, Any], key: str
     ) -> dict[str, Any]:
-        """Plain mappings as the dataclasses and namespaces that a callee's annotations ask for."""
+        """Convert plain mappings to the dataclasses and namespaces in a callee's annotations."""
         made = dict(kwargs)
         kinds = {a.name: a.kind for a in arguments(found) if isinstance(kwargs.get(a.name), dict)}
         for word, kind in kinds.items():
@@ -193,7 +193,7 @@ class Targets:
     def _no_download(
         self, found: Any, kwargs: dict[str, Any], target: Target, key: str
     ) -> dict[str, Any]:
-        """A torchvision builder inside another object: with random weights."""
+        """Set random weights for a torchvision builder inside another object."""
         for word in ("weights", "weights_backbone"):
             if kwargs.get(word) is not None:
                 raise ConfigError(

@@ -169,14 +169,14 @@ def load_viewer(
 
 
 def _part(given: Any, name: str) -> Any:
-    """The source of an input inside a config's; None where a function makes them all."""
+    """Return the config's source of one input; None if a function makes all inputs."""
     if isinstance(given, list):
         return given[int(name)]
     return given.get(name) if is_keywords(given) else given
 
 
 def _given(loaded: LoadedConfig) -> tuple[str, ...] | None:
-    """The names that the config gives, itself or in a file."""
+    """Return the class names of the config, given in it or in a file."""
     given = loaded.config.classes
     if not isinstance(given, str):
         return None if given is None else tuple(given)
@@ -193,7 +193,7 @@ def _given(loaded: LoadedConfig) -> tuple[str, ...] | None:
 
 
 def _classes(kind: ModelKind) -> tuple[str, ...] | None:
-    """The names of a library's own classes, if the weights in the model are for them."""
+    """Return the names of the library's classes, if the model's weights are trained on them."""
     if kind.library == "demo":
         return tuple("0123456789")
     if kind.library == "torchvision" and kind.weights is not None:

@@ -2,11 +2,11 @@
 
 The first wall (policy.py, refused_arguments.py) checks names, so it always lags behind the
 libraries. This one checks actions: Python's audit events (PEP 578) report each before it happens.
-Where the user's own files are called there is no wall. A guard, not a sandbox: docs/security.md
-lists the gaps.
+The user's own files run without the wall. It is a guard, not a sandbox: docs/security.md lists the
+gaps.
 
-https://docs.python.org/3/library/audit_events.html lists the events and their arguments. To watch
-another, write its question here and add it to ``QUESTIONS``.
+https://docs.python.org/3/library/audit_events.html lists the events and their arguments. To check
+another event, write its question here and add it to ``QUESTIONS``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def environment() -> tuple[Path, ...]:
 
 
 def caches() -> tuple[Path, ...]:
-    """The libraries' caches; the first is of code, which is never run from there."""
+    """Return the folders of the libraries' caches. The first one holds code, which is never run
+    from there."""
     words = os.environ.get("XDG_CACHE_HOME")
     caches = Path(words) if words else expanded("~/.cache")
     home = Path(os.environ.get("HF_HOME") or caches / "huggingface")
@@ -185,7 +186,7 @@ QUESTIONS: Mapping[str, Callable[..., str | None]] = MappingProxyType(
 
 
 def _importing(wall: Wall) -> bool:
-    """Return True if an import below the wall does it: then the module itself is the cause."""
+    """Return True if an import inside the wall causes the event; then the module is the cause."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame is not wall.frame:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -198,20 +199,21 @@ _walls: list[Wall] = []  # those that are active, the innermost last
 
 
 class Refused(ConfigError):
-    """Refused action of a library; ``started`` is True for the start of a process."""
+    """An action of a library that was refused; ``started`` is True for the start of a process."""
 
     started = False
 
 
 class Wall:
-    """A context in which ``name``'s object is called, without reach outside the process.
+    """A context for the call of the object ``name``, which keeps it from acting outside the
+    process.
 
     Args:
         name: the object, as the config names it.
-        place: where the config has it.
-        package: of whom the code is, for ``--allow``.
-        downloads: whether the config asked for weights or for a model of the hub; then connections
-            are made, and the libraries' caches are written.
+        place: its place in the config.
+        package: the package of its code, for ``--allow``.
+        downloads: whether the config asks for weights or for a model of the hub; then connections
+            are allowed, and writes to the libraries' caches.
         owns: whether a file is the user's own, and may be imported.
 
     Raises:
@@ -277,7 +279,7 @@ class Wall:
 
 
 class WalledPartial(functools.partial[Any]):
-    """A partial whose call is made within its own wall, whoever calls it."""
+    """A partial that runs within its own wall, whoever calls it."""
 
     wall: Callable[[], AbstractContextManager[None]]
 
@@ -308,7 +310,8 @@ def _listen() -> None:
 
 
 def _hub_offline(wanted: bool | None) -> bool | None:
-    """Set whether the hub's client stays offline, and say how it was; None leaves it."""
+    """Set whether the hub's client stays offline; return the previous setting. None changes
+    nothing."""
     constants = sys.modules.get("huggingface_hub.constants")
     before: bool | None = getattr(constants, "HF_HUB_OFFLINE", None)
     if before is not None and wanted is not None:
@@ -317,7 +320,7 @@ def _hub_offline(wanted: bool | None) -> bool | None:
 
 
 def _wanted_the_hub(error: BaseException) -> bool:
-    """Return True if a file that only the hub has caused the failure."""
+    """Return True if the failure comes from a file that only the hub has."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:

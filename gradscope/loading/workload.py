@@ -245,7 +245,7 @@ def _check_names(loaded: LoadedConfig, targets: Targets) -> None:
 def _model(
     loaded: LoadedConfig, targets: Targets, device: torch.device
 ) -> tuple[nn.Module, ModelKind, str | None, list[str]]:
-    """Built, with its weights, then its replacements, then the checkpoint."""
+    """Return the built model: weights first, then replacements, then the checkpoint."""
     config = loaded.config
     random = config.weights is None and "weights" in loaded.given
     built = specs.build(config.model, targets, weights=config.weights, random=random, device=device)

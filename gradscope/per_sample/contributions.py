@@ -154,7 +154,7 @@ class _Parts:
         self.sums: dict[nn.Parameter, torch.Tensor] = {}
 
     def take(self, parameter: nn.Parameter, calls: Sequence[tuple[LayerCall, str]]) -> bool:
-        """Take the parts from the calls of the layers that hold it; whether they add up."""
+        """Take a parameter's parts from the calls of its layers; return True if they add up."""
         self.forget([parameter])
         size = max(1, _HELD // max(1, parameter.numel()))
         for start in range(0, self.count, size):
@@ -254,7 +254,7 @@ class _Calls:
         }
 
     def of(self, parameter: nn.Parameter) -> list[tuple[LayerCall, str]]:
-        """The calls that use it, with its name in each module."""
+        """Return the calls that use a parameter, with its name in each module."""
         names = dict(self._holders[parameter])
         return [
             (one.call, names[one.module])
@@ -268,7 +268,7 @@ def _has_rows(tensor: Any, axis: int, count: int) -> bool:
 
 
 def _rows(output: Any, loss: torch.Tensor, count: int) -> list[torch.Tensor]:
-    """The outputs with a row for each sample."""
+    """Return the outputs with a row for each sample."""
     return [
         tensor
         for _, tensor in find(output, torch.Tensor)
@@ -281,10 +281,10 @@ _Heads = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 
 def _heads(rows: Sequence[torch.Tensor], full: Sequence[torch.Tensor | None]) -> _Heads:
-    """The outputs that the loss reads itself; ``full`` are their gradients, on all ways.
+    """Return the outputs that the loss reads directly; ``full`` has their gradients over all paths.
 
-    Of a hidden state and the logits made of it, the logits' way is taken off the hidden state's
-    gradient: each is counted once.
+    If one output is computed from another, such as logits from a hidden state, that path is
+    subtracted from the other's gradient, so that each path counts once.
     """
     known = {edge_of(row): (row, g) for row, g in zip(rows, full, strict=True) if g is not None}
     below: dict[Edge, list[Edge]] = {edge: [] for edge in known}
@@ -317,8 +317,8 @@ def _heads(rows: Sequence[torch.Tensor], full: Sequence[torch.Tensor | None]) ->
 def _confirmed(by_hooks: list[nn.Parameter], parts: _Parts, heads: _Heads) -> list[nn.Parameter]:
     """Return the parameters whose part a backward from one sample's output row confirms.
 
-    Where T positions come first and T is the number of samples, a layer's parts add up all the
-    same, but are those of positions.
+    If the first axis is the T positions, and T equals the number of samples, a layer's parts add up
+    too, but they are the parts of positions.
     """
     if not by_hooks:
         return []

@@ -121,7 +121,8 @@ def _group_norm(call: LayerCall, samples: slice) -> Gradients:
 
 
 def _batch_norm(call: LayerCall, samples: slice) -> Gradients:
-    """Through the sample's own row: in training the statistics are of all samples."""
+    """Return the gradients through the sample's own row; in training, the statistics are of all
+    samples."""
     module = call.module
     assert isinstance(module, nn.modules.batchnorm._BatchNorm)
     if module.training or module.running_mean is None:
@@ -146,7 +147,7 @@ def _of_channels(normal: torch.Tensor, sent: torch.Tensor) -> Gradients:
 
 
 def _one_by_one(call: LayerCall, samples: slice) -> Gradients:
-    """One backward through the module for each sample."""
+    """Run one backward through the module for each sample."""
     module = call.module
     parameters = {n: p for n, p in module.named_parameters(recurse=False) if p.requires_grad}
     found: dict[str, list[torch.Tensor]] = {name: [] for name in parameters}
@@ -166,7 +167,7 @@ def _one_by_one(call: LayerCall, samples: slice) -> Gradients:
 
 
 def _rows(call: LayerCall, samples: slice) -> tuple[torch.Tensor, torch.Tensor]:
-    """Input and output gradient of some samples, as wide as the parameters."""
+    """Return the input and the output gradient of some samples, in the parameters' dtype."""
     dtype = _dtype(call.module)
     return call.input[samples].to(dtype), call.gradient[samples].to(dtype)
 

@@ -23,7 +23,7 @@ class NoiseScale:
     Attributes:
         value: the estimate; None if the gradient is no larger than its noise.
         low, high: its 95 % interval; ``high`` is infinite if |G|² may be 0.
-        samples: the number of samples behind it.
+        samples: the number of samples that it uses.
     """
 
     value: float | None
@@ -64,12 +64,13 @@ def noise_scale(squares: torch.Tensor, products: torch.Tensor, batch: float) -> 
 def _estimates(
     mean: torch.Tensor, batch: torch.Tensor, count: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """tr(Σ) and |G|² from the mean of |g|² and from |mean g|², of ``count`` samples."""
+    """Return tr(Σ) and |G|², from the mean of |g|² and from |mean g|² over ``count`` samples."""
     return (mean - batch) * count / (count - 1), (count * batch - mean) / (count - 1)
 
 
 def _fieller(noise: float, signal: float, covariance: torch.Tensor) -> tuple[float, float]:
-    """Between which ratios ``noise - ratio * signal`` may be 0; no less than 0."""
+    """Return the interval of ratios for which ``noise - ratio * signal`` may be 0, with bounds of
+    at least 0."""
     variance, shared, of_signal = (
         covariance[0, 0].item(),
         covariance[0, 1].item(),

@@ -61,9 +61,9 @@ def _like(scale: Any, loss: torch.Tensor) -> torch.Tensor:
 
 
 def _losses(step: Step, output: Any, count: int) -> list[float | None]:
-    """The loss of each sample alone, of its row of the output; None where it is none.
+    """Return the loss of each sample, from its row of the output; None if it has none.
 
-    A loss that the model computes is that of a forward pass of the sample alone.
+    If the model computes the loss, each sample takes its own forward pass.
     """
     criterion = step.workload.criterion
     batch = step.clone

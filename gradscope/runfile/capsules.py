@@ -1,6 +1,6 @@
-"""Capsules: the steps of a run that stand out, a safetensors file each, beside the run.
+"""Capsules: the unusual steps of a run, each in a safetensors file beside the run.
 
-The record is the file's metadata, so that it is read without torch and without the tensors.
+The record is the file's metadata, so it can be read without torch and without the tensors.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ def capsule_path(run: Path, step: int) -> Path:
 
 
 def metadata(capsule: Capsule) -> dict[str, str]:
-    """The record as the metadata of its file."""
+    """Return the record as the metadata of its file."""
     return {"format": "pt", RECORD: to_line(capsule)}
 
 
 def capsules_of(run: Path) -> dict[int, Path]:
-    """The capsules beside a run, or those in the folder of one, by step; of several ranks, one."""
+    """Return the capsules beside a run or in its folder, by step; if several ranks have one, only
+    one."""
     return dict(every_capsule(run))
 
 
 def every_capsule(run: Path) -> list[tuple[int, Path]]:
-    """The capsules beside a run, or those of all ranks in the folder of one, each with its step."""
+    """Return the capsules beside a run, or of all ranks in its folder, each with its step."""
     if run.is_dir():
         folder, pattern = run, "rank-*.step-*.capsule.safetensors"
     else:
@@ -55,7 +56,7 @@ def every_capsule(run: Path) -> list[tuple[int, Path]]:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors in a capsule.
+    """Return the tensors in a capsule.
 
     Raises:
         ConfigError: the file cannot be read, or is damaged.
@@ -71,10 +72,10 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def read_capsule(path: Path) -> Capsule:
-    """The record in a capsule.
+    """Return the record in a capsule.
 
     Raises:
-        ConfigError: the file cannot be read, is no capsule, or one of another version.
+        ConfigError: the file cannot be read, is no capsule, or is of another version.
     """
     try:
         with path.open("rb") as file:

@@ -24,10 +24,10 @@ _OF_VALUE = ("value_norm", "update_norm", "m_norm", "v_norm")
 def combined_steps(
     steps: Mapping[int, Sequence[TrainingStep]], layout: Layout
 ) -> tuple[TrainingStep, ...]:
-    """The step metrics of the full run: losses are means over ranks, norms are global.
+    """Return the step metrics of the full run: losses are means over ranks, norms are global.
 
-    A step that a rank passed over, as its budget asked for, is left out. Of one that a rank did not
-    come to there are no norms where its part is missing, and no loss.
+    A step that a rank did not record, because of its budget, is left out. A step that a rank did
+    not reach has no loss, and no norms that need the rank's part.
 
     Args:
         steps: of each rank.
@@ -57,9 +57,11 @@ def combined_steps(
 
 
 def _mean_losses(steps: Sequence[TrainingStep]) -> dict[str, Any]:
-    """The mean over the ranks that have one: in a pipeline those of the last stage do.
+    """Return the mean loss over the ranks that have one; in a pipeline, these are the ranks of the
+    last stage.
 
-    It is that of each backward, where all had as many; else that of the sums.
+    If all ranks had equally many backwards, it is the mean for each backward; else the mean of the
+    sums.
     """
     having = [
         one
@@ -91,7 +93,7 @@ def _same(values: Sequence[_Number]) -> _Number:
 
 
 def _total_norms(there: Mapping[int, TrainingStep], layout: Layout) -> tuple[_Number, _Number]:
-    """The norms over all parameters that the step's optimizer has on any rank."""
+    """Return the norms over all parameters that the step's optimizer has on any rank."""
     norms = {rank: {group: both for group, *both in one.norms} for rank, one in there.items()}
     if not any(norms.values()):  # an older file, or a step whose gradients were not read
         every = ShardLayout(tuple(((rank,),) for rank in there))
@@ -114,7 +116,7 @@ def _of_group(group: NormGroup, own: Mapping[int, Sequence[_Number] | None], i: 
 
 
 def root_of_squares(norms: Sequence[_Number]) -> _Number:
-    """The norm of all from the norm of each; None where one is missing, or all are."""
+    """Return the norm of all from the norm of each; None if one is missing."""
     known = [norm for norm in norms if norm is not None]
     return math.hypot(*known) if norms and len(known) == len(norms) else None
 
@@ -122,7 +124,8 @@ def root_of_squares(norms: Sequence[_Number]) -> _Number:
 def combined_parameters(
     series: Mapping[int, Mapping[Key, Series]], layout: Layout
 ) -> dict[Key, Series]:
-    """The parameters of all ranks over the steps, with global norms: no rank has a sharded one.
+    """Return the parameters of all ranks over the steps, with global norms: no single rank has the
+    norm of a sharded one.
 
     Args:
         series: of each rank.
@@ -174,7 +177,7 @@ def _cells(
     made: tuple[ShardLayout, ShardLayout],
     shape: tuple[int, ...] | None,
 ) -> Iterator[tuple[str, _Number]]:
-    """One parameter's figures in one step; ``made`` is the layout of value and gradient."""
+    """Yield one parameter's figures in one step; ``made`` is the layout of value and gradient."""
     value, gradient = made
     there = {rank: rows[rank][step] for rank in held if step in rows[rank]}
 
@@ -205,7 +208,8 @@ def _of_update(
     value: ShardLayout,
     shape: tuple[int, ...] | None,
 ) -> dict[str, _Number]:
-    """The figures of an update: those of a shard say nothing of all, but for norms."""
+    """Return the figures of an update. Except for norms, a shard's figures say nothing about the
+    full tensor."""
     found = {
         name: (value.norm if name in _OF_VALUE else value.agreed)(values)
         for name, values in own.items()
@@ -222,9 +226,11 @@ def with_spread(
     series: Mapping[tuple[int, str, int], Series],
     others: Sequence[Mapping[tuple[int, str, int], Series]],
 ) -> dict[tuple[int, str, int], Series]:
-    """The calls of one rank with the least and the largest value among all ranks in each step.
+    """Return the calls of one rank, with the smallest and the largest value over all ranks in each
+    step.
 
-    Those that it does not have, as of a pipeline's other stages, are the next one's that has them.
+    Calls that this rank does not have, such as other stages of a pipeline, come from the next rank
+    that has them.
     """
     found = {}
     every = dict(series)
@@ -252,7 +258,8 @@ def with_spread(
 
 
 def combined_sample(samples: Mapping[int, StepSample], layout: Layout) -> StepSample:
-    """One model in one step: the parameters reduced over ranks, the calls of the lowest rank.
+    """Return one model in one step: the parameters reduced over ranks, the calls of the lowest
+    rank.
 
     Args:
         samples: of each rank that sampled the model.

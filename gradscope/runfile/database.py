@@ -1,4 +1,4 @@
-"""The writer's side of the SQLite file: made once, then one transaction after another."""
+"""Creates the SQLite file and writes to it, one transaction after another."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ _PARAMETER = ("step", "model", "name", *schema.PARAMETER_COLUMNS)
 
 
 def create(path: Path, run: TrainingRun) -> sqlite3.Connection:
-    """A new file with the tables and the run's row. Its folder is made where its parent is there.
+    """Create a new file with the tables and the run's row. Its folder is created if the parent
+    folder exists.
 
     Raises:
-        OptionError: there is a file already, or it cannot be written.
+        OptionError: the file exists already, or cannot be written.
     """
     try:
         path.parent.mkdir(exist_ok=True)
@@ -133,7 +134,7 @@ class Batch:
                 self._append(rows.PLAIN[kind], rows.columns(kind), rows.plain_row(record))
 
     def _withdraw(self, key: rows.Value) -> None:
-        """Withdraw a finding, whether written or waiting."""
+        """Remove a finding, whether it is written already or still waiting."""
         waiting = self._rows.get(("finding", rows.FINDING), [])
         waiting[:] = [row for row in waiting if row[0] != key]
         self._withdrawn.append((key,))
@@ -173,7 +174,7 @@ def _insert(
 def write_dropped(
     connection: sqlite3.Connection, seconds: float, dropped: tuple[int, int, int]
 ) -> None:
-    """Say once how many samples were left out, and from which step to which."""
+    """Write one event on dropped samples: their number, the first and the last step."""
     count, first, last = dropped
     message = f"{count} samples were dropped: the disk is too slow"
     details = {"samples": count, "first": first, "last": last}
@@ -183,7 +184,7 @@ def write_dropped(
 
 
 def thin(connection: sqlite3.Connection, kept: thinning.Kept) -> None:
-    """Drop the row that is one too many; its pages are used again."""
+    """Delete the surplus samples, steps and norms; their pages are reused."""
     numbers = [(step,) for step in kept.drop_samples()]
     for table in ("sample", "call", "parameter", "transformer", "fingerprint"):
         connection.executemany(f"DELETE FROM {table} WHERE step = ?", numbers)
@@ -203,7 +204,7 @@ def thin(connection: sqlite3.Connection, kept: thinning.Kept) -> None:
 
 
 def _thin(connection: sqlite3.Connection, table: str, number: str, most: int, stay: str) -> int:
-    """Drop every second of the older rows, again and again; how many."""
+    """Delete every second one of the older rows, repeatedly; return their number."""
     ((last,),) = connection.execute(f"SELECT max({number}) FROM {table}")
     until, stride = thinning.stride(last, most)
     where = f"{number} > {thinning.FIRST} AND {number} < {until} AND {number} % {stride} != 0"

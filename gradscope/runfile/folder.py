@@ -43,7 +43,7 @@ def _begins_as_database(path: Path) -> bool:
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """The file itself, or the files in the folder, by rank.
+    """Return the file itself, or the files in the folder, by rank.
 
     Raises:
         ConfigError: there is none.
@@ -68,7 +68,7 @@ def file_of(path: Path, rank: int | None) -> Path:
     """The file of one rank; without a rank the given path, a file or a folder.
 
     Raises:
-        ConfigError: there is no run, or none of that rank.
+        ConfigError: there is no run, or it has no file of that rank.
     """
     if rank is None:
         return path
@@ -84,7 +84,7 @@ def file_of(path: Path, rank: int | None) -> Path:
 
 
 def allow_open_files(count: int) -> None:
-    """Raise the process's limit of open files so that so many runs can be open, where it may be."""
+    """Raise the process's limit of open files for this many runs, as far as allowed."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -98,7 +98,7 @@ def allow_open_files(count: int) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """The file, opened for reading and nothing else.
+    """Open the file for reading only.
 
     Raises:
         ConfigError: it cannot be read, or is no run that this gradscope knows.
@@ -136,7 +136,8 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    """Open for reading; SQLite makes files beside it while a run is written, or was killed."""
+    """Open a file for reading. SQLite keeps files beside it while a run is written, or if it was
+    killed."""
     address = path.absolute().as_uri()
     journal = path.with_name(f"{path.name}-wal")
     try:
@@ -199,11 +200,11 @@ def check_run_path(path: Path, way: str) -> None:
     """Refuse a run's path that ends as a page, a table or a picture does.
 
     Args:
-        path: that was given.
-        way: how to give one, with `{run}` in the path's place.
+        path: the given path.
+        way: the command that takes a path, with `{run}` in its place.
 
     Raises:
-        OptionError: says how such a file is made of a run.
+        OptionError: the message says how to make such a file from a run.
     """
     suffix = path.suffix.lower()
     if suffix not in (*_SHOWN, *_OTHERS) and path != Path("-"):
@@ -218,7 +219,8 @@ def check_run_path(path: Path, way: str) -> None:
 
 
 def recorded(folder: Path = FOLDER) -> list[Path]:
-    """The runs in a folder, the newest first: files, and folders with a file for each rank."""
+    """Return the runs in a folder, the newest first: files, and folders with a file for each
+    rank."""
     try:
         beside = sorted(folder.iterdir())
     except OSError:
@@ -228,9 +230,9 @@ def recorded(folder: Path = FOLDER) -> list[Path]:
 
 
 def run_named(word: Path) -> Path | None:
-    """The run that a word means: a path, with or without `.db`, here or in the folder.
+    """Return the run that a word names: a path, with or without `.db`, here or in the folder.
 
-    A path that ends in `.db` is a run also where there is none yet.
+    A path that ends in `.db` counts as a run even if it does not exist yet.
     """
     with_suffix = word.with_name(f"{word.name}{SUFFIX}") if word.name else word
     choices = [word, with_suffix, FOLDER / word, FOLDER / with_suffix]
@@ -270,12 +272,12 @@ class ChosenRun:
 
 
 def chosen_run(word: Path | None, command: str) -> ChosenRun:
-    """The run that a word means, without a word the newest one.
+    """Return the run that a word names; without a word, the newest one.
 
-    What the word does not name stays as it is, for whoever opens it to say.
+    A word that names no run is returned unchanged; opening it raises the error.
 
     Raises:
-        OptionError: there is no word, and no run.
+        OptionError: there is neither a word nor a run.
     """
     if word is not None:
         return ChosenRun(run_named(word) or word)
@@ -286,7 +288,7 @@ def chosen_run(word: Path | None, command: str) -> ChosenRun:
 
 
 def newest_run() -> ChosenRun | None:
-    """The newest run in the folder of runs, None where there is none."""
+    """Return the newest run in the folder of runs; None without one."""
     runs = recorded()
     return ChosenRun(runs[0], f"newest run: {runs[0]}") if runs else None
 

@@ -1,7 +1,7 @@
-"""Shards of each parameter on the ranks, and the global norm from their norms.
+"""Knows the shards of each parameter on the ranks, and computes the global norm from their norms.
 
 The global L2 norm is the root of the sum of squares over the distinct shards. Replicas count once
-and must agree: if they do not, there is no such number.
+and must agree; if they differ, there is no global norm.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class ShardLayout:
     """Composition of a tensor from the shards on ranks.
 
     Attributes:
-        copies: each replica, as its distinct shards; of each the ranks that hold it.
-            Shards without elements are left out, replicas with a missing shard too.
-        elements: how many of them each rank holds.
+        copies: each replica, as its distinct shards, and for each shard the ranks that hold it.
+            Shards without elements and replicas with a missing shard are left out.
+        elements: the number of elements on each rank.
         fault: why there is no global norm, if that is certain: "flat", "partial" or "missing".
     """
 
@@ -34,9 +34,8 @@ class ShardLayout:
     fault: str | None = None
 
     def norm(self, norms: Mapping[int, float | None]) -> float | None:
-        """The global norm from the ranks' own.
-
-        None if a shard's is missing, if replicas differ, or if the tensor has no norm.
+        """Return the global norm from the ranks' norms; None if a shard's norm is missing, if
+        replicas differ, or if the tensor has no norm.
         """
         if self.fault is not None:
             return None
@@ -78,7 +77,7 @@ class Holder:
 
 
 def reduced(holders: Mapping[int, Holder]) -> ShardLayout:
-    """The layout of the shards that the ranks hold."""
+    """Return the layout of the shards that the ranks hold."""
     meshes: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
     needed: dict[tuple[int, ...], int] = {}
     partial = False
@@ -150,7 +149,7 @@ class Layout:
 
     @property
     def partial(self) -> tuple[Key, ...]:
-        """The parameters whose value or gradient is a partial sum on each rank."""
+        """Return the parameters whose value or gradient is a partial sum on each rank."""
         return tuple(
             key
             for key, placed in self._of.items()
@@ -163,7 +162,7 @@ class Layout:
 
     @property
     def groups(self) -> tuple[NormGroup, ...]:
-        """The groups of parameters that the step metrics have norms of."""
+        """Return the groups of parameters whose norms are in the step metrics."""
         if self._groups is None:
             self._groups = tuple(self._found_groups())
         return self._groups

@@ -1,4 +1,4 @@
-"""Choice of a run's numbers for charts elsewhere: the step metrics, and the worst layers."""
+"""Chooses a run's numbers for charts in other tools: the step metrics, and the worst layers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _SEVERITIES: Final = ("error", "warning", "info")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A parameter, or a call of a module: its model's id, its name, and what its charts end in."""
+    """A parameter, or a call of a module: its model's id, its name, and the end of its charts'
+    names."""
 
     model: int
     name: str
@@ -42,7 +43,7 @@ def key_of(column: str, label: str = "") -> str:
 
 
 class KeySelection:
-    """Selects at most so many keys for a full run: a chosen key stays chosen.
+    """Selects a limited number of keys for a full run: a chosen key stays chosen.
 
     Args:
         most: None takes all.
@@ -77,7 +78,7 @@ class KeySelection:
         Args:
             layers: with their newest numbers.
             findings: of the run so far.
-            complete: nothing comes later, so nothing is reserved.
+            complete: the run has ended, so no key is reserved for later.
         """
         if self._most is None or not layers:
             return
@@ -105,12 +106,12 @@ class KeySelection:
 
 
 def _owners(name: str) -> tuple[str, str]:
-    """A module's name; of a parameter, also that of its module."""
+    """Return a module's name; for a parameter, also its module's name."""
     return name, name.rpartition(".")[0]
 
 
 def _severity(layer: Layer, findings: Sequence[TrainingFinding]) -> int:
-    """1 for a layer with an error, 2 with a warning, 3 with an info; 0 without a finding."""
+    """Return 1 for a layer with an error, 2 with a warning, 3 with an info; 0 without a finding."""
     found = [_SEVERITIES.index(one.severity) + 1 for one in findings if _concerns(one, layer)]
     return min(found, default=0)
 

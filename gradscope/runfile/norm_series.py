@@ -1,4 +1,4 @@
-"""The norms of parameters over steps: from rows of the table ``norm``, reduced over ranks."""
+"""Reads the norms of parameters over steps from the table ``norm``, and reduces them over ranks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def norm_series(
     """Return series by model id and parameter name, in the order of their models.
 
     Args:
-        names: what the rows' names are.
+        names: the lists of names that the rows refer to.
         found: rows of ``COLUMNS``, in the order in which they were written.
-        file: where they come from.
+        file: the file that they come from.
 
     Raises:
-        ConfigError: they are damaged.
+        ConfigError: the rows are damaged.
     """
     rows.check_columns(found, COLUMNS, _TYPES, file)
     of_names: dict[int, list[rows.Row]] = {}
@@ -47,7 +47,7 @@ def norm_series(
 
 
 def _of_one(found: Sequence[rows.Row], count: int) -> list[NormSeries]:
-    """Each parameter of one list of names."""
+    """Yield the series of each parameter in one list of names."""
     steps = array("q", [row[0] for row in found])
     before = [row[1] for row in found]
     # Without a norm after clipping, it is that before it.
@@ -61,7 +61,7 @@ def _of_one(found: Sequence[rows.Row], count: int) -> list[NormSeries]:
 
 
 def _columns(blobs: Sequence[bytes | None], count: int) -> list[array[float]]:
-    """The norms of each parameter, from those of each step."""
+    """Return the norms of each parameter, from the norms of each step."""
     if all(blob is not None and len(blob) == 4 * count for blob in blobs):
         every = unpacked(b"".join(blob or b"" for blob in blobs), count * len(blobs))
     else:
@@ -72,9 +72,10 @@ def _columns(blobs: Sequence[bytes | None], count: int) -> list[array[float]]:
 
 
 def joined(one: NormSeries, other: NormSeries) -> NormSeries:
-    """Both as one, by step; of a step that both have, the second's norms.
+    """Return both series as one, by step; if both have a step, the second's norms win.
 
-    A parameter has several where its optimizer's parameters changed, or where two hold it.
+    A parameter has several series if its optimizer's parameters changed, or if two optimizers hold
+    it.
     """
     if not other.steps:
         return one
@@ -113,7 +114,7 @@ def _sorted(
 def combined_later(
     before: Mapping[Key, NormSeries], later: Mapping[Key, NormSeries]
 ) -> dict[Key, NormSeries]:
-    """The norms that were read earlier, with those of the steps since."""
+    """Return the norms that were read earlier, with the norms of the steps since."""
     found = dict(before)
     steps: dict[tuple[int, int], array[int]] = {}  # the same of many parameters
     for key, one in later.items():
@@ -174,7 +175,7 @@ def combined_norms(
 
 
 class _Shared:
-    """Steps that several ranks have: nearly always the same of all parameters."""
+    """The steps that several ranks have; they are nearly always the same for all parameters."""
 
     def __init__(self) -> None:
         self._steps: dict[tuple[int, ...], array[int]] = {}
@@ -206,7 +207,7 @@ def _taken(norms: array[float], places: list[int] | None) -> Sequence[float]:
 
 
 def _reduced_norm(reduced: ShardLayout, columns: _Columns, length: int) -> array[float]:
-    """The global norm at each step, from those of its shards."""
+    """Return the global norm at each step, from the norms of its shards."""
     if reduced.fault is not None:
         return array("d", [NONE]) * length
     copies = [_of_copy(copy, columns) for copy in reduced.copies]
@@ -221,7 +222,7 @@ def _reduced_norm(reduced: ShardLayout, columns: _Columns, length: int) -> array
 
 
 def _of_copy(copy: Sequence[Sequence[int]], columns: _Columns) -> list[float] | None:
-    """The norm of one replica at each step; None where some are missing or differ."""
+    """Return the norm of one replica at each step; None if some are missing or differ."""
     total: list[float] = []
     if not copy:  # no shard of it has an element
         return None

@@ -1,4 +1,4 @@
-"""The reports of several processes that ran one step together, reduced to one."""
+"""Combines the reports of several processes that ran one step together into one."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _MODEL = 1
 
 
 def combined_report(reports: Mapping[int, Report]) -> Report:
-    """Global parameters and norms, the mean of the losses, the calls of the lowest rank.
+    """Return a report with global parameters and norms, the mean of the losses, and the calls of
+    the lowest rank.
 
     Args:
-        reports: of each rank, with its ``parallel``; of complete runs.
+        reports: the report of each rank, with its ``parallel``; the runs must be complete.
     """
     runs = {rank: _parallel(report) for rank, report in reports.items()}
     layout = Layout(
@@ -67,7 +68,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _not_reduced_names(
     reduced: Sequence[ParameterStats], reports: Sequence[Report]
 ) -> Iterator[str]:
-    """Parameters with a norm on every rank, but without a global one."""
+    """Yield the names of parameters with a norm on every rank, but without a global norm."""
     own: dict[str, list[ParameterStats]] = {}
     for report in reports:
         for one in report.parameters:
@@ -118,7 +119,7 @@ def _why(reports: Sequence[Report]) -> str:
 def _with_spread(
     calls: Sequence[ModuleCall], of_ranks: Sequence[Sequence[ModuleCall]]
 ) -> Iterator[ModuleCall]:
-    """Each tensor with the least and the largest norm among all ranks."""
+    """Yield each tensor with the smallest and the largest norm over all ranks."""
     tensors: dict[tuple[object, ...], list[TensorRecord]] = {}
     for several in of_ranks:
         for call in several:
@@ -148,7 +149,7 @@ def _range(norms: Iterable[float | None]) -> tuple[float, float] | None:
 
 
 def _steps(reports: Mapping[int, Report]) -> Iterator[dict[int, StepRecord]]:
-    """Each step as the ranks recorded it."""
+    """Yield each step as the ranks recorded it."""
     for records in zip(*(report.history for report in reports.values()), strict=False):
         yield dict(zip(reports, records, strict=True))
 

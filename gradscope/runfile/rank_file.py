@@ -1,4 +1,4 @@
-"""The file of one process, as it is, and one number for a model in the files of all ranks."""
+"""Reads the file of one process, and gives a model the same number in the files of all ranks."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ _MADE = ("type", "wrapper", "stage")
 def shared_numbers(models: Sequence[TrainedModel], known: Sequence[TrainedModel]) -> dict[int, int]:
     """Map each model's number in this process to its number in ``known``.
 
-    Each process numbers the models as it finds them. One that a rank alone has, as an average of
-    the weights that rank 0 keeps, shifts those that come after it.
+    Each process numbers the models as it finds them.
 
-    The same model has the same class and wrapper, and the same name, or else the same size and
-    place in the order. Another keeps its number where that is free, and has a new one where it is
-    not.
+    A model that only one rank has, such as an average of the weights on rank 0, shifts the numbers
+    after it. Two models count as the same if they have the same class and wrapper, and the same
+    name, or else the same size and place in the order. Any other model keeps its number if that is
+    free, and else gets a new one.
     """
     left = list(known)
     numbers: dict[int, int] = {}
@@ -107,9 +107,9 @@ class Series:
     """The numbers of one layer or parameter over the sampled steps: a tuple for each column.
 
     None stands for a missing number, as for a gradient that never came or an empty tensor.
-    ``lowest`` and ``highest`` are over all ranks, where there are several and they hold their own
-    values. ``fault`` is why a parameter has no global norm at some step: "flat" (pieces of FSDP1),
-    "partial", "missing", or "differs", where ranks that should hold the same do not.
+    ``lowest`` and ``highest`` are over all ranks, if several ranks have their own values. ``fault``
+    is the reason why a parameter has no global norm at some step: "flat" (pieces of FSDP1),
+    "partial", "missing", or "differs" (ranks that should hold the same values do not).
     """
 
     steps: tuple[int, ...]
@@ -122,11 +122,11 @@ class Series:
 class RankFile:
     """One process's file, opened for reading: with this process's shards of sharded parameters.
 
-    Each question is asked of the file as it is at that moment.
+    Each method reads the file as it is at that moment.
 
     Raises:
-        ConfigError: it is no run, or of a newer gradscope. So may each question: a file can be
-            damaged anywhere.
+        ConfigError: it is no run, or of a newer gradscope. Each method may raise it too: a file can
+            be damaged anywhere.
     """
 
     def __init__(self, path: Path) -> None:
@@ -135,7 +135,7 @@ class RankFile:
         self._numbers: dict[int, int] = {}
 
     def number_as(self, known: Sequence[TrainedModel]) -> None:
-        """Use the models' numbers of ``known`` from now on: see ``shared_numbers``."""
+        """Use the models' numbers in ``known`` from now on; see ``shared_numbers``."""
         numbers = shared_numbers(self.models, known)
         self._numbers = {own: shared for own, shared in numbers.items() if own != shared}
         if self._numbers:
@@ -143,7 +143,7 @@ class RankFile:
                 renumber(self._connection, self._numbers)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     @property
@@ -265,7 +265,7 @@ class RankFile:
         return tuple(step for (step,) in found)
 
     def sample(self, step: int, model: int | None = None) -> tuple[StepSample, ...]:
-        """The samples of a step, by model, or of one model only; empty without any."""
+        """Return the samples of a step by model, or of one model only; empty without any."""
         query = (
             "SELECT record FROM sample WHERE step = ? AND (? IS NULL OR model = ?) ORDER BY model"
         )
@@ -290,7 +290,8 @@ class RankFile:
         return self._series("parameter", ("model", "name"), schema.PARAMETER_COLUMNS, model, after)
 
     def transformer_series(self, kind: str) -> dict[PartKey, TransformerSeries]:
-        """Attention, experts or residual stream, as ``kind`` says, in the order of execution."""
+        """Return the series of attention, experts or residual stream, by ``kind``, in execution
+        order."""
         columns = schema.TRANSFORMER
         if not self._columns("transformer", columns):
             return {}
@@ -336,7 +337,7 @@ class RankFile:
         return series
 
     def _records(self, kind: type[_Record], order: str) -> tuple[_Record, ...]:
-        """The rows of a kind's own table; none where it is not there."""
+        """Return the rows of a kind's own table; empty if the file has no such table."""
         table = rows.PLAIN[kind]
         columns = self._columns(table, rows.columns(kind))
         if not columns:

@@ -1,6 +1,6 @@
-"""The comparison of the files of a run's ranks: values that must be equal on some and are not.
+"""Compares the files of a run's ranks, and finds values that must be equal and are not.
 
-Tensors are read of those steps alone in which ranks differ.
+It reads tensors only for the steps in which ranks differ.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class _Rank:
 
     Attributes:
         digests: by step, model, kind and part.
-        sizes: how many steps had a batch of that size.
-        odd: the first steps that had another than most.
+        sizes: the number of steps with each batch size.
+        odd: the first steps with an unusual batch size.
     """
 
     file: RankFile
@@ -42,7 +42,7 @@ class _Rank:
 
 
 def compare_ranks(files: Sequence[RankFile]) -> RanksRecord:
-    """Compares the ranks of a run, and returns their differences.
+    """Compare the ranks of a run; return their differences.
 
     Raises:
         ConfigError: a file is damaged.
@@ -116,7 +116,8 @@ def _differ(copies: Mapping[int, tuple[str, str]]) -> bool:
 
 
 def _odd_ones(each: Mapping[int, Mapping[str, str]]) -> tuple[list[str], set[int]]:
-    """The tensors that are not the same on all ranks, and the ranks that differ from most."""
+    """Return the tensors that are not the same on all ranks, and the ranks that differ from
+    most."""
     names: list[str] = []
     odd: set[int] = set()
     for name in dict.fromkeys(name for tensors in each.values() for name in tensors):
@@ -154,7 +155,7 @@ def _places(several: Iterable[list[tuple[int, str]]]) -> int:
 
 
 def _uneven(ranks: Mapping[int, _Rank]) -> UnevenBatch | None:
-    """The steps in which sizes of batches differ between ranks."""
+    """Return the steps in which batch sizes differ between ranks."""
     known = {rank: one for rank, one in ranks.items() if one.sizes}
     if len(known) < 2:
         return None

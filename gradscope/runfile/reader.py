@@ -34,14 +34,14 @@ __all__ = ["RunFile", "Series"]
 
 
 class RunFile:
-    """A run, opened for reading. Each question is asked of the files as they are at that moment.
+    """A run, opened for reading. Each method reads the files as they are at that moment.
 
     With several processes, the numbers are reduced over ranks: see ``layout.py`` and
-    ``combining.py``. Calls are the lowest rank's, with their spread over all.
+    ``combining.py``. Calls are the lowest rank's, with their spread over all ranks.
 
     Attributes:
-        files: of each process, by rank: what it recorded itself, its own shards of parameters.
-        source: what was opened: a file, or the folder.
+        files: the file of each process, by rank, with its own records and shards.
+        source: the opened file or folder.
     """
 
     def __init__(self, source: Path, files: Sequence[RankFile], *, reduced: bool = False) -> None:
@@ -53,13 +53,13 @@ class RunFile:
 
     @classmethod
     def open(cls, path: Path) -> RunFile:
-        """A run's file, or the folder with a file for each rank.
+        """Open a run's file, or the folder with a file for each rank.
 
-        Of one rank's file the numbers are that rank's.
+        One rank's file gives that rank's numbers.
 
         Raises:
-            ConfigError: there is none, or it is no run, damaged, or of a newer gradscope. So may
-                each question: a file can be damaged anywhere.
+            ConfigError: there is none, or it is no run, damaged, or of a newer gradscope. Each
+                method may raise it too: a file can be damaged anywhere.
         """
         with ExitStack() as opened:
             found, files = files_of(path), []
@@ -94,7 +94,7 @@ class RunFile:
         self.close()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for file in self.files:
             file.close()
 
@@ -122,13 +122,14 @@ class RunFile:
 
     @property
     def models(self) -> tuple[TrainedModel, ...]:
-        """The models of all ranks, by id: the stages of a pipeline are of several."""
+        """Return the models of all ranks, by id; a pipeline's stages come from several ranks."""
         found = {model.id: model for file in reversed(self.files) for model in file.models}
         return tuple(found[number] for number in sorted(found))
 
     @property
     def events(self) -> tuple[TrainingEvent, ...]:
-        """Events of all ranks in order; ``details`` of another rank's events have its ``rank``."""
+        """Return the events of all ranks in order; the ``details`` of other ranks' events have
+        ``rank``."""
         found: list[TrainingEvent] = []
         for rank, file in self._ranks.items():
             for event in file.events:
@@ -141,7 +142,7 @@ class RunFile:
 
     @property
     def findings(self) -> tuple[TrainingFinding, ...]:
-        """Findings of the rules, first found first; of all ranks, each once."""
+        """Return the findings of all ranks, each once, the first found first."""
         found: dict[object, TrainingFinding] = {}
         for file in self.files:
             for finding in file.findings:
@@ -178,7 +179,7 @@ class RunFile:
         return self._first.sampled
 
     def sample(self, step: int, model: int | None = None) -> tuple[StepSample, ...]:
-        """The samples of a step, by model, or that of one model; none where it has none."""
+        """Return the samples of a step by model, or of one model only; empty without any."""
         if not self._combined:
             return self._first.sample(step, model)
         of_models: dict[int, dict[int, StepSample]] = {}
@@ -203,7 +204,8 @@ class RunFile:
         return with_spread(own, others) if self._combined else own
 
     def transformer_series(self, kind: str) -> dict[PartKey, TransformerSeries]:
-        """Attention, experts or residual stream; see ``records.transformer.MEASURES``.
+        """Return the series of attention, experts or residual stream; see
+        ``records.transformer.MEASURES``.
 
         If several ranks recorded one part, the lowest rank's series is returned: ranks have
         different samples.

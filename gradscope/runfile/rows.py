@@ -1,4 +1,5 @@
-"""Records to rows of the tables and back. Lists and mappings are JSON text, zlib where large."""
+"""Converts records to rows of the tables and back. Lists and mappings are JSON text, compressed by
+zlib if large."""
 
 from __future__ import annotations
 
@@ -73,14 +74,15 @@ def columns(kind: Any) -> tuple[str, ...]:
 
 
 def plain_row(record: Any) -> Row:
-    """A record of a kind in ``PLAIN``."""
+    """Return the row of a record of a kind in ``PLAIN``."""
     return tuple(_cell(getattr(record, f.name)) for f in fields(record))
 
 
 def step_row(record: TrainingStep) -> Row:
-    """The row of the table ``step``.
+    """Return the row of the table ``step``.
 
-    One loss is in ``loss`` and one learning rate in ``learning_rate``; the lists are for more.
+    A single loss is in ``loss``, a single learning rate in ``learning_rate``; the lists are for
+    several.
     """
     loss, rates = finite_or_none(record.loss), record.learning_rates
     rate = finite_or_none(rates[0]) if rates else None
@@ -108,13 +110,13 @@ def step_row(record: TrainingStep) -> Row:
 
 
 def sample_row(sample: StepSample) -> Row:
-    """The row of the table ``sample``: the full record, compressed."""
+    """Return the row of the table ``sample``: the full record, compressed."""
     packed = zlib.compress(to_line(sample).encode("ascii"), _LEVEL)
     return sample.step, sample.model, packed
 
 
 def finding_row(record: TrainingFinding) -> Row:
-    """The row of the table ``finding``."""
+    """Return the row of the table ``finding``."""
     return (
         to_line(record.key),
         *(_cell(getattr(record.finding, name)) for name in _OF_FINDING),
@@ -136,15 +138,15 @@ def _cell(value: Any) -> Value:
 
 
 def _text(value: str) -> str:
-    """The text without lone surrogates, which a path can hold and UTF-8 cannot."""
+    """Return the text without lone surrogates, which a path can contain and UTF-8 cannot."""
     return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def plain_record(kind: type[_Record], row: Row, file: str) -> _Record:
-    """The record that ``plain_row`` made the row of.
+    """Return the record from a row of ``plain_row``.
 
     Raises:
-        ConfigError: the row is no such record; so do the others.
+        ConfigError: the row is no such record; the functions below raise it too.
     """
     pairs = zip(columns(kind), row, strict=True)
     data = {name: _loads(cell, file) if name in _JSON else cell for name, cell in pairs}
@@ -152,7 +154,7 @@ def plain_record(kind: type[_Record], row: Row, file: str) -> _Record:
 
 
 def step_records(rows: Sequence[Row], file: str) -> tuple[TrainingStep, ...]:
-    """The records that ``step_row`` made the rows of. There can be hundreds of thousands."""
+    """Return the records from rows of ``step_row``. There can be hundreds of thousands."""
     check_columns(rows, STEP, _STEP_TYPES, file)
     rates: dict[str, tuple[Any, ...]] = {}
     found = []
@@ -186,7 +188,7 @@ def check_columns(
     """Check that each column has valid values, without a loop over them in Python.
 
     Raises:
-        ConfigError: one does not.
+        ConfigError: a column does not.
     """
     for name, types, column in zip(names, allowed, zip(*rows, strict=True), strict=False):
         wrong = set(map(type, column)) - types
@@ -202,7 +204,7 @@ def _read(kind: type[_Record], text: str, file: str) -> _Record:
 
 
 def sample_record(packed: Value, file: str) -> StepSample:
-    """The record that ``sample_row`` made the row of."""
+    """Return the record from a row of ``sample_row``."""
     try:
         text = zlib.decompress(packed).decode("ascii")
     except (TypeError, zlib.error, UnicodeDecodeError) as error:
@@ -217,7 +219,7 @@ PartKey = tuple[int, str, int, int]
 def transformer_series(
     kind: str, found: Sequence[Row], file: str
 ) -> dict[PartKey, TransformerSeries]:
-    """The rows of the table ``transformer`` of one kind, by what they are of."""
+    """Return the series of one kind from rows of the table ``transformer``."""
     grouped: dict[PartKey, list[tuple[int, dict[str, Figures]]]] = {}
     for step, model, _, name, call, part, text in found:
         figures = _read(dict[str, Figures], text, file)
@@ -231,7 +233,7 @@ def transformer_series(
 
 
 def finding_record(row: Row, file: str) -> TrainingFinding:
-    """The record that ``finding_row`` made the row of."""
+    """Return the record from a row of ``finding_row``."""
     cells = dict(zip(FINDING, row, strict=True))
     data = {
         "finding": {name: cells[name] for name in _OF_FINDING},

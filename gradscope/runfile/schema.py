@@ -129,13 +129,13 @@ Number = float | int | None
 
 
 def call_rows(sample: StepSample) -> Iterator[tuple[int | str | Number, ...]]:
-    """The rows of the table ``call``."""
+    """Yield the rows of the table ``call``."""
     for call in sample.report.calls:
         yield sample.step, sample.model, call.name, call.call, call.type, *_of_call(call)
 
 
 def transformer_rows(sample: StepSample) -> Iterator[tuple[int | str, ...]]:
-    """The rows of the table ``transformer``."""
+    """Yield the rows of the table ``transformer``."""
     for kind in PROBES:
         for one in getattr(sample.report, kind):
             figures = to_line(figures_of(kind, one))
@@ -143,13 +143,13 @@ def transformer_rows(sample: StepSample) -> Iterator[tuple[int | str, ...]]:
 
 
 def parameter_rows(sample: StepSample) -> Iterator[tuple[int | str | Number, ...]]:
-    """The rows of the table ``parameter``."""
+    """Yield the rows of the table ``parameter``."""
     for one in sample.report.parameters:
         yield sample.step, sample.model, one.name, *_of_parameter(one, sample.clipped)
 
 
 def joined(parts: Sequence[TensorStats], shape: tuple[int, ...]) -> TensorStats:
-    """Several tensors as one of that shape."""
+    """Return the statistics of several tensors as of one tensor of that shape."""
     if len(parts) == 1:
         return replace(parts[0], shape=shape)
     mean, std = _moments(parts)
@@ -211,7 +211,7 @@ def _norm(tensors: Sequence[TensorStats]) -> float | None:
 
 
 def _moments(tensors: Sequence[TensorStats]) -> tuple[Number, Number]:
-    """Mean and standard deviation of the finite elements of all."""
+    """Return the mean and the standard deviation over the finite elements of all."""
     if len(tensors) == 1:
         return finite_or_none(tensors[0].mean), finite_or_none(tensors[0].std)
     known = [

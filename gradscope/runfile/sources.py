@@ -1,4 +1,4 @@
-"""The user's source files that a record speaks of, by their content."""
+"""Identifies the user's source files in a record by their content."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def digests(files: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of each file that can be read."""
+    """Return the SHA-256 of each file that can be read."""
     found = {}
     for file in dict.fromkeys(files):
         digest = _digest(file)
@@ -18,7 +18,7 @@ def digests(files: Iterable[str]) -> dict[str, str]:
 
 
 def changed(sources: Mapping[str, str]) -> list[str]:
-    """The files whose content is another by now, or that are gone."""
+    """Return the files whose content has changed, or that are gone."""
     return [file for file, digest in sources.items() if _digest(file) != digest]
 
 

@@ -1,4 +1,4 @@
-"""Thinning of samples and step metrics beyond the size that a run file keeps."""
+"""Thins samples and step metrics beyond the size that a run file keeps."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ FIRST = 3
 
 
 def samples_to_drop(counted: Mapping[int, int], referred: Collection[int], keep: int) -> list[int]:
-    """The steps whose samples go: none, or so many that about three quarters of ``keep`` are left.
+    """Return the steps whose samples are dropped: none, or so many that about three quarters of
+    ``keep`` are left.
 
-    The first three stay, the last half of ``keep``, and up to a quarter of those that a finding or
-    an event refers to, from both ends. Of the others every second one goes, again and again: as
-    they are counted in the order in which they were taken, what is left is spread evenly.
+    Three groups stay: the first three; the last half of ``keep``; and up to a quarter of ``keep``
+    that findings or events refer to, from both ends. Of the others, every second one is dropped,
+    repeatedly. They are counted in the order of sampling, so the remaining ones are spread evenly.
 
     Args:
-        counted: each sampled step, and how many samples were taken before it.
+        counted: each sampled step, with the number of samples before it.
         referred: the steps that findings and events refer to.
-        keep: how many there may be.
+        keep: the largest number of samples.
     """
     if len(counted) <= keep:
         return []
@@ -45,7 +46,7 @@ def samples_to_drop(counted: Mapping[int, int], referred: Collection[int], keep:
 
 
 def outermost(steps: list[int], count: int) -> list[int]:
-    """The first and the last of the steps: how something began, and how it is now."""
+    """Return the first and the last of the steps, which show the start and the present state."""
     if len(steps) <= count:
         return steps
     return steps[: count - count // 2] + steps[len(steps) - count // 2 :]
@@ -64,10 +65,10 @@ def stride(last: int, most: int) -> tuple[int, int]:
 
 
 class KeptNorms:
-    """Norms in a run file: number of rows and bytes, by the names that they are of.
+    """Counts the norms in a run file: the number of rows and bytes, by their list of names.
 
     Args:
-        most: bytes; from more on the older rows are thinned, of all names alike.
+        most: the bytes above which older rows are thinned, for all names alike.
     """
 
     def __init__(self, most: int = MOST_NORM_BYTES) -> None:
@@ -99,7 +100,7 @@ class KeptNorms:
 
 
 class Kept:
-    """The content of a run file, as thinning needs it."""
+    """The facts on a run file's content that thinning needs."""
 
     def __init__(
         self, keep: int, most_steps: int = MOST_STEPS, most_events: int = MOST_EVENTS
@@ -134,7 +135,7 @@ class Kept:
         return self._event_steps.union(*self._findings.values())
 
     def drop_samples(self) -> list[int]:
-        """The steps whose samples are one too many now; they count as gone."""
+        """Return the steps whose samples must be dropped now; they count as dropped from now on."""
         if len(self._sampled) <= self.keep:
             return []
         steps = samples_to_drop(self._sampled, self.referred, self.keep)

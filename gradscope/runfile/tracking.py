@@ -1,8 +1,7 @@
-"""The part of a run that an experiment tracker has not received, as rows of metrics and as
-alerts.
+"""Reads the part of a run that an experiment tracker has not received, as metric rows and alerts.
 
-The run file is the queue: a tracker that does not answer gets everything later, and nothing is held
-in memory for it. ``gradscope export`` asks once, a run that goes on asks again and again.
+The run file is the queue: a tracker that does not answer gets everything later, and nothing is kept
+in memory for it. ``gradscope export`` reads once, a running training repeatedly.
 """
 
 from __future__ import annotations
@@ -58,12 +57,12 @@ class Tracker(Protocol):
         """Add rows, each step once or in parts, and findings, each once.
 
         Args:
-            rows, alerts: what is new.
-            last: nothing comes after it, of the run or of the script.
+            rows, alerts: the new ones.
+            last: neither the run nor the script sends anything after it.
         """
 
     def close(self) -> None:
-        """Send what waits."""
+        """Send the waiting rows."""
 
 
 @runtime_checkable
@@ -71,7 +70,7 @@ class KeepsFiles(Protocol):
     """A tracker that keeps files with a run."""
 
     def attach(self, page: Path) -> None:
-        """Keep the run's page with it."""
+        """Attach the run's page."""
 
 
 #: Called by a tracker before the script's own run in it ends.
@@ -94,8 +93,8 @@ class Unsent:
     """Reads what was not sent yet.
 
     Args:
-        keys: which numbers are sent.
-        norms: also the norms of parameters at steps that were not sampled.
+        keys: the selection of numbers to send.
+        norms: also send the norms of parameters at steps that were not sampled.
     """
 
     keys: KeySelection
@@ -110,8 +109,8 @@ class Unsent:
 
         Args:
             run: the run.
-            complete: the run has ended. Before, with several processes, only steps are read that
-                all of them have written.
+            complete: the run has ended. Before its end, with several processes, only steps that all
+                processes have written are read.
 
         Raises:
             ConfigError: the file is damaged.
@@ -206,14 +205,14 @@ def _alert(found: TrainingFinding, times: dict[int, float], began: float) -> Ale
 
 
 def send(run: RunFile, tracker: Tracker, keys: KeySelection, *, norms: bool = False) -> int:
-    """Send a run that has ended; the number of rows."""
+    """Send a run that has ended; return the number of rows."""
     news = Unsent(keys, norms=norms).read(run, complete=True)
     tracker.send(news.rows, news.alerts, last=True)
     return len(news.rows)
 
 
 def attach(tracker: KeepsFiles, page: str) -> None:
-    """Keep the run's page, as HTML, with the run in a tracker."""
+    """Attach the run's HTML page to the run in a tracker."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gradscope.html"
         path.write_text(page, encoding="utf-8", errors="backslashreplace")

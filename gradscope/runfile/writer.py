@@ -1,4 +1,4 @@
-"""The thread that writes a run beside the training. What happens to it never reaches the script."""
+"""Writes a run in its own thread, beside the training. Its errors never reach the script."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class RunWriter:
     """Writes the records of one process to one file.
 
     Args:
-        path: a file that is not there yet. Its folder is made where it is the only one missing.
-        run: what is known when the run begins.
-        keep: how many sampled steps there may be; the older ones are thinned.
+        path: a file that does not exist yet. Its folder is created if only that one is missing.
+        run: the facts that are known when the run begins.
+        keep: the largest number of sampled steps; older ones are thinned.
 
     Attributes:
-        failure: a sentence that says what ended the recording; None while all is well.
+        failure: a sentence on the error that ended the recording; None without one.
 
     Raises:
         OptionError: the file cannot be made, or ``keep`` leaves too few.
@@ -86,8 +86,8 @@ class RunWriter:
     def add(self, *records: TrainingRecord) -> None:
         """Write records, all in one transaction. Takes microseconds, and never fails.
 
-        Where the thread cannot follow, samples come later than the rest; where the disk cannot,
-        they are left out, and an event says how many.
+        If the thread cannot keep up, samples are written later than the rest; if the disk cannot,
+        they are dropped, and an event gives their number.
         """
         if self._closed or not records:
             return
@@ -122,7 +122,7 @@ class RunWriter:
             self.close()
 
     def flush(self) -> None:
-        """Wait until all that was added is written, but not for ever."""
+        """Wait until all added records are written, for a limited time."""
         until = time.monotonic() + _PATIENCE
         while self._thread is not None and not self._closed and time.monotonic() < until:
             with self._lock:
@@ -133,10 +133,10 @@ class RunWriter:
             time.sleep(_GLANCE)
 
     def close(self) -> None:
-        """Write the waiting records, and close the file; without ``finish`` as a run that was cut
-        off.
+        """Write the waiting records, and close the file.
 
-        A disk that does not answer is not waited for for ever.
+        Without ``finish``, the run counts as cut off. It waits only for a limited time for a disk
+        that does not answer.
         """
         with self._lock:
             again, thread = self._closed, self._thread
@@ -162,7 +162,7 @@ class RunWriter:
         self._work()
 
     def _work(self) -> None:
-        """Write until the end, or until a pause."""
+        """Write records until the end or a pause."""
         try:
             while True:
                 self._some.wait(self._until_check())
@@ -233,7 +233,7 @@ class RunWriter:
         database.give_up(self._connection)
 
     def pause(self) -> None:
-        """Stop the thread, as the process is about to fork: a copy of it could hold locks."""
+        """Stop the thread before the process forks: a copy of it could hold locks."""
         with self._lock:
             thread = self._thread
             if self._closed or thread is None or thread is threading.current_thread():

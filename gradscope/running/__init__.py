@@ -1,7 +1,6 @@
-"""Steps of the user's model. ``step`` is the only loop over them, and the only way to leave all as
-it was before (``state``); an observer there records it.
+"""Runs steps of the user's model. ``step`` has the only loop over steps, and is the only user of
+``state``, which restores everything; an observer records the step.
 
 ``observe`` records activations and gradients, ``gradients`` the parameters' gradients, ``trace``
-the autograd graph. ``rerun`` gives a step of a run again, and proves by it that looking changed
-nothing.
+the autograd graph. ``rerun`` repeats a step of a run, and proves that observing changed nothing.
 """

@@ -1,7 +1,8 @@
-"""Do the gradients of micro-batches add up to the full batch's? If not: which layers, and why.
+"""Tests whether the gradients of micro-batches add up to the full batch's; if not, finds the layers
+and the cause.
 
-A cause is found by taking it away: batch norms and whatever draws random numbers are run as in
-evaluation, and the weights are sought with which the micro-batches' gradients do add up.
+To find a cause, it removes it: batch norms and modules that draw random numbers run in eval mode,
+and it solves for the weights with which the micro-batches' gradients do add up.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _Vectors = dict[str, torch.Tensor]
 
 
 def accumulation(workload: Workload, number: int) -> Accumulation:
-    """The verdict on one step of a run that accumulates; the model's state is restored."""
+    """Return the verdict on one step of a run that accumulates; the model's state is restored."""
     try:
         return _verdict(in_float64(workload), number)
     except Exception:
@@ -53,13 +54,13 @@ class _Gradients:
 
 @dataclass
 class _Comparison:
-    """One step in one batch and in micro-batches, with and without each possible difference."""
+    """One step in one batch and in micro-batches, with and without each possible cause."""
 
     step: Step
     sizes: list[int] = field(default_factory=list)
 
     def verdict(self) -> Accumulation:
-        """Compare; take causes away only where there is a difference."""
+        """Compare the gradients; search for causes only if they differ."""
         count = self.step.workload.accumulate
         found = self._gradients([])
         first = next(iter(found.full.values()), torch.empty(0))
@@ -102,7 +103,8 @@ class _Comparison:
         return _Gradients(everything, parts)
 
     def _drawing(self) -> list[nn.Module]:
-        """The modules in whose own code a training forward of the full batch draws numbers."""
+        """Return the modules whose own code draws random numbers in a training forward of the full
+        batch."""
         drew: list[nn.Module] = []
         running: list[tuple[torch.Tensor, bool]] = []
 
@@ -130,8 +132,8 @@ class _Comparison:
         """Return by layer the relative error of the weighted sum against the full batch's
         gradient.
 
-        A gradient that is zero but for rounding, as of a bias before a batch norm, is measured by
-        the others.
+        A gradient that is zero except for rounding, such as of a bias before a batch norm, is
+        measured relative to the others.
         """
         total = math.hypot(*(float(v.norm()) for v in found.full.values()))
         least = min(1.0, 100 * self.tolerance) * total
@@ -206,7 +208,7 @@ def _in_evaluation(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def _vectors(model: nn.Module, like: _Vectors | None, *, factor: float = 1.0) -> _Vectors:
-    """The gradients there are, times ``factor``; ``like`` has the layers that are wanted."""
+    """Return the existing gradients times ``factor``; ``like`` has the wanted layers."""
     found: dict[str, list[torch.Tensor]] = {}
     for module, named in named_modules(model).items():
         for parameter in module.parameters(recurse=False):

@@ -1,8 +1,8 @@
-"""Two workloads side by side: how far B is from A overall, and each call separately.
+"""Compares two workloads: how far B is from A overall, and in each call alone.
 
 A is recorded once. B runs free-running, for the errors that a user sees, and teacher-forced, for
-each call's own error. A teacher-forced on itself, with each number's last bit changed, gives the
-noise, where nothing is wrong: rounding that the sum at hand makes large is large there too.
+each call's own error. A run of A, teacher-forced by A itself with each number's last bit changed,
+gives the noise: where a sum amplifies rounding, this run shows it too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Reference:
 
 
 def in_float64(workload: Workload) -> Workload:
-    """A copy of a workload that computes in float64, on the same batch.
+    """Return a copy of a workload that computes in float64, on the same batch.
 
     Raises:
         OptionError: the model cannot be copied, or its device has no float64.
@@ -214,7 +214,7 @@ def harmless_step(
 
 
 def _off(one: Gradients, other: Gradients) -> float:
-    """Return the relative error of all gradients together (L2)."""
+    """Return the relative L2 error over all gradients."""
     errors, norms = [0.0], [0.0]
     for name, gradient in one.items():
         again = other[name]
@@ -230,13 +230,14 @@ def _off(one: Gradients, other: Gradients) -> float:
 
 
 def last_bit(workload: Workload) -> float:
-    """The distance between two numbers of a run, as a share of them."""
+    """Return the distance between neighbouring numbers of a run's dtype, as a share of the
+    number."""
     dtypes = [workload.dtype, *([workload.autocast] if workload.autocast else [])]
     return max(torch.finfo(dtype).eps for dtype in dtypes)
 
 
 class _Names:
-    """A's name of each tensor of B at a probe."""
+    """Maps each probed tensor of B to A's name."""
 
     def __init__(self, tape: Tape, aligned: Mapping[CallKey, CallKey]) -> None:
         self._tape, self._calls = tape, aligned

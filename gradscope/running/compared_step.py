@@ -1,7 +1,7 @@
-"""A step compared with the tape of another.
+"""Compares a step with the tape of another step.
 
-In a step that is *teacher-forced* every call gets what the recorded one's had, forward and
-backward: by how much its result is off then is its own doing, and nothing of what came before it.
+In a *teacher-forced* step, every call gets the inputs and output gradients of the recorded call. So
+the error of its result belongs to this call alone, not to earlier calls.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gradscope.running.rerun import Gradients
 
 @dataclass(kw_only=True)
 class Comparison(StepProbe):
-    """A step compared with a tape: how far everything is off, by the tape's names.
+    """A comparison of a step with a tape: the errors of all tensors, by the tape's names.
 
     Attributes:
         tape: the recorded step.
         teacher_forced: replace each tensor by the tape's.
-        named: the tape's name of a tensor that comes by; None where it has none.
-        parameter: the same of a parameter.
-        samples: those that both batches have, where these are not the same; they are compared, and
-            gradients as those of a loss that is a mean, where it is one.
-        missing: keys whose gradient is on the tape and did not come.
-        summed: keys without an axis of samples, where not all samples are in both batches.
+        named: returns the tape's name of a tensor; None if the tape has none.
+        parameter: the same for a parameter.
+        samples: the samples that both batches have, if the batches differ; only they are compared,
+            and for a mean loss, gradients are scaled to the same mean.
+        missing: keys with a gradient on the tape, but none in this step.
+        summed: keys without an axis of samples, if not all samples are in both batches.
     """
 
     tape: Tape
@@ -51,7 +51,8 @@ class Comparison(StepProbe):
     _moved: int = 0
 
     def value(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
-        """Compare the tensor with the tape's; pass that one on if the step is teacher-forced."""
+        """Compare the tensor with the tape's; pass the tape's tensor on if the step is
+        teacher-forced."""
         known = self.named(key)
         on_tape = None if known is None else self.tape.values.get(known)
         if known is None or on_tape is None:
@@ -125,7 +126,8 @@ class Comparison(StepProbe):
         return difference(on_tape, tensor)
 
     def _put(self, original: torch.Tensor, tensor: torch.Tensor, part: Part | None) -> torch.Tensor:
-        """A copy of the original in the dtype, device and layout of the tensor that it replaces."""
+        """Return a copy of the original in the dtype, device and layout of the tensor that it
+        replaces."""
         self._moved += 1
         if part is not None and self.teacher_forced:
             original = part.put(part.of_a(original), tensor)

@@ -1,4 +1,5 @@
-"""Measures activations before each step of a run, and how far they are from those before the first.
+"""Measures activations before each step of a run, and their difference from those before the first
+step.
 
 The activations of the first step are copied: the later ones are compared with them.
 """
@@ -39,11 +40,11 @@ class CoordinateObserver(Observer):
     update.
 
     Attributes:
-        names: of the modules to measure, and of the model, whose name is "".
+        names: the names of the modules to measure; the model's name is "".
         steps: the entries of each forward, in the order in which calls return.
         types: the class of each module with an entry.
         output: the call whose tensor is the model's output.
-        optimizer: its class, once it made a step.
+        optimizer: the class of the optimizer, after its first step.
     """
 
     names: Mapping[nn.Module, str]
@@ -55,7 +56,7 @@ class CoordinateObserver(Observer):
 
     @contextmanager
     def around_forward(self, step: Step) -> Iterator[None]:
-        """Measure what the calls return."""
+        """Measure the results of calls in the block."""
         calls, found = ModuleCalls(self.names), {}
         seen: dict[tuple[int, int], tuple[CallKey, torch.Tensor]] = {}
 
@@ -105,7 +106,7 @@ def root_mean_square(tensor: torch.Tensor) -> float | None:
 
 
 def _activation(output: Any) -> torch.Tensor | None:
-    """The first tensor of real floating numbers that is not a single number."""
+    """Return the first real floating tensor with more than one element."""
     for _, tensor in find(output, torch.Tensor):
         if tensor.is_floating_point() and tensor.dim() and tensor.layout == torch.strided:
             return tensor if tensor.numel() else None

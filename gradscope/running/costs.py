@@ -1,4 +1,4 @@
-"""Cost of a step in seconds of the device, and of each call by another forward.
+"""Measures the seconds of a step on its device, and the cost of each call in another forward.
 
 Seconds and floating-point operations of calls are measured in their own runs, without an observer:
 a recorder takes longer than many layers do.
@@ -21,10 +21,10 @@ from gradscope.running.step import Step, repeated
 
 
 class Stopwatch:
-    """Adds up the seconds of the blocks that it is entered for.
+    """Adds up the seconds of the blocks that it surrounds.
 
-    A GPU works on after Python has gone on: there a block is bounded by events in the GPU's own
-    queue, and only ``seconds`` waits until it has come to the last of them.
+    A GPU runs asynchronously: there, events in the GPU's queue mark the start and end of a block,
+    and only ``seconds`` waits for the last event.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -74,9 +74,9 @@ _ROUNDS = 3
 
 
 def seconds(step: Step) -> dict[Key, float]:
-    """The seconds of each call's forward, calls inside it included: the fastest of three.
+    """Return the seconds of each call's forward, with the calls inside it: the fastest of three.
 
-    A device is waited for at both ends of each call. None of anything on ``meta``.
+    It waits for the device before and after each call. Empty on ``meta``.
     """
     device = step.workload.device
     if device.type == "meta":
@@ -91,7 +91,7 @@ def seconds(step: Step) -> dict[Key, float]:
 
 
 def flops(step: Step) -> dict[Key, int]:
-    """The operations of each call's forward as PyTorch's own counter knows them.
+    """Return the floating-point operations of each call's forward by PyTorch's own counter.
 
     It counts matrix products, convolutions and attention; it counts other operations as 0.
     """

@@ -1,6 +1,6 @@
-"""Find the calls where B diverges: their own error exceeds the noise, forward or backward.
+"""Finds the calls where B diverges: their own error exceeds the noise, forward or backward.
 
-Compiled models take no hooks inside: there, outputs and parameter gradients are compared, and the
+Compiled models have no hooks inside: their outputs and parameter gradients are compared, and their
 calls by the probes of ``compiled_step.py``.
 """
 
@@ -42,14 +42,15 @@ _NO_NUMBER = Difference(math.inf, None, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Noise of A: its error when each number changes by its last bit."""
+    """The noise of A: its error if each number changes by its last bit."""
 
     error: float
     scale: float
 
     @classmethod
     def of(cls, draws: Sequence[Difference | None], step: float) -> Noise:
-        """The largest of several, and no less than the step that made them."""
+        """Return the largest of several noises, but at least the size of the changes that made
+        them."""
         found = [one for one in draws if one is not None]
         return cls(
             max(step, *(one.error for one in found), 0.0),
@@ -57,9 +58,11 @@ class Noise:
         )
 
     def limit(self, own: Difference) -> tuple[float, float]:
-        """The measure of an own difference that is farthest above its limit, and that limit.
+        """Return the measure of a difference, error or scale, that is farthest above its limit, and
+        that limit.
 
-        Rounding goes both ways: a scale that is off shows less than all rounding together.
+        Rounding goes both ways and partly cancels in the scale, so the scale's limit has half the
+        factor.
         """
         error, scale = (own.error, FACTOR * self.error), (abs(own.scale), FACTOR / 2 * self.scale)
         return max(error, scale, key=lambda pair: pair[0] / pair[1])
@@ -75,12 +78,12 @@ class DivergentCall:
     """A place in B that computes another result than A from the same input.
 
     Attributes:
-        call: where; None is the loss.
+        call: the place; None is the loss.
         own: its own difference, and ``noise`` that of A.
-        beside: with it, the place is the code of ``call`` itself, right before or after this call.
-        before: which of the two.
-        parameter: the one whose gradient it is.
-        batch: the model is given something else.
+        beside: a call inside ``call``; the place is the code of ``call`` right before or after it.
+        before: True if it is right before.
+        parameter: the parameter, if its gradient diverges.
+        batch: True if B's model gets another input.
     """
 
     call: CallKey | None
@@ -175,12 +178,13 @@ def _backward_place(
 
 
 def _inside(found: Divergence, parent: CallKey) -> list[CallKey]:
-    """The calls that a call makes itself, in their order."""
+    """Return the calls that a call makes directly, in order."""
     return [key for key, call in found.calls[0].items() if call.parent == parent]
 
 
 def _owner(found: Divergence, parameter: str) -> CallKey:
-    """The call whose module has the parameter, or the one around it that was called."""
+    """Return the call of the module that owns the parameter, or of the nearest module around it
+    that was called."""
     name = parameter.rpartition(".")[0]
     while name and (name, 0) not in found.calls[0]:
         name = name.rpartition(".")[0]
@@ -202,7 +206,7 @@ class _OutputRecorder(LossRecorder):
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def root(self, step: Step, output: Any) -> GraphRoot:
-        """The tensors by their paths."""
+        """Keep the output's tensors by their paths."""
         self.outputs = {path: t.detach().clone() for path, t in find(output, torch.Tensor)}
         return super().root(step, output)
 
@@ -212,8 +216,8 @@ References = tuple[Difference | None, Difference | None]
 
 @dataclass(frozen=True, slots=True)
 class OutputDiff:
-    """One tensor of A, B's error in it, and the noise of A; a diff of None is a tensor of A
-    only. ``references`` are the errors of A and of B from A in float64, where that was run."""
+    """One tensor of A, B's error in it, and the noise of A; a diff of None is a tensor of A only.
+    ``references`` are the errors of A and of B from a run of A in float64, if there is one."""
 
     tensor: torch.Tensor
     diff: Difference | None
@@ -231,7 +235,7 @@ class OutputsDivergence:
     """Differences of two steps: outputs by path, gradients by A's names, and the losses.
 
     ``step`` is the relative change of each number for the noise. ``kernels`` are the lines of
-    generated code that computed the gradients that diverge, where known.
+    generated code that computed the divergent gradients, if known.
     """
 
     outputs: dict[str, OutputDiff]
@@ -246,8 +250,8 @@ class OutputsDivergence:
 class InsideDiff:
     """An input or an output of a call inside compiled B, and an output's gradient, if any arrived.
 
-    ``kernels`` are the lines of generated code that computed the two, where known. ``readers`` are
-    the innermost calls that are handed an output; None for the model's result.
+    ``kernels`` are the lines of generated code that computed the two, if known. ``readers`` are
+    the innermost calls that take the output as input; None for the model's result.
     """
 
     value: OutputDiff
@@ -261,11 +265,11 @@ def compare_outputs(
 ) -> OutputsDivergence:
     """Run both, compiled or not; the state of each is restored.
 
-    The noise is that of A run as it was written, each number moved by its last bit, twice.
+    The noise comes from A run eagerly, twice, with each number moved by its last bit.
 
     Args:
-        a: what is compared with.
-        b: what is compared with it.
+        a: the reference.
+        b: the workload that is compared with it.
         parameters: A's by B's.
         wide: A in a wider dtype, from which the errors of both are reported.
 
@@ -351,7 +355,7 @@ def _inside_calls(
 
 
 def _readers(places: Sequence[ProbeKey]) -> tuple[CallKey, ...] | None:
-    """The innermost calls among all places of a tensor that are handed it."""
+    """Return the innermost calls that take a tensor as input, from all of its places."""
     calls = dict.fromkeys((place.name, place.call) for place in places if not place.output)
     if not calls and any(not place.name for place in places):
         return None

@@ -1,4 +1,4 @@
-"""The lines of the code that inductor generates: which kernel computed a tensor."""
+"""Finds the kernel that computed a tensor, in the code that inductor generates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TENSOR = re.compile(r"(?:reinterpret_tensor\()?(\w+)")
 
 
 def running_graph() -> FrameType | None:
-    """The frame of the graph that calls a probe; None where the code was not generated."""
+    """Return the frame of the graph that calls a probe; None if its code was not generated."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (frame.f_code.co_name != _CALL or _KERNELS not in frame.f_globals):
         frame = frame.f_back
@@ -26,7 +26,7 @@ def running_graph() -> FrameType | None:
 
 
 def positions(graph: FrameType, parameters: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """The positions of parameters among a forward graph's inputs, from 0."""
+    """Return the positions of parameters among a forward graph's inputs, from 0."""
     inputs = {
         value.data_ptr(): int(found[1]) - 1
         for name, value in graph.f_locals.items()
@@ -37,11 +37,11 @@ def positions(graph: FrameType, parameters: Mapping[str, torch.Tensor]) -> dict[
 
 
 def probed_kernel(file: str, number: int) -> str | None:
-    """The kernel that computed what a line hands to a probe: ``file:line``; None if unknown.
+    """Return the kernel that computed a probe's tensor, as ``file:line``; None if unknown.
 
     Args:
-        file: of the generated code.
-        number: of the line, from 1.
+        file: the generated code.
+        number: the line that calls the probe, from 1.
     """
     lines = _lines(file)[:number]
     _, _, handed = lines[-1].partition("observe.default(") if lines else ("", "", "")
@@ -50,12 +50,13 @@ def probed_kernel(file: str, number: int) -> str | None:
 
 
 def gradient_kernel(file: str, number: int, position: int) -> str | None:
-    """The kernel that computed the gradient of a graph's input: ``file:line``; None if unknown.
+    """Return the kernel that computed the gradient of a graph's input, as ``file:line``; None if
+    unknown.
 
     Args:
-        file: of the generated backward.
-        number: of a line in it, from 1.
-        position: of the input.
+        file: the generated backward.
+        number: a line in it, from 1.
+        position: the position of the input.
     """
     lines = _lines(file)
     starts = (n for n in range(number, len(lines)) if lines[n].strip().startswith("return ("))
@@ -81,7 +82,7 @@ def _place(file: str, at: int | None) -> str | None:
 
 
 def _kernel(lines: Sequence[str], buffer: str) -> int | None:
-    """The first kernel that is handed a buffer after it got its name: that one writes it."""
+    """Return the first kernel that gets a buffer after its allocation: that one writes it."""
     named, found = re.compile(rf"\b{buffer}\b"), None
     for at in range(len(lines) - 1, -1, -1):
         line = lines[at].strip()
@@ -98,7 +99,7 @@ def _kernel(lines: Sequence[str], buffer: str) -> int | None:
 
 
 def _parts(text: str) -> list[str]:
-    """Split at the commas that no bracket encloses."""
+    """Split at the commas outside of brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "([") - (letter in ")]")

@@ -49,9 +49,9 @@ class _Call:
 
 
 def gradient_checks(step: Step, chosen: dict[nn.Module, Named]) -> tuple[GradientCheck, ...]:
-    """Every floating input and trainable parameter of each call of the modules, in their order.
+    """Check every floating input and trainable parameter of each call of the modules, in order.
 
-    ``step`` is one that a rerun gives: its forward is run here.
+    ``step`` comes from a rerun; its forward runs here.
     """
     calls: list[_Call] = []
     running = ModuleCalls({module: named.name for module, named in chosen.items()})
@@ -125,9 +125,10 @@ def _check(least: GradientCheck, function: _Function, name: str) -> GradientChec
 
 
 class _Function:
-    """A call as a function of its floating inputs and its trainable parameters, by name.
+    """A call as a function of its floating inputs and trainable parameters, by name.
 
-    These are leaves: to compute the function elsewhere is to write other numbers into one of them.
+    These are leaves: to evaluate the function at another point, other numbers are written into
+    them.
     """
 
     def __init__(self, call: _Call, module: nn.Module) -> None:
@@ -143,7 +144,7 @@ class _Function:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of all tensors that a gradient can be taken by."""
+        """Return the names of all tensors that can have a gradient."""
         return list(self._leaves)
 
     def values(self) -> tuple[torch.Tensor, ...]:
@@ -167,7 +168,7 @@ class _Function:
         return None
 
     def slopes(self, name: str) -> tuple[float | None, float]:
-        """The derivative in one random direction: of backward, and of finite differences."""
+        """Return the derivative in one random direction, by backward and by finite differences."""
         generator = torch.Generator().manual_seed(0)
         leaf, outputs = self._leaves[name], self._run()
         direction = _drawn(leaf, generator)
@@ -200,7 +201,7 @@ class _Function:
         return _moved(list(zip(self._inputs.values(), steps, strict=True)))
 
     def _run(self) -> tuple[torch.Tensor, ...]:
-        """The floating outputs, from the random numbers and the buffers that the call had."""
+        """Return the floating outputs, from the call's random state and buffers."""
         call = self._call
         _set_random_states(call.states)
         for buffer, value in self._buffers:
@@ -216,7 +217,7 @@ class _Function:
 
 @contextmanager
 def _moved(leaves: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
-    """Give leaves other numbers in the block, each at a given distance; then restore them."""
+    """Move the numbers of leaves by given distances in the block; then restore them."""
     found = [leaf.detach().clone() for leaf, _ in leaves]
     for leaf, distance in leaves:
         leaf.data.add_(distance)

@@ -1,4 +1,5 @@
-"""The gradients that steps give the parameters; the loss, and the gradients of each of several."""
+"""Measures the parameters' gradients and the loss of steps; with several losses, the gradients of
+each."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ Value = tuple[float | None, str | None]
 
 
 def read_losses(batches: Sequence[Losses]) -> tuple[Value, tuple[LossPart, ...]]:
-    """The loss over all micro-batches, read at once from its device, and its parts."""
+    """Return the loss over all micro-batches, read at once from its device, and its parts."""
     read = resolve(one for losses in batches for one in losses.values())
     found = {name: _total([_value(read[id(one[name])]) for one in batches]) for name in batches[0]}
     full = found.pop("")
@@ -46,7 +47,7 @@ def read_losses(batches: Sequence[Losses]) -> tuple[Value, tuple[LossPart, ...]]
 
 
 def loss_value(loss: torch.Tensor) -> Value:
-    """The loss's one number, or which kind of number it is not."""
+    """Return the loss as a number, or the kind of NaN or Inf that it is."""
     measured = measured_loss(loss)
     return _value(resolve([measured])[id(measured)])
 
@@ -70,7 +71,7 @@ def _value(loss: TensorStats) -> Value:
 
 
 def _total(values: Sequence[Value]) -> Value:
-    """The sum over micro-batches, or which kind of number one of them is not."""
+    """Return the sum over micro-batches, or the kind of NaN or Inf in one of them."""
     nonfinite = next((kind for _, kind in values if kind is not None), None)
     numbers = [value for value, _ in values if value is not None]
     return (sum(numbers) if len(numbers) == len(values) else None), nonfinite
@@ -78,11 +79,11 @@ def _total(values: Sequence[Value]) -> Value:
 
 @dataclass(kw_only=True)
 class GradientObserver(Observer):
-    """The gradients of the step that began last, complete or not.
+    """Observes the gradients of the last step that began, complete or not.
 
     Attributes:
         modules: names of modules whose ``calls`` are recorded too.
-        complete: a missing gradient stays missing.
+        complete: True if the step ended, so that a missing gradient stays missing.
         first_nonfinite: the number of the first step whose loss or gradients were NaN or Inf.
     """
 
@@ -149,7 +150,7 @@ def observe_gradients(workload: Workload, modules: Collection[str]) -> GradientO
 
 
 def _parameters(model: nn.Module) -> tuple[ParameterStats, ...]:
-    """Every parameter with its gradient's numbers; its values are not read."""
+    """Return every parameter with its gradient's statistics; its values are not read."""
     named = named_parameters(model)
     gradients = statistics({each.name: p.grad for p, each in named.items()})
     return tuple(
@@ -171,7 +172,7 @@ _Gradients = Sequence[torch.Tensor | None]
 
 
 def task_gradients(step: Step) -> TaskGradients | None:
-    """The gradients of each loss that the step's loss is computed of; None where it is one.
+    """Return the gradients of each loss in the step's sum of losses; None if there is only one.
 
     Forward runs once, and backward once for each loss; no ``.grad`` is written.
     """
@@ -217,7 +218,7 @@ def _layer(
     *,
     tasks: int = 0,
 ) -> SharedLayer:
-    """The gradients of several parameters as one vector for each loss."""
+    """Return the gradients of several parameters as one vector for each loss."""
     tasks = len(parameters[0]) if parameters else tasks
     norms = [_norm([of[task] for of in parameters]) for task in range(tasks)]
     cosines = [_cosine(parameters, norms, pair) for pair in pairs]
@@ -236,7 +237,8 @@ def _norm(gradients: _Gradients) -> float | None:
 def _cosine(
     parameters: Sequence[_Gradients], norms: Sequence[float | None], pair: tuple[int, int]
 ) -> float | None:
-    """Over all parameters; one that only one of the two reaches adds nothing to the product."""
+    """Return the cosine over all parameters; a parameter that only one loss reaches adds nothing to
+    the product."""
     one, other = pair
     first, second = norms[one], norms[other]
     if not first or not second:

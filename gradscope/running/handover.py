@@ -1,4 +1,4 @@
-"""A's weights and batch for B; and which samples of one batch are another's."""
+"""Gives B the weights and the batch of A, and finds the samples that two batches share."""
 
 from __future__ import annotations
 
@@ -62,33 +62,33 @@ def hand_weights(a: Workload, b: Workload, names: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The rows of two tensors that belong to the same samples, along an axis."""
+    """The rows of two tensors, along an axis, that belong to the same samples."""
 
     axis: int
     a: torch.Tensor
     b: torch.Tensor
 
     def of_a(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A's rows, in the order of the samples that both have."""
+        """Return A's rows, in the order of the shared samples."""
         return tensor.index_select(self.axis, self.a.to(tensor.device))
 
     def of_b(self, tensor: torch.Tensor) -> torch.Tensor:
-        """B's rows, in the same order."""
+        """Return B's rows, in the same order."""
         return tensor.index_select(self.axis, self.b.to(tensor.device))
 
     def put(self, rows: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        """B's tensor with other rows for these samples; the rest of it is its own."""
+        """Return B's tensor with other rows for these samples; the other rows stay."""
         rows = rows.to(tensor.device, tensor.dtype)
         return tensor.detach().index_copy(self.axis, self.b.to(tensor.device), rows)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedSamples:
-    """The samples that two batches have both, by their places in either.
+    """The samples that two batches share, by their places in each.
 
     Attributes:
-        a, b: of each sample its place in A and in B.
-        sizes: of the two batches.
+        a, b: the place of each sample in A and in B.
+        sizes: the sizes of the two batches.
     """
 
     a: tuple[int, ...]
@@ -116,7 +116,8 @@ class SharedSamples:
         return parts[closest]
 
     def _axes(self, a: torch.Tensor, b: torch.Tensor) -> Iterator[int]:
-        """The first, of samples or of several rows for each; the second, of samples."""
+        """Yield the possible axes of samples: the first, also with several rows for each sample;
+        and the second."""
         for axis in range(min(2, a.dim())):
             rows, rest = divmod(a.shape[axis], self.sizes[0])
             wanted = list(a.shape)
@@ -132,10 +133,9 @@ class SharedSamples:
 
 
 def shared_samples(a: Workload, b: Workload) -> SharedSamples | None:
-    """The samples, with targets, that both first batches contain with equal bits.
+    """Return the samples that both first batches contain, with targets, bit for bit.
 
-    None where they are the same from first to last, where there are none, or where a batch has no
-    axis of samples.
+    None if the batches are identical, share no sample, or have no axis of samples.
     """
     ours, theirs = _tensors(a), _tensors(b)
     if [(t.shape[1:], t.dtype) for t in ours] != [(t.shape[1:], t.dtype) for t in theirs]:

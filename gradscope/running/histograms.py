@@ -52,7 +52,7 @@ def counted(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Some elements after the other in float64 on the CPU."""
+    """Yield the elements in chunks, in float64 on the CPU."""
     if tensor.is_quantized:
         tensor = tensor.dequantize()
     if tensor.is_nested:
@@ -67,7 +67,7 @@ def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 @dataclass
 class _Output:
-    """An output of a call: its histogram as it was returned, and its gradient."""
+    """An output of a call: the histogram of its value as returned, and its gradient."""
 
     activation: Histogram
     gradient: torch.Tensor | None = None
@@ -81,13 +81,13 @@ class _Output:
 
 @dataclass
 class _Outputs:
-    """The outputs of the chosen modules' calls, in the order in which they were returned."""
+    """The outputs of the chosen modules' calls, in the order of their return."""
 
     calls: ModuleCalls
     found: list[_Output] = field(default_factory=list)
 
     def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """Count the call's outputs, and wait for their gradients."""
+        """Make histograms of the call's outputs, and wait for their gradients."""
         call = self.calls.end(module)
         if call is None or call.recomputed:
             return
@@ -104,7 +104,7 @@ class _Outputs:
 def histograms(step: Step, chosen: dict[nn.Module, Named]) -> tuple[Histogram, ...]:
     """Return histograms of each call's outputs and their gradients, then of the parameters.
 
-    ``step`` is one that a rerun gives: it is run here.
+    ``step`` comes from a rerun, and runs here.
     """
     outputs = _Outputs(ModuleCalls({module: named.name for module, named in chosen.items()}))
     # Scripted modules take no hooks; their parameters are still read.

@@ -1,4 +1,4 @@
-"""Steps under a recorder: activations and gradients of every call, and of the parameters."""
+"""Runs steps under a recorder: activations and gradients of every call, and of the parameters."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ class Observation(Observer):
     """Record of a run's steps, complete or not.
 
     Attributes:
-        verify: whether to prove that looking is harmless.
-        selected: the modules whose calls are recorded, and ``chained`` those with their chains.
-        all_parameters: of the full model; ``parameters`` are those of the selected modules.
-        placed: where the parameters are among several processes.
+        verify: whether to prove that observing is harmless.
+        selected: the modules whose calls are recorded; ``chained`` are those with autograd chains.
+        all_parameters: the parameters of the full model; ``parameters`` has those of the selected
+            modules.
+        placed: the placement of parameters on several processes.
         first_nonfinite: the number of the first of several steps whose loss or gradients were NaN
             or Inf.
     """
@@ -254,7 +255,7 @@ def observe(
         verify: also run two plain steps, and compare their gradients with the recorded one's.
 
     Raises:
-        LayerError: a layer pattern that matches nothing.
+        LayerError: a layer pattern matches nothing.
     """
     model = workload.model
     selected = select_layers(model, layers)
@@ -276,7 +277,7 @@ def _verifier(step: Step) -> Verifier | None:
 
 
 def _held(step: Step) -> set[nn.Parameter] | None:
-    """The optimizer's parameters; None without one."""
+    """Return the optimizer's parameters; None without one."""
     if step.optimizer is None:
         return None
     return {p for group in step.optimizer.param_groups for p in group["params"]}

@@ -38,12 +38,13 @@ class ProbeKey(NamedTuple):
 
 @dataclass(kw_only=True)
 class StepProbe:
-    """Gets every tensor at the probe points of a step, and returns the one that flows on instead.
+    """Gets every tensor at the probe points of a step, and returns the tensor that flows on in its
+    place.
 
     Attributes:
-        noise: before the step, each number of the weights is moved by this share, up or down.
+        noise: the share by which each number of the weights is moved before the step, up or down.
         draw: the number of the step among several such steps.
-        arrived: gradients of the parameters.
+        arrived: the gradients of the parameters.
         loss: the root of backward.
     """
 
@@ -69,9 +70,9 @@ class ProbePoints:
     """The probes of one step.
 
     Args:
-        names: of the modules whose calls have probe_points.
+        names: the names of the modules whose calls have probe points.
         probe: gets each tensor.
-        unprobed: calls whose arguments get none, by name and number.
+        unprobed: calls whose arguments get no probes, by name and number.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class ProbePoints:
         self._calls = ModuleCalls(names)
 
     def arm(self) -> None:
-        """Backward starts."""
+        """Note the start of backward."""
         self.armed = True
 
     @contextmanager
@@ -150,13 +151,13 @@ class _ProbePoint(torch.autograd.Function):
 
 
 class Copies:
-    """Tensors that were passed on: one that comes again untouched need not be compared again."""
+    """Remembers tensors that were passed on, so that an unchanged one is not compared again."""
 
     def __init__(self) -> None:
         self._given: dict[int, tuple[weakref.ref[torch.Tensor], int, torch.Tensor]] = {}
 
     def enter(self, tensor: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
-        """``tensor``, which is given on in the place of the ``original``."""
+        """Note that ``tensor`` is passed on in place of ``original``."""
         self._given[id(tensor)] = (weakref.ref(tensor), tensor._version, original)
         return tensor
 
@@ -172,8 +173,8 @@ class Tape(StepProbe):
     """Every tensor that the probes of a step saw, in order, and its loss and parameter gradients.
 
     Attributes:
-        values: what calls took and returned, as it was then.
-        gradients: of the same; several where there were several backwards.
+        values: the inputs and results of calls, as they were then.
+        gradients: their gradients; several after several backwards.
     """
 
     values: dict[ProbeKey, torch.Tensor] = field(default_factory=dict)
@@ -193,7 +194,7 @@ class Tape(StepProbe):
 
 
 def moved(tensor: torch.Tensor, share: float, *, seed: int) -> torch.Tensor:
-    """Each number up or down by that share of itself, as a coin says."""
+    """Return the tensor with each number moved up or down at random by that share of itself."""
     if not share or not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
     # A separate generator: the step's random numbers stay as they are.
@@ -214,8 +215,8 @@ def probed_step(
     Args:
         workload: the workload to run.
         probe: gets each tensor.
-        unprobed: calls whose arguments are left alone.
-        number: of the step.
+        unprobed: calls whose arguments get no probes.
+        number: the number of the step.
     """
     model = workload.model
     probe_points = ProbePoints(module_names(model), probe, unprobed)

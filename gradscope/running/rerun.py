@@ -1,6 +1,7 @@
-"""Repeats a step of a run: for a full sample, for its calls, for the bytes that it keeps.
+"""Repeats a step of a run: for a full sample, for its calls, for its saved memory.
 
-And to prove harmlessness: two plain steps and one observed, all seeded alike, agree bit by bit.
+It also proves harmlessness: two plain steps and an observed one, with the same seeds, must agree
+bit for bit.
 """
 
 from __future__ import annotations
@@ -46,14 +47,15 @@ def rerun(
     weights: bool | None = True,
     hooks: bool = False,
 ) -> Iterator[Step]:
-    """The model before a step of the run, and that step; then all state is restored.
+    """Yield a step of the run, with the model in its state before that step; then restore all
+    state.
 
     Args:
         workload: the workload of the run.
-        number: of the step; those before it are run.
-        observer: of all these steps.
+        number: the number of the step; the steps before it run first.
+        observer: observes all these steps.
         weights: as for ``as_found``.
-        hooks: call those that wait for complete gradients too.
+        hooks: also call hooks that wait for complete gradients.
     """
     with ExitStack() as kept:
         kept.enter_context(as_found(workload, weights=weights))
@@ -87,16 +89,17 @@ class StepNames(Observer):
 
 
 class StepsUntilGradient:
-    """Optimizer steps one after another: whether gradients that are zero stay so.
+    """Makes optimizer steps, one after another, to see whether zero gradients stay zero.
 
-    Each call makes one and looks again. The first takes the gradients that a run of ``step`` left.
+    Each call makes one step and checks again. The first uses the gradients that a run of ``step``
+    left.
     """
 
     def __init__(self, step: Step, names: Sequence[str]) -> None:
         self.step, self.names = step, names
 
     def __call__(self) -> Collection[str] | None:
-        """The names whose gradient is still zero; None where no step could be made."""
+        """Return the names whose gradient is still zero; None if no step could be made."""
         model = self.step.workload.model
         parameters = dict(first_names(model))
         try:
@@ -146,14 +149,14 @@ _StepGradients = list[torch.Tensor | None]
 
 
 def plain_gradients(step: Step) -> _StepGradients:
-    """The results of one run of a step without an observer; all state is then restored."""
+    """Return the results of one run of a step without an observer; then restore all state."""
     with repeated(step, weights=True) as plain:
         plain.compute_gradients()
         return gradients(plain)
 
 
 def gradients(step: Step) -> _StepGradients:
-    """``.grad`` of every parameter and every input."""
+    """Return the ``.grad`` of every parameter and every input."""
     tensors = [*step.workload.model.parameters(), *step.inputs.values()]
     return [t.grad for t in tensors if t.is_leaf]
 
@@ -166,13 +169,14 @@ class Verifier:
         self._repeatable = _difference(self._first, plain_step()) == 0.0
 
     def compare(self, observed: _StepGradients) -> Verification:
-        """The verdict on the observed step."""
+        """Return the verdict on the observed step."""
         difference = _difference(self._first, observed)
         return Verification(self._repeatable, difference == 0.0, difference)
 
 
 def _difference(left: _StepGradients, right: _StepGradients) -> float | None:
-    """The largest absolute difference; 0.0 only if every bit agrees, None if it has no size."""
+    """Return the largest absolute difference: 0.0 only if every bit agrees, None if it cannot be
+    measured."""
     largest = 0.0
     for one, other in zip(left, right, strict=True):
         if one is None or other is None:
@@ -204,7 +208,7 @@ class PlainCall:
         parent: the call around it; None for the outermost.
         leaf: whether no other call runs inside.
         writes: whether it writes to its input.
-        shapes: of the tensors that it returned.
+        shapes: the shapes of the tensors that it returned.
     """
 
     key: CallKey
@@ -226,13 +230,13 @@ class PlainStep:
 
 @dataclass(kw_only=True)
 class LossRecorder(Observer):
-    """Keeps the root of backward, and reports when it is there."""
+    """Keeps the root of backward, and reports when it exists."""
 
     arm: Callable[[], None] = lambda: None
     loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
 
     def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
-        """Forward is done."""
+        """Note the end of forward."""
         assert isinstance(root, torch.Tensor)
         self.loss = root.detach().clone()
         self.arm()
@@ -248,7 +252,7 @@ class StepFailed(Exception):
 
 
 def plain_step(workload: Workload, number: int = 0) -> PlainStep:
-    """Run a step as it is; then everything is as it was.
+    """Run a step without changes; then restore everything.
 
     Raises:
         StepFailed: the model, its loss or its backward raised.
@@ -269,7 +273,7 @@ def plain_step(workload: Workload, number: int = 0) -> PlainStep:
 
 
 def gradients_of(model: nn.Module) -> Gradients:
-    """A copy of each parameter's gradient."""
+    """Return a copy of each parameter's gradient."""
     return {
         named.name: None if p.grad is None else p.grad.detach().clone()
         for p, named in named_parameters(model).items()
@@ -300,7 +304,7 @@ class _Calls:
         ]
 
     def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """The call has returned: note whether it wrote to its arguments."""
+        """Note the return of a call, and whether it wrote to its arguments."""
         call = self._calls.end(module)
         if call is None or call.recomputed:
             return

@@ -1,4 +1,5 @@
-"""Repeats a step for sketches of its tensors; and with changed last bits, for their noise.
+"""Repeats a step to make sketches of its tensors, and with changed last bits to measure their
+noise.
 
 A sketch's numbers are the same on every machine, device and memory layout.
 """
@@ -27,14 +28,14 @@ _LOW = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The numbers of a sketch, in float64 on the CPU; the norm of the finite elements."""
+    """The numbers of a sketch, in float64 on the CPU, and the norm of the finite elements."""
 
     numbers: torch.Tensor
     norm: float
     nonfinite: int
 
     def __add__(self, other: Projection) -> Projection:
-        """Return the projection of the sum of two tensors; its norm is the sketch's."""
+        """Return the projection of the sum of two tensors; its norm comes from the sketch."""
         numbers = self.numbers + other.numbers
         norm = float(torch.linalg.vector_norm(numbers))
         return Projection(numbers, norm, self.nonfinite + other.nonfinite)
@@ -42,7 +43,8 @@ class Projection:
 
 @torch.no_grad()
 def projected(tensor: torch.Tensor) -> Projection:
-    """The projection of a tensor of any shape and dtype; of complex numbers both parts count."""
+    """Return the projection of a tensor of any shape and dtype; both parts of complex numbers
+    count."""
     tensor = tensor.detach()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
@@ -66,7 +68,8 @@ def projected(tensor: torch.Tensor) -> Projection:
 
 @functools.lru_cache(maxsize=64)
 def _places(chunk: int) -> torch.Tensor:
-    """The number to which each element of a chunk goes; ``SKETCH_WIDTH`` more: it is subtracted."""
+    """Return the sketch's number to which each element of a chunk is added; ``SKETCH_WIDTH`` more
+    means subtracted."""
     x = torch.arange(chunk * _CHUNK, (chunk + 1) * _CHUNK, device="cpu")
     # T. Mueller's integer hash, whose products fit into int64.
     x = (x ^ (x >> 32)) & _LOW
@@ -82,7 +85,7 @@ _SMALL = 1e-28
 
 @dataclass(kw_only=True)
 class _Projections(StepProbe):
-    """The projection of everything that the probes of a step see.
+    """Projects everything that the probes of a step see.
 
     With ``noise``, each tensor passed on is moved by this share of itself.
     """
@@ -118,11 +121,11 @@ def sketches(
 
     Args:
         workload: the workload to run; its state is restored.
-        modules: their names.
-        number: of the step.
+        modules: the modules' names.
+        number: the number of the step.
 
     Returns:
-        The sketches, in the order of forward, the parameters' last; and notices.
+        The sketches in the order of forward, parameters last; and notices.
     """
     plain = plain_step(workload, number)
     found, unprobed, said = harmless_step(
@@ -175,7 +178,8 @@ def _of_parameters(
 
 
 def _noise(one: Projection, others: Sequence[Projection | None]) -> float | None:
-    """Return the largest relative difference of the others from it; None if unknown."""
+    """Return the largest relative difference of the other sketches from a sketch; None if
+    unknown."""
     known = [other for other in others if other and other.nonfinite == one.nonfinite]
     if len(known) < len(others) or not one.norm:
         return None

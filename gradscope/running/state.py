@@ -26,9 +26,9 @@ _CONTAINERS = (dict, OrderedDict, list, set, deque)
 def state_restored(*models: nn.Module, weights: bool) -> Iterator[None]:
     """Give models back exactly as they were, whatever happens inside the block.
 
-    ``.grad`` is swapped out and put back, and buffers are copied. With ``weights`` so are the
-    parameters: an optimizer moves them, and some models write to their own in forward. PyTorch's
-    switches are kept too, and inside the block gradients are recorded.
+    ``.grad`` is swapped out and put back, and buffers are copied. With ``weights``, parameters are
+    copied too: an optimizer moves them, and some models write to them in forward. PyTorch's
+    switches are restored too; inside the block gradients are enabled.
     """
     devices = {parameter.device for model in models for parameter in model.parameters()}
     with (
@@ -58,10 +58,10 @@ def modules_restored(*models: nn.Module, weights: bool) -> Iterator[None]:
 
 @contextmanager
 def others_restored(*models: nn.Module, kept: ExitStack) -> Iterator[None]:
-    """Restore modules of none of these models, called in the block, after ``kept``.
+    """Restore modules outside these models that were called in the block, when ``kept`` closes.
 
-    Such are a discriminator that the loss closes over, a perceptual network, a part that its model
-    keeps in a plain list. Each is kept right before its first call, whoever holds it.
+    Examples are a discriminator in the loss, a perceptual network, a part that its model keeps in a
+    plain list. The state of each is saved right before its first call, whoever holds it.
     """
     known = {module for model in models for module in model.modules()}
 
@@ -101,7 +101,7 @@ def random_state_restored(devices: set[torch.device]) -> Iterator[None]:
 
 
 def random_states() -> tuple[torch.Tensor, ...]:
-    """PyTorch's, of the processor and of each GPU that is in use."""
+    """Return PyTorch's random states, of the CPU and of each GPU in use."""
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return torch.get_rng_state(), *gpus
 
@@ -131,8 +131,8 @@ def deeper_recursion() -> Iterator[None]:
 def post_accumulate_hooks_disabled(model: nn.Module) -> Iterator[None]:
     """Disable hooks of ``register_post_accumulate_grad_hook`` in the block.
 
-    Such a hook cannot change a gradient on its way. It may count, log, or step an optimizer, which
-    a full sample must not make it do again.
+    Such a hook cannot change a gradient. It may count, log, or step an optimizer, and a full sample
+    must not repeat that.
     """
     disabled = []
     for parameter in model.parameters():
@@ -209,7 +209,7 @@ def _gradient(leaf: torch.Tensor) -> Restore:
 def _value(tensor: torch.Tensor) -> Restore:
     """Return a function that restores the tensor's memory, its values, and its version.
 
-    Of a tensor that is spread over processes, this one's part.
+    For a tensor that is spread over processes, it restores this process's part.
     """
     tensor = local(tensor)
     if is_lazy(tensor) or tensor.device.type == "meta":
@@ -246,7 +246,8 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _as_integers(*tensors: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors' memory as integers of 8 bytes, which compare 7 times faster, or of one."""
+    """Return the tensors' memory as integers of 8 bytes, which compare 7 times faster, or of 1
+    byte."""
     flat = [t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1) for t in tensors]
     aligned = all((t.nbytes | t.storage_offset() * t.itemsize) % 8 == 0 for t in flat)
     return (t.view(torch.int64 if aligned else torch.uint8) for t in flat)
@@ -319,7 +320,7 @@ _SWITCHES: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
 def switches_restored() -> Iterator[None]:
     """Restore PyTorch's settings after the block; enable gradients inside it.
 
-    Also if the caller has disabled them, since the call needs gradients.
+    They are enabled even if the caller has disabled them.
     """
     found = [read() for read, _ in _SWITCHES]
     with ExitStack() as modes:

@@ -48,7 +48,7 @@ class Observer:
         number: the number of the last step that began, from 0.
         phase: its running part: input, forward, loss, backward, or step (the optimizer's).
         failure: the exception that stopped the run.
-        recorder: of the calls of that step, for those who record them.
+        recorder: records the calls of that step; None without one.
     """
 
     number: int = 0
@@ -57,7 +57,7 @@ class Observer:
     recorder: Recorder | None = field(default=None, repr=False)
 
     def before_step(self, step: Step) -> None:
-        """Called before anything of the step has run."""
+        """Called before any part of the step has run."""
 
     def around(self, step: Step) -> AbstractContextManager[None]:
         """Return the context from before forward to after the last backward: the recorder's, if
@@ -104,17 +104,18 @@ class Observer:
 
 @dataclass(slots=True)
 class Step:
-    """One step. ``run`` runs it; each part can be called by itself as well.
+    """One step.
+
+    ``run`` runs it; each part can also be called alone.
 
     Attributes:
-        batch: as the workload gave it, and ``following`` what gives those after it.
-        clone: the batch on tensors of its own.
-        kept: at the end of the step it puts back modules that are not the model's, and gradients of
-            leaves that are not.
-        part: of a micro-batch, or of a process's part of a batch, the samples that it has; None:
-            all.
-        interventions: what is changed on its way, in this step as in all others of the run.
-        losses: from forward to backward, what the loss is computed of, where it is several.
+        batch: the batch from the workload; ``following`` gives the next ones.
+        clone: the batch on copies of its tensors.
+        kept: restores, at the end of the step, modules outside the model, and gradients of leaves
+            outside it.
+        part: the samples of a micro-batch, or of a process's part of a batch; None: all.
+        interventions: the changes of activations and gradients, the same in all steps of the run.
+        losses: from forward to backward, the losses whose sum the loss is, if there are several.
     """
 
     workload: Workload
@@ -372,14 +373,15 @@ def _backward(root: GraphRoot, workload: Workload) -> None:
 
 
 def _autocast(workload: Workload) -> AbstractContextManager[Any]:
-    """The configured autocast around forward and loss."""
+    """Return the configured autocast around forward and loss."""
     if workload.autocast is None:
         return nullcontext()
     return torch.autocast(workload.device.type, dtype=workload.autocast)
 
 
 def _input_name(path: str, positional: int) -> str:
-    """A keyword argument by its name; ``input``, numbered where there are several, for the rest."""
+    """Return the name of a keyword argument; ``input`` for the others, numbered if there are
+    several."""
     if not path.split(".")[0].isdigit():
         return path
     return f"input {path}" if positional > 1 else "input"

@@ -56,7 +56,7 @@ def root_of(word: str | None, model: nn.Module) -> Root | None:
     loss.
 
     Raises:
-        OptionError: it does not have this form.
+        OptionError: the word does not have this form.
         LayerError: no module has that name; the message suggests the closest.
     """
     if word is None or word == LOSS:
@@ -170,7 +170,7 @@ class GraphTrace(Observer):
     Attributes:
         output: the root of the graph, with its call and its place once known; None is
             the loss.
-        lines: whether the stack of each operation is kept, and with it the user's line.
+        lines: whether the stack of each operation is kept, which gives the user's line.
         locate: the user's line in a stack of formatted frames.
         unreached: leaves in the graph without a gradient.
     """

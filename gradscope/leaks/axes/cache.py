@@ -1,4 +1,4 @@
-"""Does decoding step by step, with a cache, equal the full forward pass?"""
+"""Judges whether step-by-step decoding with a cache equals the full forward pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ADVICE = "check the positions, the mask and the order of the cached keys at eac
 
 
 def cache_argument(called: Callable[..., Any]) -> str | None:
-    """The argument of the model's that takes a cache."""
+    """Return the model's argument that takes a cache."""
     try:
         parameters = inspect.signature(getattr(called, "forward", called)).parameters
     except (TypeError, ValueError):
@@ -35,7 +35,8 @@ def cache_argument(called: Callable[..., Any]) -> str | None:
 
 
 def judge(subject: Subject) -> AxisResult:
-    """A beginning at once, the rest one by one: each output must be that of the full pass."""
+    """Decode the first tokens at once and the rest one by one: each output must equal the full
+    pass's."""
     name = cache_argument(subject.forwards.workload.called())
     if name is None:
         return not_judged("cache", "the model takes no cache")
@@ -91,7 +92,7 @@ def judge(subject: Subject) -> AxisResult:
 
 
 def _in_base(subject: Subject, count: int) -> Outputs:
-    """The outputs of rows of the base that nothing is masked in, under the names of a step's."""
+    """Return the outputs of unmasked rows of the base, under the names of a step's outputs."""
     masked = {one.row for one in subject.masked}
     free = [row for row in range(subject.rows.count) if row not in masked][:count]
     outputs = ordered(subject.gradients.outputs, subject.layout, subject.positions)
@@ -110,7 +111,7 @@ def _first_off(one: Outputs, other: Outputs) -> int:
 
 
 def _trial(subject: Subject, base: Tensors, name: str, at: int, layout: Layout) -> Trial:
-    """The full pass up to a position, and the step with which the cached decoding reaches it."""
+    """Return a trial: the full pass up to a position, and the cached step that reaches it."""
     length = at + 1
     own = Layout(layout.rows, length, layout.batch, layout.time)
     single = Layout(layout.rows, 1, layout.batch, layout.time)
@@ -147,13 +148,14 @@ def _with_cache(batch: Batch, name: str, cache: Any) -> None:
 
 
 class _NoCache(Exception):
-    """No output is a cache."""
+    """The model returned no cache."""
 
 
 def _stepped(
     forwards: Forwards, base: Tensors, name: str, start: int, layout: Layout
 ) -> dict[str, torch.Tensor]:
-    """The outputs of the beginning and of single steps, joined along the positions."""
+    """Return the outputs of the first tokens and of the single steps, joined along the
+    positions."""
     meaning = forwards.meaning
     assert meaning.positions is not None
     bounds = [(0, start), *((n, n + 1) for n in range(start, meaning.positions))]
@@ -179,7 +181,7 @@ def _stepped(
 
 
 def _part(forwards: Forwards, base: Tensors, begin: int, end: int) -> Batch:
-    """The batch from one position up to another; a mask from the beginning on."""
+    """Return the batch from one position up to another; a mask starts at the first position."""
     new = {}
     length = forwards.meaning.positions
     for one in forwards.meaning.given:
@@ -195,7 +197,7 @@ def _part(forwards: Forwards, base: Tensors, begin: int, end: int) -> Batch:
 
 
 def _cache_in(output: Any, name: str) -> Any:
-    """The cache that a model returned: by its name, or as the last of a tuple."""
+    """Return the cache in a model's output: by its name, or as the last entry of a tuple."""
     for key in (name, *NAMES):
         found = output.get(key) if isinstance(output, dict) else getattr(output, key, None)
         if found is not None:

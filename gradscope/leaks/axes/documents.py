@@ -48,7 +48,7 @@ def judge(subject: Subject) -> AxisResult:
 
 
 def _packed(subject: Subject, named: list[Given], count: int) -> Tensors:
-    """Rows of at least two documents: as the batch has them, or in halves."""
+    """Return rows with two documents or more: as in the batch, or each row in halves."""
     base = subject.tiled(count)
     for one in named:
         tensor = base[one.path]

@@ -55,7 +55,8 @@ class _Places:
 
 
 def _layout(subject: Subject, label: Given, count: int | None = None) -> tuple[Layout, _Places]:
-    """The outputs along the label's own positions: those of a decoder are not the input's."""
+    """Return the layout of the outputs along the label's positions; a decoder's positions are not
+    those of the input."""
     rows = subject.rows.count if count is None else count
     own = Layout.of(subject.meaning, rows)
     if label.time is None:
@@ -78,7 +79,7 @@ def _layout(subject: Subject, label: Given, count: int | None = None) -> tuple[L
 
 
 def _changed(subject: Subject, labels: list[Given], base: Tensors, where: torch.Tensor) -> Tensors:
-    """Other labels at these places."""
+    """Return a batch with other labels at these places."""
     new = {}
     for one in labels:
         tensor = base[one.path]
@@ -94,7 +95,8 @@ def _changed(subject: Subject, labels: list[Given], base: Tensors, where: torch.
 
 
 def _trial(subject: Subject, labels: list[Given]) -> Trial:
-    """Few rows; of sequences one label in the middle is another, else all are."""
+    """Return a trial of a few rows. In sequences one label in the middle changes; else all labels
+    change."""
     count, base = subject.small()
     layout, places = _layout(subject, labels[0], count)
     changed = _changed(subject, labels, base, places.where)
@@ -163,7 +165,7 @@ def _paired(
 
 
 def _pulled(output: Any, step: Step) -> dict[str, torch.Tensor]:
-    """The gradient of the model's own loss at each of its outputs."""
+    """Return the gradient of the model's own loss at each of its outputs."""
     losses = [t for path, t in find(output, torch.Tensor) if t.dim() == 0 and t.requires_grad]
     targets = [(path, t) for path, t in predictions(output) if t.requires_grad]
     if not losses or not targets:

@@ -1,4 +1,4 @@
-"""Do masked tokens matter, where they lie between others?"""
+"""Judges whether masked tokens between other tokens change the outputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _MOVES = frozenset(
 
 
 def judge(subject: Subject) -> AxisResult:
-    """Replaces the content of masked tokens between others; unmasked outputs must not change."""
+    """Judge the mask: masked tokens between others get other content, and unmasked outputs must not
+    change."""
     if subject.mask is None or subject.mask.role == LENGTHS:
         return not_judged("mask", "no input is a mask")
     if subject.masks_fail:
@@ -59,7 +60,7 @@ def judge(subject: Subject) -> AxisResult:
 
 
 def kept_places(subject: Subject, masked: Sequence[Masked]) -> Kept:
-    """Returns the unmasked places of these rows; all, if the mask belongs to another input."""
+    """Return the unmasked places of these rows; all places if the mask belongs to another input."""
     count, positions = subject.rows.count, subject.positions
     chosen = torch.zeros(count, dtype=torch.bool)
     chosen[[one.row for one in masked]] = True

@@ -1,4 +1,5 @@
-"""Does the order of a set matter? On demand: `--axis order=1` says where its elements lie."""
+"""Judges whether the order of a set's elements matters. Only on demand: `--axis order=1` gives
+their dimension."""
 
 from __future__ import annotations
 

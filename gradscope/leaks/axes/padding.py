@@ -1,4 +1,4 @@
-"""Does padding, by its content or its amount, change other positions?"""
+"""Judges whether the content or the amount of padding changes other positions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ROWS = 7
 
 
 def judge(subject: Subject) -> AxisResult:
-    """Padded places get other content, and then there is less padding."""
+    """Judge padding: padded places get other content; then rows get less padding."""
     rows = subject.rows
     hidden = subject.mask is not None and subject.mask.role == HIDDEN
     if (subject.mask is None or hidden) and rows.padding is None:
@@ -102,13 +102,13 @@ def _of_amount(subject: Subject, content: str) -> AxisResult:
 
 
 def _side(subject: Subject) -> str:
-    """The side on which the batch is padded; the right one where it is not."""
+    """Return the side on which the batch is padded; the right side without padding."""
     kinds = [one.kind for one in subject.masked]
     return "left" if "left" in kinds and "right" not in kinds else "right"
 
 
 def _fewer(subject: Subject, real: int) -> Change | None:
-    """Returns the first change between a padded batch and the same rows without padding."""
+    """Return the first change between a padded batch and the same rows without padding."""
     known = _in_base(subject, real) if subject.causal else None
     count = _ROWS if known is None else 1
     padded, short = _pair(subject, real, count)
@@ -137,7 +137,7 @@ def _layouts(subject: Subject, real: int, count: int) -> tuple[Layout, Layout]:
 
 
 def _in_base(subject: Subject, real: int) -> Outputs | None:
-    """The outputs of a row of the base that is padded in that way; None: there is none."""
+    """Return the outputs of a row of the base with this padding; None without such a row."""
     batch = subject.layout.batch
     for one in subject.masked:
         if one.kind == _side(subject) and int((~one.where).sum()) == real:
@@ -150,7 +150,7 @@ def _in_base(subject: Subject, real: int) -> Outputs | None:
 
 
 def _pair(subject: Subject, real: int, count: int) -> tuple[Tensors, Tensors]:
-    """Rows of several contents that are padded, and the same rows without their padding."""
+    """Return padded rows with several contents, and the same rows without padding."""
     meaning, rows, length = subject.meaning, subject.rows, subject.positions
     base = subject.tiled(count)
     others = torch.arange(count) > 0

@@ -74,7 +74,7 @@ def _found(
 
 
 def _kept(subject: Subject, at: list[int | None]) -> Kept:
-    """Outputs up to each row's cut; of rows without one nothing counts here."""
+    """Return the outputs up to each row's cut; rows without a cut do not count."""
     places = ~future(subject.rows.count, subject.positions, at)
     for row, cut in enumerate(at):
         if cut is None:
@@ -105,7 +105,8 @@ def _cut_all(subject: Subject, cut: int) -> Change | None:
 
 
 def _in_training(subject: Subject) -> tuple[Change | None, int | None]:
-    """BatchNorm in training normalises over the positions too, where these are rows or length."""
+    """Return the change with BatchNorms in train mode, where they normalise over the positions too,
+    and the cut."""
     forwards, cut = subject.forwards, (subject.positions - 1) // 2
     base = dict(subject.rows.base)  # its own mapping: it runs in another mode
     at: list[int | None] = [cut] * subject.rows.count
@@ -129,7 +130,7 @@ def _seen(subject: Subject) -> bool | None:
 
 
 def _worst(subject: Subject, found: Change) -> int:
-    """A cut at which the leak shows; of several the one in the middle."""
+    """Return a cut that shows the leak; of several, the middle one."""
     at = [cut for row, cut in enumerate(subject.cuts) if cut is not None and bool(found.rows[row])]
     return at[len(at) // 2] if at else (subject.positions - 1) // 2
 
@@ -161,7 +162,7 @@ def _ahead(subject: Subject, found: Change) -> int:
 
 
 def _alone(subject: Subject) -> int:
-    """Return the same by one forward pass with one input changed in each row."""
+    """Return the same from one forward pass that changes one input in each row."""
     rows, positions = subject.rows, subject.positions
     masked = {one.row for one in subject.masked}
     free = [row for row in range(rows.count) if row not in masked]
@@ -189,7 +190,7 @@ def _alone(subject: Subject) -> int:
 
 
 def _trial(subject: Subject, cut: int) -> Trial:
-    """Few rows, all cut at one position."""
+    """Return a trial of a few rows, all cut at one position."""
     count, base = subject.small()
     at: list[int | None] = [cut] * count
     where = future(count, subject.positions, at)

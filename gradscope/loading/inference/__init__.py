@@ -1,7 +1,7 @@
 """Infers the inputs of a model without ``input`` in its config.
 
-One file per family of models. Each returns an ``Inferred`` in the config's grammar, so the same
-code reads it as reads the user's ``input``. A new family is a file here and a line in ``infer``.
+One file per family of models. Each returns an ``Inferred`` in the config's grammar, which the code
+for the user's ``input`` reads too. A new family is a file here and a line in ``infer``.
 """
 
 from __future__ import annotations

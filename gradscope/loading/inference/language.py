@@ -53,13 +53,13 @@ def _words(source: dict[str, Any]) -> str:
 
 
 def _rows(context: Context, config: Any) -> int:
-    """2, except where the model itself refuses more than one row without a padding token."""
+    """Return 2; 1 if the model refuses more than one row without a padding token."""
     single = type(context.model).__name__.endswith("ForSequenceClassification")
     return 1 if single and getattr(config, "pad_token_id", None) is None else 2
 
 
 def _find(config: Any, *names: str) -> Any:
-    """The first of these settings in the config or in the part of it that is the encoder."""
+    """Return the first of these settings in the config or in its encoder's part."""
     parts = [config, *(getattr(config, part, None) for part in ("vision_config", "encoder"))]
     for part in parts:
         for name in names:
@@ -114,7 +114,7 @@ def _ids(context: Context, config: Any, rows: int, *, decoder: bool = False) -> 
 
 
 def _with_pictures(ids: dict[str, Any], config: Any) -> dict[str, Any]:
-    """Ids in which each patch of the row's picture has its token, where the model wants these."""
+    """Return ids with a token for each patch of the row's picture, if the model needs them."""
     token = getattr(config, "image_token_id", None)
     vision = getattr(config, "vision_config", None)
     size, patch = (getattr(vision, name, None) for name in ("image_size", "patch_size"))

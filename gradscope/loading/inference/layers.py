@@ -36,7 +36,7 @@ Layer = tuple[str, nn.Module]
 class Trial:
     """One call of forward: its inputs, its error, and the arguments that layers refused.
 
-    There is no call if the model could not be copied.
+    If the model could not be copied, there was no call.
     """
 
     given: Mapping[str, Source]
@@ -106,9 +106,8 @@ def _combined(layers: Mapping[str, Layer], rows: int) -> Iterator[dict[str, Sour
 
 
 def _tried(context: Context, given: Mapping[str, Source]) -> Trial:
-    """A call of forward on a copy of the model.
-
-    It is made on the CPU: a GPU is lost to the process by an index that is out of range.
+    """Call forward on a copy of the model, on the CPU: an index out of range on a GPU would make
+    the GPU unusable for the process.
     """
     trial = Trial(given)
     arguments: dict[int, str] = {}
@@ -134,7 +133,7 @@ def _tried(context: Context, given: Mapping[str, Source]) -> Trial:
 
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
-    """Silence the output of forward: the run prints it again."""
+    """Silence the output of forward, because the run prints it again."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
 
@@ -147,7 +146,7 @@ def _memory(tensor: Tensor) -> int:
 def _refused(
     error: BaseException, arguments: Mapping[int, str], modules: Mapping[nn.Module, str]
 ) -> dict[str, Layer]:
-    """The innermost layer that was running, for each argument that it had as its input."""
+    """Return the innermost running layer for each argument that was its input."""
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         layer = frame.f_locals.get("self")
         if isinstance(layer, nn.Module) and layer in modules and sources(layer, 1):
@@ -226,7 +225,8 @@ def required_arguments(model: nn.Module) -> list[str] | None:
 
 
 def _certain_first(model: nn.Module) -> nn.Module | None:
-    """The layer that gets the input, of a layer or a Sequential; None where its shape is open."""
+    """Return the layer that gets the input, for a layer or a Sequential; None if its input's shape
+    is open."""
     if not _of_torch(model):
         return None
     layers = [model]

@@ -59,7 +59,7 @@ def _channels(context: Context, usual: int) -> int:
 
 
 def _preset(context: Context) -> tuple[Any, dict[str, Any]]:
-    """The preset that goes with the weights, and the weights' notes."""
+    """Return the preset of the weights, and the weights' notes."""
     kind = context.kind
     entry = kind.weights if kind.weights is not None else kind.default_weights
     if entry is None:
@@ -116,7 +116,7 @@ def _detection(context: Context, count: int) -> Inferred:
 
 
 def _keypoints(box: list[float], count: int) -> list[list[float]]:
-    """Visible points on the box's diagonal, as (x, y, 1)."""
+    """Return visible points on the box's diagonal, as (x, y, 1)."""
     left, top, right, bottom = box
     parts = [(i + 1) / (count + 1) for i in range(count)]
     return [[left + p * (right - left), top + p * (bottom - top), 1.0] for p in parts]

@@ -112,7 +112,7 @@ def plan_target(config: Any, context: Context, key: str = "target") -> Build:
 
 
 def _plan_part(config: Any, context: Context, key: str, *, listed: bool = False) -> Build:
-    """Sources as in ``input``; besides, numbers stand for themselves."""
+    """Plan sources as in ``input``; plain numbers are values."""
     if isinstance(config, Mapping) and (is_target(config) or any(k in SOURCES for k in config)):
         return plan_value(config, context, key, listed=listed)
     if isinstance(config, Mapping):

@@ -1,5 +1,4 @@
-"""``image:`` — reads pictures, with the transform of the config or of the weights, or as pixel /
-255."""
+"""``image:`` — reads pictures, with the config's transform or the weights', or as pixel / 255."""
 
 from __future__ import annotations
 
@@ -119,7 +118,7 @@ def _checked(result: Any, context: Context, place: str) -> Tensor:
 
 
 def _own(context: Context) -> tuple[Transform, str] | None:
-    """The transform that the model's library names for its weights."""
+    """Return the transform of the model's library for its weights."""
     kind = context.kind
     if kind.library == "demo":
         digits = _configured({"resize": 28, "crop": 28}, context, "input.transform")
@@ -153,7 +152,7 @@ def _has_processor(folder: str | None) -> bool:
 
 
 def _hf_processor(folder: str, context: Context) -> tuple[Transform, str]:
-    """The folder's image processor, and the words for it."""
+    """Return the folder's image processor, and a sentence on it."""
     transformers: Any = importlib.import_module("transformers")
 
     def broken(error: Exception) -> ConfigError:

@@ -143,7 +143,8 @@ def _held_model(path: Path) -> str | None:
 
 
 def _object(path: Path) -> bytes:
-    """The pickle of the object in a file of torch.save's, of today or of before archives."""
+    """Return the object's pickle in a file of torch.save, in today's format or the older one
+    without an archive."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             name = next(one for one in archive.namelist() if one.endswith("/data.pkl"))
@@ -237,7 +238,7 @@ def _explain(path: Path, error: Exception) -> tuple[str, str]:
 
 
 def _only(content: Any, context: Context, key: str, name: str) -> Any:
-    """Tensors in at most one list or mapping; a mapping of one is that one."""
+    """Return tensors in at most one list or mapping; a mapping of one tensor gives the tensor."""
     if isinstance(content, Tensor):
         return content
     if isinstance(content, (list, tuple)) and content:

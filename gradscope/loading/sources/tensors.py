@@ -183,7 +183,8 @@ def _plan_fill(
 
 
 def _number(fill: float, place: str, context: Context, *, integral: bool) -> float:
-    """The number to fill with: an integer within int64, any other within float64."""
+    """Return the number to fill with: an integer within int64, or any other number within
+    float64."""
     try:
         number = fill if integral else float(fill)
     except OverflowError:

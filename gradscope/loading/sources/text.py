@@ -81,10 +81,10 @@ _IDS = "give the ids themselves: `input: {tokens: [[1, 2, 3]]}`"
 
 
 def _tokenizer(context: Context, place: str) -> Any:
-    """The tokenizer of the model's folder or id.
+    """Return the tokenizer of the model's folder or id.
 
     Raises:
-        ConfigError: there is none, or one that knows no words.
+        ConfigError: there is no tokenizer, or it knows no words.
     """
     source = context.kind.tokenizer
     if context.kind.library != "hf" or not source:

@@ -154,7 +154,7 @@ def _request(
     random: bool,
     device: torch.device,
 ) -> tuple[Request, str]:
-    """The request, and the library that answers it."""
+    """Return the request, and its library."""
     asked = {"_target_": model} if isinstance(model, str) else model
     target = parse_target(asked, "model")
     library, _, name = target.name.partition(":")
@@ -176,7 +176,8 @@ def _request(
 def _recognise(
     name: str, key: str, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Targets
 ) -> tuple[str, str, tuple[Any, ...]]:
-    """A library's builder by its dotted name is that library's model, as its spec would be."""
+    """Return library, name and arguments, as a spec gives them, for a builder with a dotted
+    name."""
     found = targets.names.locate(name, key)
     registered = torchvision_name(found)
     if registered:

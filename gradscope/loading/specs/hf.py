@@ -58,7 +58,7 @@ def _source(request: Request) -> tuple[str, bool]:
     """Return transformers' argument (a folder's path or an id), and True if it is a folder.
 
     Raises:
-        ConfigError: a path that does not exist, or a folder without a config.json.
+        ConfigError: the path does not exist, or the folder has no config.json.
     """
     path = request.directory / expanded(request.name)
     if path.name == "config.json" or path.suffix == ".json":
@@ -131,7 +131,7 @@ def refuse_kernels(content: dict[str, Any], name: str, place: Place | None) -> N
 
 
 def _config(transformers: ModuleType, source: str, request: Request) -> Any:
-    """The config object, the request's arguments laid over it.
+    """Return the config object, with the request's arguments set on it.
 
     Raises:
         ConfigError: it cannot be loaded, needs custom code, or has no such field.

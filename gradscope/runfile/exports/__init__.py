@@ -1,18 +1,18 @@
-"""A run's numbers for other tools: a tool a file, whose name is what ``--to`` takes.
+"""Exports a run's numbers to other tools. Each tool has a file, whose name ``--to`` takes.
 
-A file has ``packages``, those that it needs beyond gradscope's own.
+``packages`` lists the packages that it needs beyond gradscope's own.
 
-Where it makes a file or a folder it has ``folder``: None, or the pattern of the names of its files
-in the folder; and ``write(run, path)``, which fills the new file or folder at ``path``.
+A tool that makes a file or a folder has ``folder``: None, or the pattern of its files' names in the
+folder; and ``write(run, path)``, which fills the new file or folder at ``path``.
 
-An experiment tracker has ``opened(place, run)``, a new run in it for ``gradscope export``, and
-``joined(place, ending)``: the run that the script itself has opened, None while there is none. That
-is called in the thread that trains, where ``import`` would cost time: it looks at what the script
-has imported. Its ``place`` is the working directory before the script runs; or, for a tracker with
-``address(place)``, the address that this makes of the word behind ``--to``. ``ending`` is to be
-called before the script's own run in the tracker ends. Both return a ``Tracker``
-(``runfile/tracking.py``); one that keeps files has ``attach``. ``WITHOUT`` says what the script did
-not open.
+An experiment tracker has ``opened(place, run)``, which makes a new run in it for ``gradscope
+export``, and ``joined(place, ending)``, which returns the run that the script itself opened, or
+None. ``joined`` runs in the thread that trains, where an ``import`` would cost time, so it only
+uses modules that the script has imported. ``place`` is the working directory before the script
+runs; a tracker with ``address(place)`` makes an address from the word after ``--to`` instead.
+``joined`` must arrange that ``ending`` is called before the script's own run in the tracker ends.
+Both return a ``Tracker`` (``runfile/tracking.py``); a tracker that keeps files has ``attach``.
+``WITHOUT`` is the message if the script opened no run.
 """
 
 from __future__ import annotations

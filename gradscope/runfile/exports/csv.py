@@ -32,7 +32,7 @@ COLUMNS: Final = tuple(
 
 
 def rows(run: RunFile) -> Iterator[tuple[Cell, ...]]:
-    """The rows, each with a cell for each of ``COLUMNS``: steps, then calls, then parameters."""
+    """Yield the rows, with a cell for each of ``COLUMNS``: steps, then calls, then parameters."""
     times: dict[int, float] = {}
     for one in run.steps():
         times[one.step] = one.time
@@ -64,7 +64,8 @@ def _of_series(
 
 
 def parameter_series(run: RunFile) -> Iterator[tuple[tuple[int, str], Series]]:
-    """The parameters over the sampled steps, and over those whose gradients were read."""
+    """Yield the parameters over the sampled steps, and over the steps whose gradients were
+    read."""
     sampled, read = run.parameter_series(), run.norm_series()
     for key in dict.fromkeys((*sampled, *read)):
         series = sampled.get(key, Series((), {}))
@@ -72,7 +73,7 @@ def parameter_series(run: RunFile) -> Iterator[tuple[tuple[int, str], Series]]:
 
 
 def model_names(run: RunFile) -> dict[int, str]:
-    """The name of each model by its id."""
+    """Return the name of each model by its id."""
     return {model.id: model.name for model in run.models}
 
 

@@ -25,7 +25,8 @@ _TIMEOUT = 60
 
 
 class MlflowRun:
-    """A run of MLflow: its metrics have the step beside each value, so that no counter is shared.
+    """A run of MLflow: each value of a metric has its own step, so no step counter is shared with
+    the script.
 
     Args:
         client: a ``mlflow.MlflowClient``.
@@ -70,7 +71,7 @@ class MlflowRun:
         self._client.log_artifact(self._run, str(page), PREFIX)
 
     def close(self) -> None:
-        """End the run if it is ours."""
+        """End the run if gradscope opened it."""
         if self._own:
             self._client.set_terminated(self._run)
 
@@ -99,7 +100,7 @@ class MlflowRun:
 
 
 def name_of(key: str) -> str:
-    """A key as MLflow takes it."""
+    """Return a key in the form that MLflow accepts."""
     return _REFUSED.sub("_", key)[:_LONGEST_KEY]
 
 
@@ -109,14 +110,14 @@ def _parts(items: list[dict[str, Any]], most: int) -> Iterator[list[dict[str, An
 
 
 def joined(place: str, ending: Ending) -> Tracker | None:
-    """The active run of this thread."""
+    """Return the active run of this thread."""
     mlflow: Any = sys.modules.get("mlflow")
     run = mlflow.active_run() if mlflow is not None and hasattr(mlflow, "active_run") else None
     return None if run is None else MlflowRun(mlflow.MlflowClient(), run.info.run_id, own=False)
 
 
 def opened(place: str, run: TrainingRun) -> Tracker:
-    """A new run in the experiment of that name, which is made if it is missing."""
+    """Return a new run in the experiment of that name, which is created if it is missing."""
     import mlflow
 
     client = mlflow.MlflowClient()

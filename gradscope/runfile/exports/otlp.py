@@ -1,7 +1,7 @@
 """OpenTelemetry: gauges and log records for a collector, as OTLP over HTTP in JSON.
 
-Written by hand rather than with the SDK, whose gauges have the time at which they are exported; a
-step has its own. https://opentelemetry.io/docs/specs/otlp/#otlphttp
+It does not use the SDK, whose gauges have the time of their export; a step needs its own time.
+https://opentelemetry.io/docs/specs/otlp/#otlphttp
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Collector:
             self._post("logs", {"resourceLogs": [logs]})
 
     def close(self) -> None:
-        """Close nothing: no row waits."""
+        """Do nothing: no row waits."""
 
     def _send_points(self, points: dict[str, list[dict[str, Any]]]) -> None:
         metrics = [{"name": key, "gauge": {"dataPoints": some}} for key, some in points.items()]
@@ -111,7 +111,7 @@ def address(place: str) -> str:
     Alike for all spellings of one address.
 
     Raises:
-        OptionError: it is none, or has a password in it.
+        OptionError: the address is invalid, or has a password in it.
     """
     scheme, _, rest = place.rpartition("://")
     refusal = OptionError(f"`{place}` is not a host", help="as in `otlp://localhost:4318`")
@@ -134,7 +134,7 @@ def address(place: str) -> str:
 
 
 def joined(place: str, ending: Ending) -> Tracker | None:
-    """The collector: a script opens nothing in it."""
+    """Return the collector; a script opens nothing in it."""
     return Collector(address(place))
 
 

@@ -26,10 +26,10 @@ _numbers = itertools.count()  # as in TensorBoard's own names: two files of one 
 
 
 class EventFile:
-    """An event file in a folder of its own: TensorBoard reads one growing file in each folder.
+    """An event file in its own folder, because TensorBoard reads one growing file in each folder.
 
-    TensorBoard's ``SummaryWriter`` makes an event of each number, and a thread of its own writes
-    it. That takes five times the processor's time of one event a step, which the caller writes.
+    TensorBoard's ``SummaryWriter`` makes an event for each number, and writes them in a thread. One
+    event for each step, written by the caller, takes a fifth of the CPU time.
 
     Args:
         path: the folder; it is made if it is missing.
@@ -79,7 +79,7 @@ class EventFile:
         self._file.close()
 
     def _append(self, events: Sequence[Any]) -> None:
-        """Add all events, or none: they are sent again if the disk is full."""
+        """Add all events, or none: if the disk is full, they are sent again later."""
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         end, records = self._file.tell(), io.BytesIO()
@@ -97,7 +97,8 @@ class EventFile:
 
 
 def joined(place: str, ending: Ending) -> Tracker | None:
-    """A folder in that of the script's first ``SummaryWriter``: one more run beside it.
+    """Return a folder inside the folder of the script's first ``SummaryWriter``: one more run
+    beside the script's.
 
     Raises:
         ValueError: the folder is not on this machine, or is relative and not found.
@@ -116,7 +117,8 @@ def joined(place: str, ending: Ending) -> Tracker | None:
 
 
 def _folder(name: str, start: str) -> Path:
-    """A ``SummaryWriter``'s folder: a relative one may be of an earlier working directory."""
+    """Return a ``SummaryWriter``'s folder; a relative one may belong to an earlier working
+    directory."""
     own = f"events.out.tfevents.*.{os.getpid()}.*"
     found = next((one for one in (Path(start, name), Path(name)) if any(one.glob(own))), None)
     if found is None:

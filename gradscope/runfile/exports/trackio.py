@@ -1,4 +1,4 @@
-"""Trackio: rows of the run that is open, findings as texts, and the page as an artifact."""
+"""Trackio: rows of the open run, findings as texts, and the page as an artifact."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TrackioRun:
 
     Args:
         run: a ``trackio.run.Run``.
-        own: the script has no part in it: the steps are the run's own.
+        own: gradscope opened the run, so its steps are the recorded ones.
     """
 
     def __init__(self, run: Any, *, own: bool) -> None:
@@ -44,7 +44,7 @@ class TrackioRun:
         self._run.log_artifact(str(page), name=f"{PREFIX}-page", type=PREFIX)
 
     def close(self) -> None:
-        """End the run if it is ours."""
+        """End the run if gradscope opened it."""
         if self._own:
             self._run.finish()
 
@@ -53,7 +53,7 @@ class TrackioRun:
 
 
 def joined(place: str, ending: Ending) -> Tracker | None:
-    """The run that is open in this thread."""
+    """Return the open run of this thread."""
     variables = sys.modules.get("trackio.context_vars")
     run: Any = variables.current_run.get() if variables is not None else None
     if run is None:
@@ -69,7 +69,7 @@ def joined(place: str, ending: Ending) -> Tracker | None:
 
 
 def opened(place: str, run: TrainingRun) -> Tracker:
-    """A new run in the project of that name."""
+    """Return a new run in the project of that name."""
     import trackio
 
     return TrackioRun(trackio.init(project=place, embed=False), own=True)

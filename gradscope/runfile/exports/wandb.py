@@ -1,4 +1,4 @@
-"""Weights & Biases: rows of the run that is open, alerts, and the page as an artifact."""
+"""Weights & Biases: rows of the open run, alerts, and the page as an artifact."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _MOST_WAITING = 1024
 class WandbRun:
     """A run of W&B.
 
-    A run of W&B has one step counter, which each committed row raises. While the script trains, a
-    row of ours is a part of the script's next row, and nothing is committed: its counter and its
-    rows are as they would be. Each of its rows can carry one of ours: the newest sampled step, or
-    else the newest step. Other sampled steps wait, other steps are left out. Once the script logs
-    no more, the rows that wait are committed.
+    A run of W&B has one step counter, which each committed row raises. While the script trains,
+    gradscope adds its row to the script's next row and commits nothing: the script's counter and
+    number of rows do not change. Each row of the script can carry one of gradscope's rows: the
+    newest sampled step, or else the newest step. Other sampled steps wait; other steps are left
+    out. After the script has stopped logging, the waiting rows are committed.
 
     Args:
         run: a ``wandb.Run``.
-        own: the script has no part in it, so that each row can be committed.
+        own: gradscope opened the run, so each row can be committed.
     """
 
     def __init__(self, run: Any, *, own: bool) -> None:
@@ -48,7 +48,7 @@ class WandbRun:
     def send(
         self, rows: Sequence[MetricRow], alerts: Sequence[Alert], *, last: bool = False
     ) -> None:
-        """Add what the script's current row can carry, and the findings as alerts."""
+        """Add the row that the script's current row can carry, and the findings as alerts."""
         for one in alerts:
             title = one.title[:_TITLE]
             self._run.alert(title, one.text, _LEVELS[one.severity], wait_duration=0)
@@ -68,7 +68,7 @@ class WandbRun:
         self._run.log_artifact(artifact)
 
     def close(self) -> None:
-        """End the run if it is ours."""
+        """End the run if gradscope opened it."""
         if self._own:
             self._run.finish()
 
@@ -100,7 +100,7 @@ class WandbRun:
 
 
 def joined(place: str, ending: Ending) -> Tracker | None:
-    """The run that is open."""
+    """Return the open run."""
     run: Any = getattr(sys.modules.get("wandb"), "run", None)
     if run is None or run.disabled:
         return None
@@ -114,7 +114,7 @@ def joined(place: str, ending: Ending) -> Tracker | None:
 
 
 def opened(place: str, run: TrainingRun) -> Tracker:
-    """A new run in the project of that name."""
+    """Return a new run in the project of that name."""
     import wandb
 
     config = {"script": run.script, "arguments": list(run.arguments), **run.versions}
