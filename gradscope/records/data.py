@@ -107,7 +107,8 @@ def from_data(kind: type[_Record], data: Any, *, file: str = "report") -> _Recor
 
 
 class _WrongData(Exception):
-    """Mismatch of expected and found data; ``where`` grows from the inside out on the way up."""
+    """A mismatch of expected and found data; ``where`` is extended from the inside out while the
+    error is passed up."""
 
     def __init__(self, wanted: str, data: Any, *where: str, lacking: bool = False) -> None:
         self.message = f"expected {wanted}, found {excerpt(data)}"

@@ -62,7 +62,7 @@ class ExperimentReport(Plotted):
         status: "findings" if a cause was found, "failed" if *as it is* did not run, else "ok".
         cause: one of ``CAUSES``; None if the arms show none.
         message: the verdict in words.
-        evidence: the numbers behind it, a sentence each.
+        evidence: the numbers that support it, a sentence each.
         advice: the next step.
         findings: findings of the rules of ``gradscope run``, in the arm that they explain.
         notices: notices on the run.

@@ -16,8 +16,9 @@ from gradscope.records.showing import Shown
 class SavedTensor:
     """A tensor that a node keeps for backward; ``name`` is the attribute without ``_saved_``.
 
-    Tensors with one ``storage`` share memory; ``bytes`` is the full storage's. 0 bytes: a
-    parameter's own memory, which costs nothing more. A buffer's counts, as it does for autograd.
+    Tensors with one ``storage`` share memory; ``bytes`` is the full storage's. 0 bytes: it is a
+    parameter's own memory, which costs nothing extra. A buffer's memory counts, as it does for
+    autograd.
     """
 
     name: str
@@ -31,8 +32,8 @@ class SavedTensor:
 class GraphNode:
     """One node of the autograd graph; ``to`` follows ``next_functions``: (id, input number).
 
-    ``grad_norm`` is that of the gradient that reached the node in backward, over its finite
-    elements; None where none did. ``saved_bytes`` is None where what it saved could not be read.
+    ``grad_norm`` is the norm of the gradient that reached the node in backward, over its finite
+    elements; None if none arrived. ``saved_bytes`` is None if its saved tensors could not be read.
     ``inner`` has the outputs of the graph that a reentrant checkpoint built in backward.
     """
 
@@ -69,12 +70,12 @@ class GraphCall:
 class AutogradGraph(Shown):
     """The autograd graph upstream of the loss, or of another output, as one backward found it.
 
-    ``nodes`` come in topological order: each before those that it leads to; ``root`` is the first
-    one's id, None where there is no graph. ``answers`` say why parameters that could have a
-    gradient got none from it.
+    ``nodes`` are in topological order: each before those that it leads to.
 
-    ``part`` says which paths were kept of a larger graph. Edges to what was left out are None then,
-    ``names``, ``frozen`` and ``answers`` speak only of what is in the part or was asked for.
+    ``root`` is the first node's id; None without a graph. ``answers`` give the reason for
+    parameters that could have a gradient but got none. ``part`` names the paths that were kept of a
+    larger graph. Then edges to omitted nodes are None, and ``names``, ``frozen`` and ``answers``
+    cover only the part and the requested names.
     """
 
     run: RunInfo
@@ -121,7 +122,8 @@ STATUSES = ("ok", "failed")
 
 
 def faults(graph: AutogradGraph) -> Iterator[tuple[str, str]]:
-    """Each place, such as ``nodes[5].to[0]``, with a sentence; linear in nodes and edges."""
+    """Yield each faulty place, such as ``nodes[5].to[0]``, with a sentence; linear in nodes and
+    edges."""
     if graph.status not in STATUSES:
         yield "status", f"expected {' or '.join(STATUSES)}, found `{graph.status}`"
     if graph.saved_bytes is not None and graph.saved_bytes < 0:
@@ -177,7 +179,7 @@ def _node(node: GraphNode, where: str) -> Iterator[tuple[str, str]]:
 
 
 def _edges(node: GraphNode, place: int, places: dict[int, int]) -> Iterator[tuple[str, str]]:
-    """Each edge leads to a later node: an order in which no circle has a place."""
+    """Yield edges that do not lead to a later node: such an order excludes cycles."""
     for name, edges in (("to", node.to), ("inner", node.inner)):
         for i, edge in enumerate(edges):
             if edge is None:

@@ -113,7 +113,7 @@ def loads_shown(text: str, *, file: str = "report") -> Shown:
 
 
 def _kind(text: str, kinds: Iterable[type]) -> Any:
-    """The kind that a text's schema says; a report where it says none of them."""
+    """Return the kind named by a text's schema; a report if it names none."""
     schema = re.match(_SCHEMA, text)
     return next((kind for kind in kinds if schema and _is_of(schema[1], kind)), Report)
 
@@ -129,7 +129,7 @@ def _is_of(schema: object, kind: type) -> bool:
 
 
 def _parse(text: str, file: str, help: str) -> Any:
-    """Strict JSON as data."""
+    """Parse strict JSON."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:

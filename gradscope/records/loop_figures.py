@@ -23,8 +23,8 @@ class LossOperation:
             - "normalize-axis": rows are normalized along the batch, and their products are the
               scores; the shape of what is normalized
             - "learned-weight": a parameter weights a term alone; the weight
-            - "posterior": how often a divergence outweighs the error's sum, the root mean square
-              of the means, and how far the variances are from 1
+            - "posterior": the weight of the divergence relative to the error's sum, the root mean
+              square of the means, and the largest distance of the variances from 1
             - "cut-encoder": nothing but this term depends on an encoder before a quantizer
             - "bootstrapped": the target of a distance has a maximum through which gradients flow
             - "attached-ratio": the exponential of a difference of 0, of two sides with a gradient
@@ -34,10 +34,10 @@ class LossOperation:
             - "own-positive": the target of each sample is its similarity with itself; the number
               of samples
             - "scrambled": a view takes axis 1 for the last; ``shapes`` are before and after it
-            - "kl-input", "kl-target", "kl-log-target": what a divergence is given is not what it
-              takes: probabilities for logarithms, or the other way round; the least and the
-              greatest value, and of how many calls that were read this is the last
-        name: the operation's; of a number what gave it.
+            - "kl-input", "kl-target", "kl-log-target": the divergence gets probabilities where it
+              takes logarithms, or the other way round; the smallest and the largest value, and the
+              number of the call that was read
+        name: the operation's name; for a number, its expression.
         shapes: of a broadcast the column, the row and the result; of a softmax the result.
         count: the number of read graphs that contain it.
         alone: True if it is the only link between the loss and a model.
@@ -182,8 +182,8 @@ class LossTargets:
             weights.
         rms: the root mean square of numbers.
         weights: the class weights, and ``counts`` the frequency of each class.
-        sides: of such losses with a positive weight, if there are several models, those that
-            each optimizer used.
+        sides: if there are several models, the losses of this kind with a positive weight, for each
+            optimizer that used them.
     """
 
     loss: str

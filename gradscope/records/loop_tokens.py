@@ -11,25 +11,24 @@ class LoopTokens:
 
     Attributes:
         model: the model's number.
-        batches: how many batches were read, and of these, in how many
+        batches: the number of batches read, and in how many of them
 
-            - ``copied``: each target that counts is the token at its own position
-            - ``following``: each is the token after it
-            - ``unended``: each sequence ends in one token before the padding, which is that token
-              too, and the target of it is ignored
-        future: whether an output depends on later tokens, as a replay has shown; None where none
-            was made.
-        past: the same of earlier tokens.
-        targets: how many targets there were; ``padding`` how many of them are one class, at
-            padding, and no other targets are that class.
-        pad, pad_class: the token of the padding, and that class.
-        lengths: how many different lengths the sequences without padding had, at most.
+            - ``copied``: each counted target is the token at its own position
+            - ``following``: each counted target is the next token
+            - ``unended``: each sequence ends in one token, the padding is the same token, and the
+              target at the end is ignored
+        future: True if a replay shows that outputs depend on later tokens; None without a replay.
+        past: the same for earlier tokens.
+        targets: the number of targets; ``padding``: the number of targets at padding, if all of
+        them are one class that no other target has. pad, pad_class: the token of the padding, and
+        that class.
+        lengths: the largest number of different lengths, without padding, in a batch.
         end: the token that ends the sequences of ``unended``.
         location: ``file:line`` of the loss, where it is known.
         inside: whether the call of a model computes the loss.
         called_at: where the model is called.
         made_at: the line of the script that assigns the targets, if its text shows that.
-        mixed_at: that of the first operation of attention, where a replay has shown it.
+        mixed_at: the line of the first attention operation, if a replay found it.
     """
 
     model: int

@@ -60,7 +60,8 @@ class ParameterNorms:
 
 
 def packed(norms: Sequence[float]) -> bytes:
-    """Little-endian numbers of 4 bytes each; of 8, where one is out of float32's range."""
+    """Pack norms as little-endian numbers of 4 bytes each; of 8 bytes if one is out of float32's
+    range."""
     try:
         data = struct.pack(f"<{len(norms)}f", *norms)
     except OverflowError:
@@ -71,10 +72,10 @@ def packed(norms: Sequence[float]) -> bytes:
 
 
 def unpacked(data: bytes, count: int) -> array[float]:
-    """The norms of so many parameters, or of that many in each of several steps.
+    """Return the norms of ``count`` parameters, in one or in several steps.
 
     Raises:
-        ValueError: the bytes are not as many as such norms take.
+        ValueError: the number of bytes does not fit.
     """
     if len(data) not in (4 * count, 8 * count):
         raise ValueError(f"{len(data)} bytes are not the norms of {count} parameters")

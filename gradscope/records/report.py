@@ -69,7 +69,7 @@ class PrecisionForecast:
 
     ``kind`` is "activation" or "gradient"; a gradient is multiplied by ``scale``, the loss scale,
     before the cast. ``name`` is a module with its ``call``, or a parameter, which has none.
-    ``numel`` is the number of elements behind the shares. The kind "total", named "**", is all
+    ``numel`` is the number of elements that the shares count. The kind "total", named "**", is all
     gradients together: ``underflow`` of the parameters' gradients, ``overflow`` also of the
     gradients of calls' outputs.
     """

@@ -36,12 +36,12 @@ class SourceLine:
 
 
 def source_line(location: str | None, run: RunInfo, root: Path | None) -> SourceLine | None:
-    """The user's line; else the config or the source file that names the model.
+    """Return the user's line; else the config or the source file of the model.
 
     Args:
-        location: a record's, such as ``net.py:31``.
-        run: the run that it comes from.
-        root: what paths are shown relative to; None: as the record has them.
+        location: a place in a record, such as ``net.py:31``.
+        run: the run of the record.
+        root: the folder to which paths are relative; None: paths stay as they are.
     """
     match = _AT.fullmatch(location or "")
     if match is not None:
@@ -67,7 +67,8 @@ def github(report: Report, view: View) -> str:
 
 
 def github_check(check: CheckReport, view: View) -> str:
-    """A command for each finding, those alike on one line in one, and the sum as plain text.
+    """Return a workflow command for each finding, one for similar findings on the same line, and
+    the total as plain text.
 
     GitHub shows ten annotations of a level and a step, so similar findings share one.
     """
@@ -94,7 +95,7 @@ def _annotations(model: CheckedModel, view: View) -> Iterator[str]:
 
 
 def _by_line(group: SimilarFindings) -> Iterator[SimilarFindings]:
-    """An annotation is on one line: those alike that are elsewhere get their own."""
+    """Split similar findings by line, because an annotation has one line."""
     members: dict[str | None, SimilarFindings] = {}
     for finding in (group.first, *group.more):
         before = members.get(finding.location)
@@ -132,7 +133,7 @@ def sarif(report: Report, view: View) -> str:
 
 
 def sarif_check(check: CheckReport, view: View) -> str:
-    """One run of the tool: its rules with their help, and a result for each finding."""
+    """Return one run of the tool: its rules with their help, and a result for each finding."""
     rules = _rules(check, view.rules)
     results = [result for model in check.models for result in _results(model, rules, view)]
     failed = [model for model in check.models if model.error is not None]
@@ -159,7 +160,7 @@ def sarif_check(check: CheckReport, view: View) -> str:
 
 
 def _rules(check: CheckReport, texts: Sequence[RuleText]) -> dict[str, dict[str, Any]]:
-    """The descriptors by id: of the rules that ran, and of others with findings."""
+    """Return the rules' descriptors by id: the rules that ran, and others with findings."""
     wanted = set(check.rules)
     found = [f for model in check.models for f in (*model.findings, *model.known)]
     wanted.update(finding.code for finding in found)
@@ -241,7 +242,7 @@ def _result(finding: Finding, model: CheckedModel, index: int, view: View) -> di
 def _location(
     location: str | None, name: str | None, model: CheckedModel, view: View
 ) -> dict[str, Any]:
-    """The user's line where one is known; the module or parameter as a logical location."""
+    """Return the user's line, if known, and the module or parameter as a logical location."""
     where = source_line(location, model.run, view.root)
     # Code scanning refuses results without a file: a model that no file names stands for itself.
     file = where.file if where else title(model.run)
@@ -270,7 +271,7 @@ SARIF = Format(".sarif", sarif, sarif_check)
 
 
 def of_checks(as_check: Callable[[Any], CheckReport]) -> dict[str, Format]:
-    """Both formats of a record whose findings are shown as those of a check."""
+    """Return both formats for a record whose findings are shown as a check."""
 
     def of(one: Format) -> Format:
         return Format(one.suffix, lambda record, view: one.render_check(as_check(record), view))

@@ -31,9 +31,9 @@ _NAMES = 4
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Answers of one cause at one line of code, which several modules run.
+    """Answers with one cause, at one line of code that several modules run.
 
-    ``symptoms`` follow from it, where it is a finding of a training run.
+    For a finding of a training run, ``symptoms`` are the findings that follow from it.
     """
 
     answers: tuple[Answer, ...]
@@ -55,9 +55,9 @@ def facts(report: WhyReport) -> list[str]:
 
 
 def alike(report: WhyReport) -> list[Alike]:
-    """The answers that need care, those that differ by their module alone together.
+    """Return the answers with problems; answers that differ only in their module are one.
 
-    What follows from another answer is with it, unless it was asked for by its name.
+    An answer that follows from another is listed with that one, unless the user asked for its name.
     """
     if report.named:
         return _grouped(report.answers)
@@ -208,7 +208,7 @@ def is_well(answer: Answer) -> bool:
 
 
 def document(report: WhyReport, view: TextView, format: str) -> Document:
-    """The error, if there was one, and the answers."""
+    """Return the document: the error, if there was one, and the answers."""
     entries = [
         Entry(
             tuple(answer_lines(group)),

@@ -24,7 +24,7 @@ from gradscope.typeset.text import plain
 
 
 def alone(report: Report) -> CheckReport:
-    """One run's report as a check of one model, for formats that hold findings only."""
+    """Return one run's report as a check of one model, for formats with findings only."""
     model = CheckedModel(
         status=report.status,
         run=report.run,
@@ -49,7 +49,7 @@ def title(run: RunInfo) -> str:
 def verdict(model: CheckedModel) -> Line:
     """Return the model, its number of findings by severity, and the loss used.
 
-    The line is all that a sound one gets.
+    A model without findings gets this line alone.
     """
     counts = tally(model.findings)
     tone = "bad" if model.error or any(f.severity == "error" for f in model.findings) else ""
@@ -68,7 +68,7 @@ def notes(model: CheckedModel) -> list[str]:
 
 
 def summary(check: CheckReport) -> str:
-    """All models in one line, with the number of rules."""
+    """Return the summary of all models in one line, with the number of rules."""
     findings = [finding for model in check.models for finding in model.findings]
     failed = sum(model.error is not None for model in check.models)
     known = sum(len(model.known) for model in check.models)
@@ -87,7 +87,7 @@ def summary(check: CheckReport) -> str:
 
 
 def stale(check: CheckReport) -> Iterator[str]:
-    """The baseline's entries that match no finding any more."""
+    """Yield the baseline's entries that match no finding any more."""
     if not check.stale:
         return
     named = plural(len(check.stale), "entry", "entries")
@@ -111,7 +111,7 @@ def next_command(check: CheckReport) -> str | None:
 
 
 def terminal(check: CheckReport, view: View) -> str:
-    """Each model's findings, and the sum; a model without any is one line."""
+    """Write each model's findings, then the summary; a model without findings is one line."""
     lines: list[Text] = []
     for model in check.models:
         block = list(_texts(model, view))
@@ -154,7 +154,7 @@ def _sum(check: CheckReport, view: View) -> Iterator[Text]:
 
 
 def markdown(check: CheckReport, view: View) -> str:
-    """The sum first, then each model: a comment on a pull request."""
+    """Write the summary first, then each model, for a comment on a pull request."""
     return "\n\n".join(_verdicts(check, view)) + "\n"
 
 
@@ -182,7 +182,7 @@ def _verdicts(check: CheckReport, view: View) -> Iterator[str]:
 
 
 def html(check: CheckReport, view: View) -> str:
-    """The sum first, then each model."""
+    """Write the summary first, then each model."""
     made = [part for model in check.models for part in _model(model, view)]
     remarks = tuple(stale(check))
     last = [Part("baseline", remarks=remarks)] if remarks else []

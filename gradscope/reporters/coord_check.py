@@ -100,7 +100,7 @@ def _name(one: LayerScaling) -> str:
 
 
 def _cell(one: LayerScaling, quantity: str) -> Cell:
-    """A slope, coloured where the verdict is about it."""
+    """Return a slope's cell, coloured if the verdict is about it."""
     slope = one.initial if quantity == INITIAL else one.change
     values = one.activations[:1] if quantity == INITIAL else one.changes[-1:]
     return Cell(_text(slope, values), _tone(one) if one.quantity == quantity else "")
@@ -189,7 +189,7 @@ def _undetermined(
 
 
 def _places(report: CoordCheckReport, layers: Sequence[LayerScaling]) -> str:
-    """The first step and the widths at which something is not finite."""
+    """Return the first step and the widths at which something is not finite."""
     found = [
         (step, width)
         for one in layers
@@ -225,7 +225,7 @@ def _conclusion(report: CoordCheckReport) -> Iterator[Line]:
 def panels(report: CoordCheckReport) -> tuple[Panel, ...]:
     """The activation before the first step, and the change after some steps, over width.
 
-    Of many layers those with the worst verdicts are drawn, and the slopes of all.
+    If there are many layers, those with the worst verdicts are drawn, and the slopes of all.
     """
     layers = _drawn(report.layers)
     steps = sorted({round(1 + k * (report.steps - 1) / (_PANELS - 2)) for k in range(_PANELS - 1)})

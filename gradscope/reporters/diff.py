@@ -53,7 +53,7 @@ def notes(report: DiffReport) -> list[str]:
 
 
 def verdict(report: DiffReport) -> Iterator[Line]:
-    """Forward, and backward: whether B diverges from A, and how far it is off."""
+    """Yield whether B diverges from A, in forward and in backward, and by how much."""
     codes = {finding.code: finding for finding in report.findings}
     activations = [row.activation for row in report.calls]
     # Of other samples the gradients of calls alone are compared.

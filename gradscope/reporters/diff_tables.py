@@ -32,7 +32,7 @@ _Row = TypeVar("_Row", CallDiff, ParameterDiff)
 
 
 def shown(report: DiffReport, view: DiffView) -> list[Table]:
-    """The tables that the view asks for, as far as they have rows."""
+    """Return the requested tables that have rows."""
     made = [build(report, view) for name, build in _TABLES if view.table in (None, name)]
     return [table for table in made if table.rows]
 
@@ -129,7 +129,7 @@ def _error(diff: TensorDiff) -> Cell:
 
 
 def _judged(error: float | None, noise: float | None, diverges: bool) -> Cell:
-    """An error; one above the noise as a multiple of it, too."""
+    """Return an error as text; if it exceeds the noise, also as a multiple of the noise."""
     if error is None or not noise or not diverges:
         return Cell(_figure(error), "bad" if diverges else "")
     return Cell(f"{_figure(error)} ×{number(error / noise)}", "bad")
@@ -168,7 +168,7 @@ FINDINGS = tuple(f.name for f in fields(Finding))
 
 
 def csv(report: DiffReport, view: DiffView) -> str:
-    """One table: the calls, unless the view asks for another."""
+    """Write one table: the calls, unless the view asks for another."""
     if view.table == "findings":
         found = ordered(report.findings)
         return csv_table(FINDINGS, [[getattr(one, name) for name in FINDINGS] for one in found])

@@ -23,7 +23,7 @@ from gradscope.typeset.text import join
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Findings, those alike together; texts give them a title where they are ``titled``."""
+    """Findings, similar ones together; texts show a title if they are ``titled``."""
 
     findings: Sequence[Finding]
     known: Known = nothing
@@ -33,7 +33,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Lines of prose below ``facts`` side by side; ``listed`` ones are a list in Markdown."""
+    """Lines of prose, below ``facts`` that stand side by side; if ``listed``, Markdown makes a list
+    of them."""
 
     lines: Sequence[Line]
     part: str
@@ -78,7 +79,7 @@ class Remarks:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Text that is laid out already; without a title the terminal alone shows it.
+    """Text with a fixed layout; without a title, only the terminal shows it.
 
     ``rows`` are the text at any width, ``remarks`` are below it.
     """
@@ -99,12 +100,12 @@ class Document:
 
     Attributes:
         kind: the command that makes it.
-        facts: about what was run, a list for each line; the first fact is the title.
+        facts: facts on the run, a list for each line; the first fact is the title.
         notes: inferred and adjusted settings.
         blocks: its content.
-        versions: of the libraries.
-        title: of a page, where it is another than the first fact.
-        heading: of Markdown, where it is another than the title.
+        versions: the versions of the libraries.
+        title: the page's title, if it is not the first fact.
+        heading: the heading in Markdown, if it is not the title.
         end: how the run ended.
     """
 
@@ -119,7 +120,7 @@ class Document:
 
     @property
     def untitled(self) -> tuple[str, list[Sequence[str]]]:
-        """The title, and the facts without it."""
+        """Return the title, and the other facts."""
         if self.title:
             return self.title, list(self.facts)
         (title, *first), *further = self.facts
@@ -145,7 +146,7 @@ def header(document: Document, width: int | None) -> Iterator[Text]:
 
 
 def _texts(block: Block, width: int | None) -> Iterator[Iterable[Text]]:
-    """A block as blocks of lines, with an empty line between them."""
+    """Yield a block as groups of lines, with an empty line between them."""
     match block:
         case ErrorRecord():
             yield paragraphs(error_lines(block), width)

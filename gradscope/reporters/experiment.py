@@ -21,14 +21,14 @@ _WIDTH = 16  # of a sparkline
 
 
 def facts(report: ExperimentReport) -> list[str]:
-    """The script, and how long each arm may run."""
+    """Return the script, and the limit of each arm."""
     limits = f"arms of {plural(report.steps, 'step')} or {duration(report.seconds)}"
     count = len({one.name for one in report.ran})  # several losses have a row each
     return [plain(report.script), limits, f"{plural(count, 'arm')} with a loss"]
 
 
 def notes(report: ExperimentReport) -> list[str]:
-    """Returns notices about how the trainings ran."""
+    """Return notices about the trainings."""
     return [f"note: {plain(one)}" for one in report.notices]
 
 

@@ -32,7 +32,8 @@ def fingerprint(finding: Finding, run: RunInfo) -> str:
 
 
 def without_figures(cause: str | None) -> str | None:
-    """A cause with a mark for each number: ``log of -1e-09`` is another number on another day."""
+    """Return a cause with a mark in place of each number, because numbers differ between runs:
+    ``log of -1e-09``."""
     return None if cause is None else _FIGURE.sub("#", cause)
 
 
@@ -42,7 +43,7 @@ _EACH = 2
 
 @dataclass(frozen=True, slots=True)
 class SimilarFindings:
-    """A finding, and those that say the same of other names."""
+    """A finding, and the findings that say the same about other names."""
 
     first: Finding
     more: tuple[Finding, ...] = ()
@@ -52,7 +53,8 @@ class SimilarFindings:
 class Beside:
     """Holds a record's additions to a finding: its steps, and further lines.
 
-    ``symptoms`` are lines of what follows from it, and ``names`` the rows that they are about.
+    ``symptoms`` are lines on findings that follow from it, and ``names`` the rows that they
+    concern.
     """
 
     when: str = ""
@@ -70,20 +72,20 @@ def nothing(finding: Finding) -> Beside:
 
 
 def every_line(findings: Sequence[Finding], known: Known = nothing) -> Iterator[Line]:
-    """All findings, those alike together."""
+    """Yield all findings, similar ones together."""
     for group in grouped(findings, known):
         yield from lines(group, known)
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
-    """The worst first; equals keep their order."""
+    """Sort the worst first; equals keep their order."""
     return sorted(findings, key=lambda finding: _weight(finding.severity))
 
 
 def grouped(findings: Sequence[Finding], known: Known = nothing) -> list[SimilarFindings]:
-    """The findings in order, those alike together: nothing but names and figures may differ.
+    """Return the findings in order, similar ones together: only names and figures differ.
 
-    One of which the record knows details or symptoms is alone.
+    A finding with details or symptoms in the record stays alone.
     """
     alike: dict[tuple[object, ...], list[Finding]] = {}
     for finding in ordered(findings):
@@ -122,14 +124,14 @@ def lead(finding: Finding, known: Known = nothing) -> str:
 
 
 def place(finding: Finding) -> str:
-    """The layer or parameter, as a reader sees it."""
+    """Return the layer or parameter as a reader sees it."""
     return label(finding.name, finding.call)
 
 
 def facts(finding: Finding) -> list[str]:
-    """The lines of the script, the measured value, and its threshold.
+    """Yield the lines of the script, the measured value, and its threshold.
 
-    A figure that nothing is compared with is in the message already.
+    A value without a threshold is in the message already.
     """
     known = places(finding)
     if finding.value is not None and finding.threshold is not None:
@@ -152,7 +154,7 @@ def made_at(finding: Finding) -> str:
 
 
 def also(group: SimilarFindings, known: Known = nothing) -> str:
-    """``and 12 more like it: …``, with every name; its line and when, where these are others."""
+    """Return ``and 12 more like it: …``, with every name, and its line and steps if they differ."""
     places = []
     for finding in group.more:
         line, held = finding.location or "", known(finding).when
@@ -163,12 +165,12 @@ def also(group: SimilarFindings, known: Known = nothing) -> str:
 
 
 def figure(x: float) -> str:
-    """A measured value; a small full number as one."""
+    """Format a measured value; small integers as integers."""
     return count(int(x)) if float(x).is_integer() and abs(x) < 1e6 else number(x)
 
 
 def tally(findings: Sequence[Finding]) -> list[str]:
-    """``2 errors``, ``1 warning``: how many of each severity, without the noughts."""
+    """Return the number of findings by severity, without zeros: ``2 errors``, ``1 warning``."""
     many = {"error": "errors", "warning": "warnings"}
     found = [finding.severity for finding in findings]
     others = sorted({plain(severity) for severity in found} - set(SEVERITIES))
@@ -222,7 +224,7 @@ def error_lines(error: ErrorRecord | None) -> list[Line]:
 
 
 def _code(place: str, role: str, code: str | None) -> list[Line]:
-    """A place in the user's code, and below it the line that is there."""
+    """Return a place in the user's code, and below it the line of code."""
     lines = [Line(plain(place), plain(role), indent=1)]
     return [*lines, Line(plain(code.strip()), indent=2)] if code else lines
 
@@ -232,7 +234,7 @@ def _whose(one: RelatedLine) -> str:
 
 
 def _messages(error: ErrorRecord) -> list[str]:
-    """The message's lines, and the exception's where it says something else."""
+    """Return the message's lines, and the exception's lines if they say something else."""
     message, raised = error.message, error.exception
     if raised and message in raised:
         message = raised

@@ -25,10 +25,11 @@ JSON = Format(".json", _dumped, _dumped)
 
 
 def formats(document: Callable[..., Document], *names: str) -> dict[str, Format]:
-    """All four of a record, or those of the ``names``.
+    """Return all four formats of a record, or those in ``names``.
 
     Args:
-        document: makes it of the record, a view and the format's name, and what else is given.
+        document: makes the document from the record, a view and the format's name, and any further
+            arguments.
     """
 
     def paged(record: Any, view: Any, *more: Any) -> Page:

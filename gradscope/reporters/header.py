@@ -18,16 +18,17 @@ ROOT = "(root)"
 
 
 def some_names(names: Iterable[str], at_most: int) -> str:
-    """The first names, and how many more; one more is named too."""
+    """Return the first names, and the number of further ones; a single further name is named
+    too."""
     shown = [plain(name) for name in names]
     more = len(shown) - at_most
     return ", ".join(shown if more <= 1 else [*shown[:at_most], f"… {more} more"])
 
 
 def label(name: str, call: int | None = 0, last: int | None = None) -> str:
-    """A module's name as a reader sees it, with the call's number from the second call on.
+    """Return a module's name as a reader sees it, with the call's number from the second call on.
 
-    ``last`` is the last of several calls that one row stands for.
+    ``last`` is the last of several calls in one row.
     """
     number = f" #{call}" if call else ""
     return (plain(name) or ROOT) + (number if last is None else f" #{call}…{last}")
@@ -38,7 +39,8 @@ _STRETCHES, _STEPS = 4, 6
 
 
 def stretches(ranges: Sequence[tuple[int, int]]) -> str:
-    """``step 5``, ``steps 1–400``, ``steps 1–4, 9``; of many the first, the last, and how many."""
+    """Return ``step 5``, ``steps 1–400``, ``steps 1–4, 9``; for many stretches, the first, the
+    last, and their number."""
     if not ranges:
         return ""
     words = [count(a) if a == b else f"{count(a)}–{count(b)}" for a, b in ranges]
@@ -50,7 +52,8 @@ def stretches(ranges: Sequence[tuple[int, int]]) -> str:
 
 
 def listed(steps: Sequence[int]) -> str:
-    """All of a few, an unbroken stretch as one, of others the first ones and the last."""
+    """List a few numbers in full, an unbroken stretch as one; of many, the first ones and the
+    last."""
     if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
         return f"{count(steps[0])}–{count(steps[-1])}"
     if len(steps) <= _STEPS:
@@ -67,7 +70,7 @@ def run_facts(run: RunInfo, *more: str) -> list[str]:
 
 
 def precision(run: RunInfo) -> str:
-    """The dtype of the parameters, and that of autocast."""
+    """Return the dtype of the parameters and of autocast."""
     return f"{run.dtype}, autocast {run.autocast}" if run.autocast else run.dtype
 
 
@@ -88,19 +91,19 @@ def loss_facts(run: RunInfo) -> list[str]:
 
 
 def notes(run: RunInfo) -> list[str]:
-    """Returns notices about inferred or corrected settings."""
+    """Return notices about inferred or corrected settings."""
     return [f"note: {plain(notice)}" for notice in run.notices]
 
 
 def header(run: RunInfo, facts: Iterable[Sequence[str]], width: int | None) -> Iterator[Text]:
-    """Facts side by side, the first of all in bold, then the notes."""
+    """Yield facts side by side, the very first in bold, then the notes."""
     yield from fact_lines(facts, width)
     for note in notes(run):
         yield from dimmed(note, width)
 
 
 def fact_lines(facts: Iterable[Sequence[str]], width: int | None) -> Iterator[Text]:
-    """Lines of facts side by side, the first of all in bold."""
+    """Yield lines of facts side by side, the very first in bold."""
     for number, line_facts in enumerate(facts):
         for i, line in enumerate(join(line_facts, width)):
             lead = line_facts[0] if number == i == 0 and line.startswith(line_facts[0]) else ""

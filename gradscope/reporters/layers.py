@@ -1,4 +1,4 @@
-"""Layers, whose names patterns match."""
+"""The list of layers, with the names that patterns match."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from gradscope.typeset.text import plain
 
 
 def _terminal(layers: Sequence[LayerInfo], view: TextView) -> str:
-    """Name, type, parameters of it and all below, and its own by name and shape."""
+    """Write each layer's name and type, the number of parameters in and below it, and its own by
+    name and shape."""
     return printed(_lines(layers, view.width), width=view.width, color=view.color)
 
 
@@ -52,7 +53,7 @@ def _shape(sizes: tuple[int, ...] | None) -> str:
 
 
 def _json(layers: Sequence[LayerInfo], view: TextView) -> str:
-    """The records themselves: every layer with its own parameters."""
+    """Write the records: every layer with its own parameters."""
     return json.dumps({"layers": to_data(layers)}, indent=1) + "\n"
 
 

@@ -20,7 +20,7 @@ from gradscope.typeset.text import plain
 
 
 def in_order(report: LeaksReport) -> list[AxisResult]:
-    """The worst first."""
+    """Sort the axes, the worst first."""
     return sorted(report.axes, key=lambda one: (VERDICTS.index(one.verdict), AXES.index(one.axis)))
 
 
@@ -80,7 +80,7 @@ def map_lines(one: DependencyMap) -> Iterator[Text]:
 
 
 def shades(row: tuple[float | None, ...]) -> Iterator[str]:
-    """A character for each: orders of magnitude below the row's largest."""
+    """Yield a character for each value, by its orders of magnitude below the row's largest."""
     largest = max((value for value in row if value), default=0.0)
     for value in row:
         if value is None:
@@ -93,7 +93,7 @@ def shades(row: tuple[float | None, ...]) -> Iterator[str]:
 
 
 def maps(report: LeaksReport) -> tuple[Map, ...]:
-    """Outputs downwards, inputs to the right; a causal map is a triangle."""
+    """Draw the maps: outputs downwards, inputs to the right; a causal map is a triangle."""
     return tuple(
         Map(
             f"{one.axis}: what each output depends on",

@@ -40,7 +40,7 @@ _MARGIN = 4
 def keys(listed: Iterable[KeyText], view: TextView) -> str:
     """Return a paragraph for each key: its name, its form, its default, and its meaning.
 
-    Those of a group are below it.
+    The keys of a group are below it.
     """
     return printed(_key_lines(listed, view.width), width=view.width, color=view.color)
 

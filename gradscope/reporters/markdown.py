@@ -26,7 +26,7 @@ from gradscope.typeset.text import plain
 
 
 def markdown(document: Document) -> str:
-    """Every table at its full width."""
+    """Write the document, with every table at its full width."""
     title, facts = document.untitled
     lines = [escaped(" · ".join(line)) for line in facts]
     if document.end is not None:
@@ -103,13 +103,13 @@ def line_items(lines: Iterable[Line]) -> str:
 
 
 def prose(line: Line) -> str:
-    """A line's lead and its text."""
+    """Return a line's lead and its text."""
     text = sentence(line.text)
     return f"**{escaped(line.lead)}** {text}" if line.lead else text
 
 
 def found_items(findings: Sequence[Finding], known: Known = nothing) -> Iterator[str]:
-    """The lines of a list of findings, those alike as one item."""
+    """Yield the lines of a list of findings; similar ones are one item."""
     for group in finding_lines.grouped(findings, known):
         _, *details = finding_lines.lines(group, known)
         lead = finding_lines.lead(group.first, known)
@@ -122,7 +122,7 @@ def found_items(findings: Sequence[Finding], known: Known = nothing) -> Iterator
 
 
 def escaped(text: str) -> str:
-    """Plain text, in a table too."""
+    """Escape plain text, also for a table."""
     text = re.sub(r"[\\`*<>|~&$]|(?<!\w)_|_(?!\w)|#(?=\w)", r"\\\g<0>", text)
     # Brackets make a link only where something follows them: shapes stay as they are.
     return re.sub(r"[\[\]]", r"\\\g<0>", text) if re.search(r"\][(\[:]", text) else text
@@ -135,7 +135,7 @@ def sentence(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A code span; a table still reads a bare ``|`` in it as a border."""
+    """Return a code span; ``|`` is escaped, because a table would read it as a border."""
     ticks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     space = " " if text.startswith("`") or text.endswith("`") else ""
     # A code span drops plain spaces at its ends: the indent of a further tensor's row must stay.

@@ -28,10 +28,10 @@ _AROUND, _LARGEST = 2, 1 << 20
 
 
 def excerpt(location: str | None) -> Excerpt | None:
-    """The code around a record's ``net.py:31``, where the file is at hand.
+    """Return the code around a record's ``net.py:31``, if the file is available.
 
-    Only Python files below the working directory are: a record may be somebody else's, and name any
-    file of the reader's.
+    Only Python files below the working directory count: a record may come from another person, and
+    name any file of the reader.
     """
     file, _, number = (location or "").rpartition(":")
     if not file.endswith(".py") or not number.isdecimal():
@@ -51,7 +51,7 @@ def excerpt(location: str | None) -> Excerpt | None:
 
 
 def finding_items(findings: Sequence[Finding], known: Known = nothing) -> tuple[Item, ...]:
-    """The findings, those alike as one; each knows the rows that it is about."""
+    """Return the findings, similar ones as one; each has the rows that it concerns."""
     found = []
     for group in finding_lines.grouped(findings, known):
         first, *more = finding_lines.lines(group, known)

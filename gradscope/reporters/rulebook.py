@@ -89,7 +89,7 @@ def _page(rule: Rule, width: int | None) -> Iterator[Text]:
 
 
 def _in_runs(rule: Rule) -> str:
-    """Return when the rule is reported in a run, and from when on it can be judged."""
+    """Return sentences on when a run reports the rule, and when it can be judged."""
     runs = rule.runs
     if runs is None:
         return "It does not judge training runs: it needs the full sample or the config of a check."
@@ -153,7 +153,7 @@ def _value(value: float | None) -> str:
 
 
 def _short(value: float) -> str:
-    """Return the number as one would type it: 1e-06, 0.3."""
+    """Return the number in its short form: 1e-06, 0.3."""
     text = f"{value:g}"
     return text if float(text) == value else number(value)
 

@@ -26,7 +26,8 @@ _SEVERAL = ("predicted", "all")
 
 
 def name(image: ImageAttribution) -> str:
-    """The picture's path; of one from elsewhere, as the bundled digits are, its name alone."""
+    """Return the picture's path; for a picture without a file, such as a bundled digit, its
+    name."""
     path = Path(image.path)
     return plain(path.name if path.is_absolute() else image.path)
 
@@ -37,7 +38,7 @@ def explained(image: ImageAttribution) -> str:
 
 
 def classes(image: ImageAttribution) -> Table:
-    """The best classes and the one that is explained."""
+    """Return the table of the best classes and the explained one."""
     rows = []
     for one in image.top:
         mark = "explained" if one.id == image.target else ""
@@ -71,7 +72,7 @@ def maps(image: ImageAttribution) -> Table:
 
 
 def _notes(image: ImageAttribution) -> list[str]:
-    """Returns the reasons not to trust a map."""
+    """Yield the reasons not to trust a map."""
     return [f"{method(one)}: {plain(one.note)}" for one in image.maps if one.note]
 
 
@@ -106,8 +107,8 @@ def document(
 ) -> Document:
     """Return the document of the attributions: the run, and the parts of each picture.
 
-    ``files`` are the pictures of each image as PNG files, one for each of its maps, for a page; for
-    a text the paths of those that were written.
+    For a page, ``files`` has the PNG files of each image, one for each map; for a text, the paths
+    of the written files.
     """
     paged = format == "html"
     blocks: list[Block] = list(filter(None, [report.error] if paged else []))

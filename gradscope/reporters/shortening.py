@@ -1,4 +1,5 @@
-"""A JSON document within so many tokens: the worst stays longest, and what is left out is said."""
+"""Cuts a JSON document to a number of tokens: the worst entries stay longest, and it lists what was
+left out."""
 
 from __future__ import annotations
 
@@ -39,14 +40,15 @@ _RESULT: Final = ("status", "step", "cause", "message", "advice")
 
 
 def shortened(text: str, tokens: int) -> str:
-    """The document with the worst first, cut until it fits.
+    """Return the document with the worst first, cut until it fits.
 
-    Findings come by severity, rows that a finding names before the others. Of a series the first,
-    the last and evenly spaced steps stay. ``left_out`` says how many entries each list has lost.
+    Findings are sorted by severity, and rows named by a finding come before others. Of a series,
+    the first, the last and evenly spaced steps stay. ``left_out`` has the number of entries that
+    each list lost.
 
     Args:
-        text: JSON.
-        tokens: at most so many, at three characters each.
+        text: the JSON text.
+        tokens: the largest number of tokens, at three characters each.
     """
     most = max(tokens, LEAST_TOKENS) * _CHARACTERS
     data = _worst_first(json.loads(text))
@@ -92,7 +94,7 @@ def _badness(one: dict[str, Any], named: list[Any]) -> tuple[int, int]:
 
 
 def _shorter(data: Any) -> Iterator[Any]:
-    """The document shorter and shorter."""
+    """Yield the document in shorter and shorter forms."""
     before, after = _LENGTHS
     for length in before:
         yield (data := _cut(data, length))
@@ -120,24 +122,24 @@ def _shorter(data: Any) -> Iterator[Any]:
 
 
 def _found_in(value: Any) -> bool:
-    """True for models of which one has findings."""
+    """Return True for a list of models if one has findings."""
     rows = value if isinstance(value, list) else []
     return any(isinstance(one, dict) and _entries(one, "findings") for one in rows)
 
 
 def _worst(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    """The first finding or answer, if there is one: of a check, of the worst model."""
+    """Return the first finding or answer; for a check, that of the worst model."""
     models = _entries(data, "models")
     return (_entries(data, key) or [one for model in models for one in _entries(model, key)])[:1]
 
 
 def _kept(one: dict[str, Any], keys: tuple[str, ...], longest: int) -> dict[str, Any]:
-    """These of its values, each text at most so long."""
+    """Return these of its values, with each text cut to a length."""
     return {key: _shown(one[key], longest) for key in keys if one.get(key) is not None}
 
 
 def _without_series(data: Any) -> Any:
-    """The document without the series inside of its rows."""
+    """Return the document without the series inside its rows."""
     if not isinstance(data, dict):
         return data
     lost = {
@@ -159,14 +161,14 @@ def _without_series(data: Any) -> Any:
 
 
 def _shown(value: Any, longest: int) -> Any:
-    """A text at most so long; anything else as it is."""
+    """Cut a text to a length; return anything else unchanged."""
     if isinstance(value, str) and len(value) > longest:
         return f"{value[:longest]}…"
     return value
 
 
 def _cut(data: Any, length: int, *, texts: bool = False) -> Any:
-    """Its lists at most so long."""
+    """Cut the document's lists to a length."""
     lost: dict[str, int] = {}
     cut = _cut_inside(data, length, "", lost, texts)
     if lost and isinstance(cut, dict):
@@ -196,7 +198,8 @@ def _cut_inside(data: Any, length: int, place: str, lost: dict[str, int], texts:
 
 
 def _spaced(series: list[Any], most: int) -> list[Any]:
-    """The same places of all series of one length: the last, and if there is room the first."""
+    """Return the places to keep in all series of one length: the last, and if there is room, the
+    first."""
     if most == 1:
         return series[-1:]
     last = len(series) - 1

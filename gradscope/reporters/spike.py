@@ -134,7 +134,7 @@ def _percent(value: float | None) -> str:
 
 
 def _token(token: SpikeToken | None) -> str:
-    """``31: loss 19.40 (target 4127)``."""
+    """Return a token in words: ``31: loss 19.40 (target 4127)``."""
     if token is None:
         return ""
     return f"{token.position}: loss {number(token.loss)} (target {token.target})"

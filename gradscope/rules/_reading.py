@@ -36,7 +36,7 @@ def complete(report: Report) -> bool:
 
 
 def layers(report: Report) -> list[Layer]:
-    """The calls of modules with a weight of two or more axes, in the order in which they ran."""
+    """Return the calls of modules with a weight of two or more axes, in execution order."""
     owners = {
         name.rpartition(".")[0]
         for parameter in report.parameters
@@ -86,7 +86,7 @@ def missing(report: Report) -> list[ParameterStats]:
 
 
 def middle(values: Iterable[float]) -> float | None:
-    """The median, None of nothing."""
+    """Return the median; None without values."""
     found = list(values)
     return median(found) if found else None
 
@@ -142,7 +142,7 @@ class Tree:
                     self._below[above] += facts.parameters
 
     def below(self, name: str) -> list[str]:
-        """The names of all parameters of a module and of everything in it."""
+        """Return the names of all parameters in and below a module."""
         return self._below[name]
 
     def parameters(self, name: str) -> list[ParameterStats] | None:
@@ -163,7 +163,8 @@ class Tree:
         return bool(parameters) and not any(p.requires_grad for p in parameters or ())
 
     def gathered(self, names: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Parameters by the outermost module that has no others; one alone under its own name."""
+        """Group parameters by the outermost module that holds only these; a single one keeps its
+        own name."""
         left = dict.fromkeys(names)
         for name in sorted(self.modules, key=lambda name: (bool(name), name.count("."))):
             inside = [p for p in self._below[name] if p in left]
@@ -176,7 +177,7 @@ class Tree:
 
 
 def ancestors(name: str) -> Iterator[str]:
-    """The names of the modules around one, innermost first, the root's last."""
+    """Yield the names of the modules around one, innermost first, the root last."""
     while name:
         name = name.rpartition(".")[0]
         yield name
@@ -187,7 +188,8 @@ LENIENT = (None, "not-in-loss", "not-called")
 
 
 def asks_elsewhere(report: Report) -> bool:
-    """Return True if other seeds and batches must still show if a gradient is missing there too."""
+    """Return True if it is unknown whether a gradient is missing with other seeds and batches
+    too."""
     lost = {p.name for p in missing(report)} if report.elsewhere is None else set()
     return any(
         a.state == "missing" and a.cause in LENIENT and lost.intersection((a.name, *a.upstream))
@@ -198,8 +200,8 @@ def asks_elsewhere(report: Report) -> bool:
 def never_called(report: Report) -> dict[str, tuple[str, ...]]:
     """The outermost modules that never ran, with their trainable parameters without a gradient.
 
-    A module whose parameters were used anyway (as ``MultiheadAttention.out_proj``'s are) is
-    not among them.
+    A module whose parameters were used anyway (such as ``MultiheadAttention.out_proj``) is not
+    among them.
     """
     lost = {p.name for p in missing(report)}
     if not lost or not report.modules:

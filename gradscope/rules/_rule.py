@@ -164,8 +164,8 @@ class Rule:
     ``severity`` is the usual one; the text says when a finding has another. ``calibration`` says
     how often the rule fires on healthy and on broken models. ``runs`` says how it judges a training
     run; None: it does not. ``explains`` has codes, or beginnings of codes, whose findings in a run
-    count as symptoms of its own (``_causes.py``). A rule ``on_demand`` runs only if ``select``
-    names it, because it runs the model several times.
+    count as symptoms of this rule's finding (``_causes.py``). A rule ``on_demand`` runs only if
+    ``select`` names it, because it runs the model several times.
     """
 
     code: str

@@ -49,14 +49,15 @@ class RuleSettings:
         ignore: Sequence[str] | str = (),
         fail_on: str | None = None,
     ) -> RuleSettings:
-        """Settings from the config's ``rules`` (its data, checked for types), options winning.
+        """Return the settings from the config's ``rules`` (its data, checked for types) and
+        options, which win.
 
-        An ``ignore`` adds to the config's; every other option takes the place of what it says.
-        One word alone is a list of one.
+        An ``ignore`` option adds to the config's; every other option replaces the config's. A
+        single word counts as a list.
 
         Raises:
             ConfigError: codes, names or thresholds of the config that no rule has, with the lines.
-            OptionError: the same of an option, or an unknown preset or severity.
+                OptionError: the same for an option, or an unknown preset or severity.
         """
         sentence = dict(config or {})
         problems = list(_problems(sentence, place))
@@ -82,7 +83,7 @@ class RuleSettings:
         )
 
     def active(self) -> Iterator[tuple[Entry, Limits]]:
-        """The rules that look, each with its limits."""
+        """Yield the active rules, each with its limits."""
         taken = frozenset[str]().union(*map(chosen, self.select))
         left = frozenset[str]().union(*map(chosen, self.ignore))
         for entry in entries():

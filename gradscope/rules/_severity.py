@@ -12,15 +12,14 @@ SEVERITIES = ("error", "warning", "info")
 
 
 def severity(answer: Answer) -> str | None:
-    """``error``, ``warning``, ``info``, or None where nothing is wrong.
+    """Return ``error``, ``warning``, ``info``, or None if nothing is wrong.
 
-    The severity of a run's rule takes precedence.
-
-    A zero gradient is worth knowing if one arrives after an optimizer step, as upstream of a factor
-    that was initialised with zeros. It is a warning if this is unknown, where this batch alone
-    may have masked it, and where none of the usual causes explains it: then gradients cancel, and
-    the loss does not depend on the parameter. Frozen is what was requested; not frozen, where the
-    config asks for it, is a warning, and an error where a misspelt flag asks for it.
+    The severity of a run's rule takes precedence. A zero gradient is an info if a gradient arrives
+    after an optimizer step, as upstream of a factor that was initialised with zeros. It is a
+    warning if this is unknown, if this batch alone may have masked it, or if none of the usual
+    causes explains it: then gradients cancel, and the loss does not depend on the parameter. A
+    requested freeze is no problem. A parameter that the config freezes but that trains is a
+    warning; if a misspelt flag asks for the freeze, it is an error.
     """
     if answer.severity is not None:
         return answer.severity

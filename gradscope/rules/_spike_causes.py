@@ -1,4 +1,5 @@
-"""Causes of a spike, by the evidence in its capsule: one function for each but the samples."""
+"""Finds the cause of a spike from the evidence in its capsule: one function for each cause, except
+samples."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ class _Fact:
 
 
 def spike_cause(capsule: Capsule) -> tuple[str, str]:
-    """The cause, one of ``CAUSES``, and a sentence or two with the evidence."""
+    """Return the cause, one of ``CAUSES``, and a sentence or two with the evidence."""
     facts = _facts(capsule)
     blame = _blame(capsule, facts)
     if blame is not None:
@@ -73,25 +74,25 @@ def mention(capsule: Capsule, cause: str) -> str:
 
 
 def with_worst_first(capsule: Capsule) -> Capsule:
-    """The capsule with the samples to blame before the others."""
+    """Return the capsule with the samples to blame before the others."""
     return replace(capsule, samples=ordered(capsule, _blame(capsule, _facts(capsule))))
 
 
 def _blame(capsule: Capsule, facts: Sequence[_Fact]) -> Blame | None:
-    """The samples to blame. A learning rate that rises makes samples hard before it makes the loss
-    worse.
+    """Return the samples to blame. A rising learning rate makes samples hard before it makes the
+    loss worse.
     """
     return blamed(capsule, excused=bool(facts) or _high_rate(capsule) is not None)
 
 
 def _facts(capsule: Capsule) -> list[_Fact]:
-    """All causes beside the samples for which there is evidence."""
+    """Yield all causes with evidence, except samples."""
     found = (_weights, _new_state, _changes, _update, _learning_rate, _unscaled, _overflow)
     return [fact for find in found if (fact := find(capsule)) is not None]
 
 
 def _since(capsule: Capsule, step: float) -> str:
-    """``at step 58, 2 steps before``."""
+    """Return the time in words: ``at step 58, 2 steps before``."""
     ago = int(capsule.step - step)
     return f"at step {int(step)}, {plural(ago, 'step')} before" if ago else "at this step"
 
@@ -278,7 +279,7 @@ def _high_rate(capsule: Capsule) -> _Fact | None:
 
 
 def _is_worse(capsule: Capsule) -> bool:
-    """Return True if the loss is well above the level that it has had."""
+    """Return True if the loss is well above its earlier level."""
     losses = [one.loss for one in capsule.signals if one.loss is not None]
     if len(losses) < 2 * _LEVEL or min(losses) <= 0:
         return False
@@ -360,7 +361,7 @@ def _undetermined(capsule: Capsule) -> str:
 
 
 def _first_look(capsule: Capsule) -> str:
-    """The sample with the largest loss, if it is far above the median."""
+    """Return a sentence on the sample with the largest loss, if it is far above the median."""
     known = [one for one in capsule.samples if one.loss is not None]
     if len(known) < 4:
         return ""

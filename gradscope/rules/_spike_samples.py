@@ -161,7 +161,7 @@ def _joined(groups: Iterable[_Group]) -> _Group:
 
 
 def _groups(samples: Sequence[SpikeSample]) -> list[_Group]:
-    """The samples, those with the same inputs together."""
+    """Group the samples with the same inputs."""
     found: dict[tuple[int, int], _Group] = {}
     for one in samples:
         first = one.index if one.copy_of is None else one.copy_of
@@ -174,7 +174,7 @@ def _known(capsule: Capsule) -> list[SpikeSample]:
 
 
 def _few(capsule: Capsule) -> list[_Group] | None:
-    """The few that hold most of the gradient, if it would be as before without them."""
+    """Return the few samples with most of the gradient, if the gradient without them is usual."""
     known = _known(capsule)
     if len(known) < 2 or capsule.norm is None or capsule.kind == "highest":
         return None
@@ -194,7 +194,7 @@ def _few(capsule: Capsule) -> list[_Group] | None:
 
 
 def _left_out(capsule: Capsule) -> list[_Group] | None:
-    """The one sample of a mixed batch without which the gradient is usual."""
+    """Return the one sample of a mixed batch without which the gradient is usual."""
     norms = [one.norm_without for one in capsule.samples if one.norm_without is not None]
     usual, norm = capsule.usual_norm, capsule.norm
     if len(norms) < 4 or not usual or norm is None or norm < _UNUSUAL * usual:
@@ -215,7 +215,7 @@ def _still_high(capsule: Capsule, held: float) -> bool:
 
 
 def _odd(capsule: Capsule) -> list[tuple[_Group, str]]:
-    """The few samples whose inputs are unlike all others, each with the difference."""
+    """Return the few samples whose inputs are unlike all others, each with the difference."""
     history, count = capsule.history, len(capsule.samples)
     # Of two samples, each is unlike the other.
     if count < 3:

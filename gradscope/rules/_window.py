@@ -1,4 +1,4 @@
-"""The last values of a series, with statistics that a few wild ones do not move."""
+"""The last values of a series, with statistics that a few outliers do not change."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Window:
 
     ``usual`` is their median and ``spread`` their median absolute deviation, as a standard
     deviation; ``factor`` is the same of their logarithms, None where one is not above 0. ``high``
-    is the highest of them but for one in fifty, ``count`` how many there ever were. All but this
-    are taken again after every few values.
+    is the highest of them without the top one in fifty, ``count`` the number of all values so far.
+    All except ``count`` are updated after every few values.
     """
 
     __slots__ = ("count", "factor", "high", "spread", "usual", "values")
@@ -55,7 +55,7 @@ class Window:
         """Return the distance of a value above the median, in standard deviations of the logarithm.
 
         Noise is relative to the value, and its tails are long, for a loss too. ``floor`` is the
-        least deviation to trust; without logarithms it is a plain one.
+        smallest deviation to trust. Without logarithms, the distance is in plain deviations.
         """
         if self.factor is not None and value > 0:
             return (math.log(value) - math.log(self.usual)) / max(self.factor, floor)
@@ -76,7 +76,7 @@ class StepWindows:
         self._losses: dict[int, Window] = {}
 
     def losses(self, backwards: int) -> Window:
-        """The losses of steps that sum so many backwards: others are not comparable."""
+        """Return the losses of steps with this number of backwards: others are not comparable."""
         if backwards not in self._losses and len(self._losses) == _WINDOWS:
             del self._losses[min(self._losses, key=lambda n: self._losses[n].count)]
         return self._losses.setdefault(backwards, Window())

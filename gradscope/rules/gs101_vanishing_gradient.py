@@ -1,4 +1,4 @@
-"""GS101: gradients that shrink on their way to the front."""
+"""GS101: gradients that shrink towards the first layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GS102: gradients that grow on their way to the front, or jump from step to step."""
+"""GS102: gradients that grow towards the first layers, or jump from step to step."""
 
 from __future__ import annotations
 

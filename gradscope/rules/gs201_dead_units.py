@@ -110,7 +110,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
     """Yield one finding per layer with zeros for more than half of its units, in a run's step.
 
-    Which units they are is not known; over many steps in a row they are mostly the same.
+    The units are unknown; over many steps in a row they are mostly the same.
     """
     explained: set[str] = set()
     for p, samples in _shares(report, limits) if complete(report) else ():
@@ -132,7 +132,7 @@ def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _each(one: UnitActivity, limits: Limits) -> tuple[float, float, str]:
-    """The share of dead units, its threshold, and a sentence: by each unit's values."""
+    """Return the share of dead units, its threshold, and a sentence, from each unit's values."""
     share = one.dead / one.units
     return share, limits["share"], f"{_of(one, one.dead)} {_off(one.samples)}."
 

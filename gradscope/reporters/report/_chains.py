@@ -1,7 +1,7 @@
-"""A grad_fn chain as lines: one walk, iterative, and a straight run stays at one depth.
+"""Writes a grad_fn chain as lines, in one iterative walk; a straight run stays at one depth.
 
-A node is under its consumers: where several lead to it, the earlier ones refer to its number,
-so a skip connection is one short branch and not a second copy of the network.
+A node is below its consumers. If it has several, the earlier ones refer to its number, so a skip
+connection is one short branch, not a second copy of the network.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def title(chain: Chain) -> str:
 
 
 def lines(chain: Chain) -> list[ChainLine]:
-    """The chain from its root to its leaves."""
+    """Yield the lines of the chain, from its root to its leaves."""
     if not chain.nodes:
         return [ChainLine("", "no grad_fn: this output needs no gradient")]
     walk = _prepare(chain)
@@ -72,7 +72,7 @@ def lines(chain: Chain) -> list[ChainLine]:
 
 
 def unbroken(lines: Sequence[ChainLine]) -> Iterator[str]:
-    """The lines as text of any width."""
+    """Yield the lines as text of any width."""
     for line in lines:
         parts = (line.strokes + line.operation, line.module, " · ".join(line.leaves))
         yield "  ".join(part for part in parts if part)
@@ -87,7 +87,7 @@ def legend(lines: Sequence[ChainLine]) -> list[str]:
 
 
 def _prepare(chain: Chain) -> _Walk:
-    """Children and consumers of all that the root reaches, and each node's height."""
+    """Return children, consumers and height of each node upstream of the root."""
     known = {node.id: node for node in chain.nodes}
     children: dict[int, list[int]] = {}
     consumers: Counter[int] = Counter()
@@ -162,7 +162,8 @@ def _mention(walk: _Walk, id: int) -> str:
 
 
 def _split(walk: _Walk, id: int) -> tuple[tuple[str, ...], list[int]]:
-    """A node's children: leaves, written beside it, and operations with their own lines."""
+    """Split a node's children into leaves, written beside it, and operations, with their own
+    lines."""
     leaves, rest = [], []
     for child in walk.children[id]:
         path, end = _run(walk, child, walk.nodes[id].module)
@@ -178,7 +179,8 @@ def _split(walk: _Walk, id: int) -> tuple[tuple[str, ...], list[int]]:
 
 
 def _run(walk: _Walk, id: int, module: str | None) -> tuple[list[int], int | None]:
-    """The few operations from here to a leaf, if the same module made them and none branches."""
+    """Return the few operations from here to a leaf, if the same module made them and none
+    branches."""
     path: list[int] = []
     while walk.nodes[id].kind == "function":
         straight = len(walk.children[id]) == 1 and walk.consumers[id] == 1 and id not in walk.done
@@ -198,7 +200,7 @@ def _leaf(node: GraphNode) -> str:
 
 
 def drawn(chain: Chain, width: int | None) -> Drawn:
-    """Operations, modules and leaves beside each other, as far as the width has room for them."""
+    """Draw operations, modules and leaves beside each other, as far as the width allows."""
     found = lines(chain)
     texts = [Text(title(chain), "bold"), *_rows(found, width)]
     return Drawn(texts, title(chain), list(unbroken(found)), legend(found))

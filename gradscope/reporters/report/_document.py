@@ -71,7 +71,7 @@ def _loss(report: Report) -> str:
 
 
 def _parts(report: Report) -> str:
-    """Each of the losses that the loss is computed of."""
+    """Return a line on each of the losses from which the loss is computed."""
     if not report.losses:
         return ""
     parts = (
@@ -82,7 +82,7 @@ def _parts(report: Report) -> str:
 
 
 def totals(report: Report) -> list[str]:
-    """The full model in one line, whatever the tables select."""
+    """Return the totals of the full model in one line, whatever the tables select."""
     all_of, facts = report.totals, [_parameters(report)]
     if all_of.gradient_norm is not None:
         facts.append(f"gradient norm {number(all_of.gradient_norm)}")

@@ -30,13 +30,14 @@ def answers(
     exclude: Sequence[str] = (),
     step: int | None = None,
 ) -> WhyReport:
-    """The answers for those layers, all of them without ``patterns``; of one step, or of all.
+    """Return the answers for the layers that ``patterns`` match, or for all; for one step, or for
+    all.
 
-    ``sample`` is any of the run's: what it says of device and dtype holds for all.
+    ``sample`` is any sample of the run: device and dtype are the same in all.
 
     Raises:
-        LayerError: a pattern that matches nothing.
-        OptionError: nothing is known of the step.
+        LayerError: a pattern matches nothing.
+        OptionError: the step was not sampled.
     """
     chosen = selected(history, patterns, exclude)
     found = list(history.findings)
@@ -74,7 +75,7 @@ def answers(
 def _with_causes(
     found: Sequence[TrainingFinding], every: Sequence[TrainingFinding]
 ) -> list[TrainingFinding]:
-    """Return these findings and their causes, in the order of all."""
+    """Return these findings with their causes, in the order of all findings."""
     explained = explanations(every)
     wanted = {id(one) for one in found}
     wanted |= {id(explained[id(one)]) for one in found if id(one) in explained}
@@ -101,7 +102,7 @@ def _concerns(found: TrainingFinding, layers: Sequence[LayerSeries], *, everywhe
 
 
 def _reached(found: TrainingFinding) -> set[str]:
-    """The names of a finding, and where its NaN or Inf spread."""
+    """Return the names in a finding, and the names that its NaN or Inf reached."""
     origin = found.origin
     return {found.finding.name} | ({origin.name or "", *origin.spread} if origin else set())
 
@@ -131,7 +132,7 @@ def _check(history: RunHistory, step: int) -> None:
 
 
 def _bad(history: RunHistory) -> Iterator[Answer]:
-    """An answer for each finding: the worst cause first, each with its symptoms after it."""
+    """Yield an answer for each finding: the worst cause first, each followed by its symptoms."""
     parameters = {one.name for one in history.parameters}
     answers = [
         (one, None if one is cause.finding else Explanation(cause.finding.code, cause.finding.name))
@@ -163,10 +164,10 @@ def _bad(history: RunHistory) -> Iterator[Answer]:
 
 
 def _measured(layer: LayerSeries, *, judged: bool) -> Answer:
-    """Answers for a layer without a finding: its measurements.
+    """Yield answers for a layer without a finding: its measurements.
 
     Args:
-        judged: whether every rule over samples has seen enough to find something.
+        judged: True if every rule over samples had enough samples.
     """
     kind = "parameter" if layer.call is None else "module"
     lost = lost_steps(layer)

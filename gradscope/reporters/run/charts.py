@@ -1,4 +1,4 @@
-"""A run → charts over its steps: step metrics with events, and layers as maps."""
+"""Makes charts of a run over its steps: step metrics with events, and layers as maps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _MOST_PLACES = 4 * PLACES
 
 
 def panels(history: RunHistory) -> tuple[Panel, ...]:
-    """The step metrics, each over all steps."""
+    """Return a chart of each step metric over all steps."""
     found: list[Panel] = []
     heading = ""
     happened = stretches(history)
@@ -65,7 +65,7 @@ def panels(history: RunHistory) -> tuple[Panel, ...]:
 
 
 def together(a: RunHistory, b: RunHistory) -> tuple[Panel, ...]:
-    """The step metrics that both runs have, over each other."""
+    """Return the charts of the step metrics that both runs have, each with both curves."""
     theirs = {panel.title: panel for panel in panels(b)}
     found = []
     for panel in panels(a):
@@ -83,7 +83,7 @@ def together(a: RunHistory, b: RunHistory) -> tuple[Panel, ...]:
 
 
 def maps_together(a: RunHistory, b: RunHistory) -> tuple[Map, ...]:
-    """The maps that both runs have, each beside the other's, of the layers that are in both."""
+    """Return the maps of the layers that both runs have, side by side."""
     theirs = {one.title: one for one in maps(b)}
     found: list[Map] = []
     for one in maps(a):
@@ -133,7 +133,7 @@ def _point(step: int, value: float | None, lost: bool) -> Point:
 
 
 def maps(history: RunHistory) -> Iterator[Map]:
-    """Layers over the steps that have a measure; of one step there is no map."""
+    """Yield maps of layers over the steps with a measure; a single step gives no map."""
     for title, y, which, measure in _MAPS:
         series: Sequence[LayerSeries] = getattr(history, which)
         if measure == "zeros":  # one number of the gradient for each unit: a bias, or of a norm
@@ -157,7 +157,7 @@ def maps(history: RunHistory) -> Iterator[Map]:
 
 
 def _part_maps(history: RunHistory) -> Iterator[Map]:
-    """Heads and experts over the sampled steps."""
+    """Yield maps of heads and experts over the sampled steps."""
     for title, y, kind, measure in _PART_MAPS:
         series: Sequence[TransformerSeries] = getattr(history, kind)
         places = sorted({step for one in series for step in one.steps})
@@ -182,7 +182,8 @@ def _entry(values: Sequence[float | None], i: int) -> float | None:
 
 
 def _places(measure: str, known: Sequence[tuple[LayerSeries, Course]]) -> list[int]:
-    """The steps of all; of very many some, evenly, and those that were NaN or Inf."""
+    """Return the steps of all series; of very many, some evenly spaced ones, and those with NaN or
+    Inf."""
     places = steps_with(measure, [one for one, _ in known])
     if len(places) <= _MOST_PLACES:
         return places

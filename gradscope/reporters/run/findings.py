@@ -41,9 +41,9 @@ MOST = 12
 def event_lines(
     events: Sequence[TrainingEvent], *, full: bool = True, option: str = "--table events"
 ) -> Iterator[Line]:
-    """A line for each event, one for those that differ in figures alone; a page has the first.
+    """Yield a line for each event; events that differ only in figures share one.
 
-    ``option`` is what shows all.
+    A page has the first lines; ``option`` shows all.
     """
     event_lines = list(_folded_events(events))
     if full or len(event_lines) <= MOST:
@@ -87,7 +87,7 @@ def _beside(cause: Cause) -> Beside:
 
 
 def _symptoms(symptoms: Sequence[TrainingFinding]) -> Iterator[Line]:
-    """A line for each finding that follows from a cause, one for those alike."""
+    """Yield a line for each finding that follows from a cause, one for similar ones."""
     beside = {id(one.finding): Beside(stretches(one.steps)) for one in symptoms}
 
     def known(finding: Finding) -> Beside:
@@ -101,7 +101,8 @@ def _symptoms(symptoms: Sequence[TrainingFinding]) -> Iterator[Line]:
 
 
 def origin_lines(origin: NonFiniteOrigin, one: TrainingFinding) -> Iterator[Line]:
-    """The origin: step, phase, module, operation and line, with its inputs and its spread."""
+    """Yield lines on the origin: step, phase, module, operation and line, with its inputs and its
+    spread."""
     what = {"nan": "NaN", "inf": "Inf"}.get(origin.kind, plain(origin.kind))
     where = [f"in the {plain(origin.phase)}"]
     if origin.name:
@@ -127,7 +128,7 @@ def origin_lines(origin: NonFiniteOrigin, one: TrainingFinding) -> Iterator[Line
 
 
 def given(origin: NonFiniteOrigin) -> str:
-    """Describes the inputs of the operation that produced the first NaN or Inf."""
+    """Describe the inputs of the operation that produced the first NaN or Inf."""
     return "; ".join(map(_tensor, origin.inputs))
 
 
@@ -141,7 +142,7 @@ def _tensor(stats: TensorStats) -> str:
 
 
 def as_check(history: RunHistory) -> CheckReport:
-    """A run as the check of one model, for formats that hold findings only.
+    """Return a run as the check of one model, for formats with findings only.
 
     The steps of a finding are in its message.
     """
@@ -166,14 +167,14 @@ def as_check(history: RunHistory) -> CheckReport:
 
 
 def run_info(history: RunHistory) -> RunInfo:
-    """The run's settings, for records that know no script."""
+    """Return the run's settings, for records that have no script."""
     run = history.run
     device = run.device or "unknown"
     return RunInfo(title(run), device, "unknown", "train", 0, history.last_step, "")
 
 
 def verdict(history: RunHistory) -> Iterator[Line]:
-    """Says that no problem was found, if so; then which rules had too few samples."""
+    """Yield that no problem was found, if so; then the rules with too few samples."""
     if not history.last_step:
         yield NOTHING_RECORDED
         return
@@ -183,7 +184,7 @@ def verdict(history: RunHistory) -> Iterator[Line]:
 
 
 def where(history: RunHistory) -> str:
-    """``in steps 1–3 of 1,200``: the sampled steps."""
+    """Return the sampled steps in words: ``in steps 1–3 of 1,200``."""
     sampled, total = history.sampled, history.last_step
     if not sampled:
         return f"in the metrics of {plural(total, 'step')}; no step was sampled"

@@ -43,7 +43,8 @@ MANY, FEW = 40, 24
 
 
 def table(history: RunHistory, title: str, view: View) -> Table | None:
-    """The parameters, the calls or what else ``title`` says; None where none was recorded."""
+    """Return the table named by ``title``: parameters, calls or others; None if nothing was
+    recorded."""
     series = _series(history, title)
     if not series:
         return None
@@ -103,7 +104,8 @@ def _series(history: RunHistory, title: str) -> Sequence[LayerSeries]:
 
 
 def _places(series: Sequence[LayerSeries]) -> Callable[[str], dict[int, int]]:
-    """The steps that have a measure, numbered; most measures have those that were sampled."""
+    """Return the steps that have a measure, numbered; for most measures, these are the sampled
+    steps."""
 
     @functools.cache
     def of(measure: str) -> dict[int, int]:
@@ -130,7 +132,7 @@ def _folded(rows: Sequence[SeriesRow]) -> list[Entry[SeriesRow]]:
 
 
 def _together(name: str, rows: Sequence[SeriesRow]) -> SeriesRow:
-    """Rows as one whose curves are of the medians."""
+    """Merge rows into one, whose curves are the medians."""
     first = rows[0].series
     values = {
         key: tuple(map(_most if key.endswith("nonfinite") else _middle, zip(*columns, strict=True)))
@@ -143,7 +145,7 @@ def _together(name: str, rows: Sequence[SeriesRow]) -> SeriesRow:
 
 
 def _middles(norms: Sequence[NormSeries | None]) -> NormSeries | None:
-    """The medians of norms at the same steps; NaN and Inf win."""
+    """Return the medians of norms at each step; a NaN or Inf in any of them is kept."""
     known = [one for one in norms if one is not None]
     if not known:
         return None
@@ -178,9 +180,9 @@ def _middle(values: Sequence[float | None]) -> float | None:
 def _chosen(
     entries: list[Entry[SeriesRow]], history: RunHistory, title: str, view: View
 ) -> tuple[list[Entry[SeriesRow]], str, list[str]]:
-    """The entries to show, the caption, and how to see the rest.
+    """Return the entries to show, the caption, and the way to see the rest.
 
-    Of too many those come first that findings name, then those that changed most.
+    If there are too many, entries in findings come first, then those that changed most.
     """
     noun = NOUNS.get(title, "call" if title == "calls" else "parameter")
     top = view.top or (None if view.width is None or len(entries) <= MANY else FEW)
@@ -205,7 +207,7 @@ def _chosen(
 
 
 def _steps_read(history: RunHistory, series: Sequence[LayerSeries], title: str) -> str:
-    """``at 150 steps, 9 of them sampled``."""
+    """Return the steps that were read, in words: ``at 150 steps, 9 of them sampled``."""
     read = len(steps_with("grad_norm", series)) if title == "parameters" else 0
     if read > len(history.sampled):
         return f"at {plural(read, 'step')}, {count(len(history.sampled))} of them sampled"
@@ -237,7 +239,7 @@ def _telling(history: RunHistory) -> Callable[[Entry[SeriesRow]], tuple[bool, in
 
 
 def _aligned(rows: tuple[tuple[Cell, ...], ...]) -> tuple[tuple[Cell, ...], ...]:
-    """The cells with their arrows below each other; both columns of figures end there."""
+    """Align the cells, so that their arrows are below each other."""
     widest: dict[int, int] = {}
     for row in rows:
         for i, cell in enumerate(row):
@@ -298,7 +300,7 @@ def series_legend(
 
 
 def _steps(columns: Sequence[Column[SeriesRow]], shown: Sequence[SeriesRow]) -> Iterator[str]:
-    """Yield the number of steps behind each column's figures, if columns differ."""
+    """Yield the number of steps that each column's figures cover, if columns differ."""
     alike: dict[tuple[int, ...], list[str]] = {}
     for column in columns:
         measure = PARAMETERS.get(column.key)

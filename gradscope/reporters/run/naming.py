@@ -16,17 +16,17 @@ _Series = TypeVar("_Series", LayerSeries, TransformerSeries)
 
 
 def called(model: TrainedModel) -> str:
-    """Returns a model's name: its variable, else its class."""
+    """Return a model's name: its variable, else its class."""
     return model.name or model.type
 
 
 def below(model: str | None, name: str) -> str:
-    """``netD`` and ``conv1`` as ``netD.conv1``."""
+    """Join names: ``netD`` and ``conv1`` give ``netD.conv1``."""
     return ".".join(part for part in (model, name) if part)
 
 
 def qualified(history: RunHistory) -> RunHistory:
-    """The history with the model's name before each layer's, where there are several models."""
+    """Return the history with the model's name before each layer's, if there are several models."""
     findings = tuple(map(_of_run, history.findings))
     if len(history.models) < 2:
         return replace(history, findings=findings)
@@ -47,7 +47,7 @@ def qualified(history: RunHistory) -> RunHistory:
 
 
 def _of_run(found: TrainingFinding) -> TrainingFinding:
-    """A finding of no model and no layer is of the run."""
+    """Return True if a finding names no model and no layer, so it concerns the run."""
     if found.model is not None or found.finding.name:
         return found
     return replace(found, finding=replace(found.finding, name=RUN))
@@ -70,7 +70,7 @@ def _finding(found: TrainingFinding, names: dict[int, str]) -> TrainingFinding:
 def selected(
     history: RunHistory, patterns: Sequence[str], exclude: Sequence[str] = ()
 ) -> RunHistory:
-    """The history of those layers alone: their parameters, calls and findings.
+    """Return the history of these layers alone: their parameters, calls and findings.
 
     A parameter is selected by its own name or by its module's, and both also with the model's name
     before it.
@@ -109,7 +109,7 @@ def selected_reports(
     patterns: Sequence[str],
     exclude: Sequence[str] = (),
 ) -> list[tuple[TrainedModel, Report]]:
-    """The reports of one step with those layers alone; a model without any is left out.
+    """Return the reports of one step with these layers alone; a model without any is left out.
 
     Raises:
         LayerError: a pattern that matches nothing.
@@ -149,7 +149,7 @@ def _named(name: str, model: str | None, *, parameter: bool, types: Iterable[str
 
 
 def _kept(named: Sequence[Named], patterns: Sequence[str], exclude: Sequence[str]) -> set[int]:
-    """The identities of those that the patterns select."""
+    """Return the identities of the names that the patterns select."""
     kept = matching(patterns or ("**",), named)
     if exclude:
         kept = matching(("**", *(f"!{pattern}" for pattern in exclude)), kept)

@@ -88,10 +88,10 @@ _RARE = ("masked_rows", "nan_rows", "dropped")
 
 @dataclass(frozen=True, slots=True)
 class SeriesRow:
-    """A layer's series, the steps of each measure, the room for its curves, how many it is.
+    """A layer's series, with the steps of each measure, the width of its curves, and the number of
+    layers in the row.
 
-    A curve goes over the steps that have its measure in any row, one after the other: ``places``
-    numbers them.
+    A curve covers the steps at which any row has the measure; ``places`` numbers them.
     """
 
     series: LayerSeries
@@ -119,7 +119,7 @@ class SeriesRow:
         return [(values[i], steps[i] in lost) for i in places]
 
     def curve(self, measure: str) -> str:
-        """A measure as blocks."""
+        """Return a measure as a curve of blocks."""
         (steps, values, lost), at = self.course(measure), self.places(measure)
         places, gone = [at[step] for step in steps], [at[step] for step in lost]
         return curve(places, values, gone, first=0, last=len(at) - 1, width=self.room)
@@ -130,7 +130,7 @@ class SeriesRow:
         return [x for x in values if x is not None and math.isfinite(x)]
 
     def spread(self, measure: str) -> tuple[float, float] | None:
-        """The least and the most of a measure among the ranks, at the last step that has it."""
+        """Return the smallest and the largest value of a measure over ranks, at its last step."""
         lowest, highest = self.series.lowest.get(measure, ()), self.series.highest.get(measure, ())
         for low, high in zip(reversed(lowest), reversed(highest), strict=True):
             if low is not None and high is not None:
@@ -139,7 +139,8 @@ class SeriesRow:
 
     @property
     def change(self) -> float:
-        """Change of the gradient's norm in powers of ten, from the first step to the last."""
+        """Return the change of the gradient's norm from the first step to the last, in powers of
+        ten."""
         norms: Sequence[float | None]
         if self.series.norms is not None and self.series.norms.steps:
             norms = self.series.norms.gradient
@@ -154,7 +155,7 @@ class SeriesRow:
 
     @property
     def lost(self) -> list[int]:
-        """The steps at which something in it was NaN or Inf."""
+        """Return the steps at which the row's tensor had a NaN or Inf."""
         found = set(lost_steps(self.series))
         if self.series.norms is not None:
             found.update(*(steps_lost(*self.series.norms.of(measure)) for measure in NORMS))
@@ -166,7 +167,7 @@ def _is_known(norm: float | None) -> bool:
 
 
 def lost_steps(series: LayerSeries) -> list[int]:
-    """The steps at which something of a layer was NaN or Inf."""
+    """Return the steps at which one of a layer's tensors had a NaN or Inf."""
     counts = [n for key, n in series.values.items() if key.endswith("nonfinite")]
     steps = zip(series.steps, *counts, strict=True)
     return [step for step, *several in steps if any(several)]
@@ -203,7 +204,7 @@ def _at(which: Callable[[list[float]], float], row: SeriesRow, measure: str) -> 
 
 
 def _measured(key: str, measure: str) -> Iterator[Column[SeriesRow]]:
-    """A measure's columns: its course, its curve, and the figures in it."""
+    """Yield a measure's columns: first to last value, curve, and figures."""
     last = partial(_last, measure=measure)
     written: Figure = _share if key in ("zeros", "decay", *SHARES) else number
     course = partial(_course, measure=measure, figure=written)

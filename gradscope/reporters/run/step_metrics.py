@@ -50,7 +50,7 @@ def span(history: RunHistory) -> tuple[int, int]:
 class Metric:
     """One step metric: its value at each step, and the steps where it was NaN or Inf.
 
-    One without steps is the heading of those that follow. ``note`` says what the values are.
+    A metric without steps is the heading of those that follow. ``note`` explains the values.
     """
 
     label: str
@@ -65,7 +65,8 @@ class Metric:
         return not self.steps
 
     def extreme(self, which: Callable[..., Any]) -> tuple[float, int] | None:
-        """The lowest or the highest finite value, ``which`` being min or max, and its step."""
+        """Return the lowest or the highest finite value, by ``which`` (min or max), and its
+        step."""
         known = (
             (value, step)
             for value, step in zip(self.values, self.steps, strict=True)
@@ -80,7 +81,7 @@ _Values = tuple[float | None, ...]
 
 
 def metrics(history: RunHistory) -> list[Metric]:
-    """Every metric that was measured; of several optimizers one after the other."""
+    """Return every measured metric; with several optimizers, one optimizer after the other."""
     by_optimizer: dict[str, list[TrainingStep]] = {}
     for step in history.steps:
         by_optimizer.setdefault(step.optimizer, []).append(step)
@@ -97,7 +98,7 @@ def metrics(history: RunHistory) -> list[Metric]:
 def _measured(
     steps: Sequence[TrainingStep], series: Iterable[tuple[str, _Values, Collection[int]]]
 ) -> list[Metric]:
-    """A metric for each series with values; lost steps have no value."""
+    """Return a metric for each series with values; steps with NaN or Inf have no value."""
     numbers = tuple(step.step for step in steps)
     found = []
     for label, values, without in series:
@@ -149,13 +150,13 @@ def _rate(step: TrainingStep, group: int) -> float | None:
 
 
 def clipped(steps: Sequence[TrainingStep]) -> list[float]:
-    """The norms after clipping, of the steps in which clipping made the norm smaller."""
+    """Return the norms after clipping, for the steps in which clipping made the norm smaller."""
     # A norm that was taken twice may differ in its last digits.
     return [after for before, after in _both_norms(steps) if after < before * (1 - 1e-5)]
 
 
 def _both_norms(steps: Sequence[TrainingStep]) -> list[tuple[float, float]]:
-    """The norms before and after clipping, of the steps in which both were read."""
+    """Return the norms before and after clipping, for the steps in which both were read."""
     return [
         (step.gradient_norm, step.clipped_norm)
         for step in steps

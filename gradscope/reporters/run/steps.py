@@ -84,7 +84,8 @@ COLUMNS = {one.key: replace(one, keep=_KEEP.get(one.key, 0)) for one in _columns
 
 
 def table(history: RunHistory, view: View) -> Table | None:
-    """The steps that the view wants; of many, in a terminal, the last ones."""
+    """Return the table of the requested steps; if there are many, a terminal shows the last
+    ones."""
     if not history.steps:
         return None
     entries = [single((step,)) for step in history.steps]

@@ -1,4 +1,4 @@
-"""A run → the facts at the top of its page, and one step in a line of facts."""
+"""The facts on a run at the top of its page, and the line of facts on one step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from gradscope.typeset.text import plain
 
 
 def backwards_of(step: TrainingStep) -> str:
-    """``sum of 4 backwards``, ``backward 1 of 20``; nothing for a step of one backward."""
+    """Return the backwards of a step's loss in words: ``sum of 4 backwards``, ``backward 1 of 20``;
+    "" for one backward."""
     number = len(step.losses)
     if number < 2:
         return ""
@@ -112,7 +113,7 @@ def notes(history: RunHistory) -> Iterator[str]:
 
 
 def without_calls(history: RunHistory) -> Iterator[str]:
-    """The models whose calls are not recorded, and why."""
+    """Yield the models whose calls are not recorded, with the reason."""
     probed = history.run.options.get("compiled")
     for model in history.models:
         if model.compiled and not probed:
@@ -147,7 +148,7 @@ def _reduced(runs: Sequence[TrainingRun], world: int, staged: bool) -> Iterator[
 
 
 def _not_reduced(history: RunHistory) -> Iterator[str]:
-    """The parameters without a global norm, and why."""
+    """Yield the parameters without a global norm, with the reason."""
     for fault, reason in _FAULTS.items():
         names = [plain(one.name) for one in history.parameters if one.fault == fault]
         if names:
@@ -191,7 +192,7 @@ def _model(model: TrainedModel) -> str:
 
 
 def _optimizers(history: RunHistory) -> list[str]:
-    """Each optimizer with its steps; nothing of a script that has none."""
+    """Yield each optimizer with its number of steps."""
     taken: dict[str, int] = {}
     for step in history.steps:
         taken[step.optimizer] = max(step.optimizer_step, taken.get(step.optimizer, 0))
@@ -234,7 +235,8 @@ def _sampling(history: RunHistory) -> list[str]:
 
 
 def cost(run: TrainingRun) -> str:
-    """``gradscope took 1.6 % of the time: 182 ms a plain step, 240 ms a sampled one``."""
+    """Return the cost in words: ``gradscope took 1.6 % of the time: 182 ms a plain step, 240 ms a
+    sampled one``."""
     figures = []
     if run.plain is not None:
         figures.append(f"{seconds(run.plain)} a plain step")

@@ -1,1 +1,1 @@
-"""Report → tables of cells, the one derivation that terminal, markdown and csv all render."""
+"""Makes tables of cells from a report; terminal, Markdown and CSV all render these."""

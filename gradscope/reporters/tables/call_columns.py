@@ -55,12 +55,12 @@ class CallRow:
 
     @property
     def about(self) -> str:
-        """The call, once: the key of the row in a page."""
+        """The key of the call's row in a page."""
         return self.label if self.first else ""
 
     @property
     def label(self) -> str:
-        """The module, and which of its calls."""
+        """The module's name, and the number of its call."""
         return label(self.call.name, self.call.call, self.last_call)
 
 
@@ -68,7 +68,8 @@ Group = tuple[CallRow, ...]
 
 
 def folded(call: ModuleCall) -> Group:
-    """A row for each output; inputs join the first, or follow if several of them want gradients."""
+    """Yield a row for each output; inputs join the first row, or follow if several of them require
+    gradients."""
     wanting = [i for i in call.inputs if i.requires_grad or i.gradient is not None]
     carried = None if len(wanting) > 1 else next(iter(wanting or call.inputs), None)
     placed = len(call.outputs) > 1
@@ -82,14 +83,15 @@ def folded(call: ModuleCall) -> Group:
 
 
 def expanded(call: ModuleCall) -> Group:
-    """A row for each input and each output; one without a tensor where a call has neither."""
+    """Yield a row for each input and each output; a call with neither has a row without a
+    tensor."""
     rows = [CallRow(call, "input", tensor, tensor, True, True) for tensor in call.inputs]
     rows += [CallRow(call, "output", tensor, None, True, True) for tensor in call.outputs]
     return tuple(rows) or (CallRow(call, "", None, None, True, False),)
 
 
 def with_marks(groups: Sequence[Group]) -> tuple[list[Group], list[str]]:
-    """The groups with their footnotes' marks, and the footnotes."""
+    """Return the groups with the marks of their footnotes, and the footnotes."""
     marks, notes = number_remarks([_remarks(group[0].call) for group in groups])
     pairs = zip(groups, marks, strict=True)
     return [(replace(group[0], mark=mark), *group[1:]) for group, mark in pairs], notes
@@ -105,7 +107,7 @@ def _remarks(call: ModuleCall) -> list[str]:
 
 
 def layer(row: CallRow) -> str:
-    """The row's label: the module, or the place of a further tensor, and the marks."""
+    """Return the row's label: the module, or the path of a further tensor, and the marks."""
     path = f" {plain(row.tensor.path)}" if row.tensor and row.tensor.path else ""
     arrow = "←" if row.direction == "input" else "→"
     if not row.first:
@@ -182,7 +184,7 @@ _MEANINGS = {
 
 
 def _why_missing(report: Report) -> str:
-    """The sentence that explains a gradient which is not there."""
+    """Return the sentence that explains a missing gradient."""
     if report.error is not None and report.error.phase not in ("backward", "step"):
         return f"no gradient, as the run failed before backward, in {plain(report.error.phase)}"
     return "requires a gradient, but none arrived"
@@ -199,7 +201,8 @@ def _output(row: CallRow) -> TensorRecord | None:
 def _gradient_of(
     which: Callable[[CallRow], TensorRecord | None], prefix: str
 ) -> Iterator[Column[CallRow]]:
-    """The statistics of one gradient; the sign for its absence says which absence it is."""
+    """Return the columns of one gradient's statistics; a sign marks the kind of a missing
+    gradient."""
 
     def source(row: CallRow) -> TensorStats | None:
         tensor = which(row)
@@ -227,17 +230,17 @@ def gradient_tone(row: object, text: str) -> str:
 
 
 def as_gradient(norm: Column[Row], key: str) -> Column[Row]:
-    """The norm's column under a shorter key, since it stands for the full gradient."""
+    """Return the norm's column under a shorter key, because it represents the full gradient."""
     return replace(norm, key=key, tone=gradient_tone)
 
 
 def _once(column: Column[CallRow]) -> Column[CallRow]:
-    """The column, empty in all rows of a call but the first."""
+    """Return the column, empty in all rows of a call except the first."""
     return replace(column, text=lambda row: column.text(row) if row.first else "")
 
 
 def _facts() -> Iterator[Column[CallRow]]:
-    """The columns that are no statistics."""
+    """Yield the columns that are not statistics."""
 
     def of_tensor(
         key: str, value: Callable[[TensorRecord], Scalar], **more: Any

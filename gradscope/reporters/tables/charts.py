@@ -1,4 +1,4 @@
-"""A report → charts over depth, and its modules as they contain each other."""
+"""Makes charts over depth from a report, and the nested blocks of its modules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 def panels(report: Report) -> tuple[Panel, ...]:
-    """Gradient flow, activation scale, updates, memory; those for which something was measured."""
+    """Return the charts of gradient flow, activation scale, updates and memory that have values."""
     modules = innermost(report.calls)
     numbered = range(1, len(modules) + 1), modules
     made = (
@@ -34,7 +34,7 @@ def panels(report: Report) -> tuple[Panel, ...]:
 
 
 def innermost(calls: Sequence[ModuleCall]) -> list[list[ModuleCall]]:
-    """The calls of each module that calls no other, by module, in the order of first calls."""
+    """Return the calls of each innermost module, by module, in the order of first calls."""
     owners = {call.name.rpartition(".")[0] for call in calls if call.name}
     owners |= {owner[:i] for owner in owners for i, sign in enumerate(owner) if sign == "."}
     by_name: dict[str, list[ModuleCall]] = {}
@@ -49,7 +49,7 @@ def _over(title: str, y: str, points: Iterable[Point], x: str = _DEPTH) -> Panel
 
 
 def gradient(x: int, calls: list[ModuleCall]) -> Point:
-    """The middle of the norms that arrive at the outputs of a module's calls."""
+    """Return the median norm of the gradients at the outputs of a module's calls."""
     outputs = [tensor for call in calls for tensor in call.outputs if tensor.requires_grad]
     if not outputs:
         return Point(x, None, name=label(calls[0].name))
@@ -103,7 +103,7 @@ def _saved(modules: Sequence[list[ModuleCall]]) -> Panel:
 
 
 def _spread(histogram: Histogram) -> Panel:
-    """Both signs of one histogram over the powers of two."""
+    """Return a chart of both signs of one histogram, over powers of two."""
     curves = []
     for sign, counts in (("negative", histogram.negative), ("positive", histogram.positive)):
         places = enumerate(counts, histogram.first)
@@ -122,7 +122,8 @@ MOST, DEEPEST = 400, 24
 
 
 def modules(report: Report) -> Blocks | None:
-    """Siblings in the order of their first calls; None where there is nothing to see or too much.
+    """Return nested blocks, siblings in the order of first calls; None if there are too few or too
+    many.
 
     Their order is that of the charts over depth wherever modules are called in turn.
     """
@@ -156,7 +157,7 @@ def modules(report: Report) -> Blocks | None:
 
 
 def _owner(name: str, calls: Container[str]) -> str | None:
-    """The nearest module around one that was called too; None for the outermost."""
+    """Return the nearest outer module that was called too; None for the outermost."""
     if not name:
         return None
     while name:

@@ -1,4 +1,5 @@
-"""Columns of a table, selected and sorted by the names that the user types; entries → cells."""
+"""Selects and sorts columns of a table by the names that the user types, and makes cells of
+entries."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ Key = tuple[float, tuple[tuple[int, int, str], ...]]
 class Column(Generic[Row]):
     """One column: its exact value for machines, its text for readers, its rank for sorting.
 
-    ``needed`` says whether the usual table shows it for these rows; None never does.
+    ``needed`` returns True if the usual table shows it for these rows; None: never.
     """
 
     key: str
@@ -68,7 +69,8 @@ def over_ranks(
     ends: Callable[[Row], tuple[float, float] | None],
     text: Callable[[float], str] = number,
 ) -> Column[Row]:
-    """The least and the largest among the processes, needed where any row has them."""
+    """Return the column of the smallest and the largest value over processes, needed if any row has
+    them."""
 
     def width(row: Row) -> float | None:
         found = ends(row)
@@ -81,12 +83,12 @@ def over_ranks(
 
 
 def having(column: Column[Row]) -> Column[Row]:
-    """The column, needed where it has something to say of any row."""
+    """Return the column, needed if any row has a value in it."""
     return replace(column, needed=lambda rows: any(map(column.text, rows)))
 
 
 def placed(column: Column[Row], keep: Mapping[str, int], usual: Collection[str]) -> Column[Row]:
-    """The column with its priority; one of the usual ones is shown where it says something."""
+    """Return the column with its priority; a usual one is shown if any row has a value in it."""
 
     def needed(rows: Sequence[Row]) -> bool:
         if column.key.endswith("nonfinite"):
@@ -101,19 +103,19 @@ def placed(column: Column[Row], keep: Mapping[str, int], usual: Collection[str])
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[Row]):
-    """Rows that are sorted and counted as one: those shown, and the rows that each replaces."""
+    """Rows that are sorted and counted as one: the shown rows, and the rows that each replaces."""
 
     shown: tuple[Row, ...]
     members: tuple[tuple[Row, ...], ...]
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Every row that this stands for."""
+        """Every row that this entry represents."""
         return tuple(row for stood_for in self.members for row in stood_for)
 
 
 def single(group: tuple[Row, ...]) -> Entry[Row]:
-    """Rows that stand for themselves."""
+    """Return an entry for each row."""
     return Entry(group, tuple((row,) for row in group))
 
 
@@ -124,12 +126,14 @@ def pick(
     first: Sequence[str],
     hidden: Iterable[str] = (),
 ) -> list[Column[Row]]:
-    """The columns to show: the usual ones, the asked ones, or both where asked with ``+``.
+    """Return the columns to show: the usual ones, the requested ones, or both if requested with
+    ``+``.
 
-    ``first`` lead unless they are asked for elsewhere; ``all`` is every column but the ``hidden``.
+    ``first`` come first unless the request places them elsewhere; ``all`` is every column except
+    the ``hidden`` ones.
 
     Raises:
-        OptionError: no such column.
+        OptionError: there is no such column.
     """
     if not asked:
         return [registry[key] for key in usual]
@@ -147,7 +151,7 @@ def known(key: str, registry: Iterable[str]) -> str:
     """``key``, if it names a column.
 
     Raises:
-        OptionError: it does not; says which there are.
+        OptionError: it names none; the message lists the columns.
     """
     choices = list(registry)
     if key in choices:
@@ -160,7 +164,8 @@ def known(key: str, registry: Iterable[str]) -> str:
 
 
 def _brief(keys: Sequence[str]) -> list[str]:
-    """The keys, but the statistics of gradients by example: they are those of activations."""
+    """Return the keys in short: statistics of gradients by example only, because they equal those
+    of activations."""
     details = [key for key in keys if key.startswith("grad_") and key.split("_")[-1] in keys]
     shown = [key for key in keys if key not in details and not key.endswith("_zero_count")]
     examples = [key for key in details if key.endswith(("_mean", "_nonfinite"))]
@@ -186,7 +191,7 @@ def ordered(
 ) -> list[Entry[Row]]:
     """Sorts entries by the column: numbers descend, text ascends, missing values come last.
 
-    An entry is where its foremost row would.
+    The position of an entry is that of its foremost row.
     """
     ascending = column.ascending if up is None else up
     ranked: list[tuple[Key, Entry[Row]]] = []
@@ -209,7 +214,7 @@ def _comparable(rank: float | str) -> Key:
 def select(
     entries: Sequence[Entry[Row]], registry: Mapping[str, Column[Row]], view: View, noun: str
 ) -> tuple[list[Entry[Row]], str]:
-    """The entries that the view wants, in its order, and a caption where it wants fewer."""
+    """Return the requested entries in order, and a caption if they are not all."""
     chosen, by = list(entries), ""
     if view.sort:
         key, up = parse_sort(view.sort)
@@ -227,7 +232,7 @@ def cells(
     marked: Sequence[tuple[Row, ...]],
     entries: Sequence[Entry[Row]],
 ) -> tuple[tuple[Cell, ...], ...]:
-    """A line of cells for each row to show; the marked rows are the entries' own."""
+    """Return a line of cells for each row to show; the marked rows are the entries' own."""
     return tuple(
         tuple(_cell(column, row, members) for column in columns)
         for rows, entry in zip(marked, entries, strict=True)
@@ -246,7 +251,7 @@ def _cell(column: Column[Row], row: Row, members: Sequence[Row]) -> Cell:
 
 
 def span(texts: Sequence[str], ranks: Sequence[Any]) -> str:
-    """The texts of several rows as one: from the lowest to the highest, where they differ."""
+    """Return the texts of several rows as one: lowest to highest, if they differ."""
     if len(set(texts)) == 1:
         return texts[0]
     pairs = zip(ranks, texts, strict=True)
@@ -257,7 +262,7 @@ def span(texts: Sequence[str], ranks: Sequence[Any]) -> str:
 
 
 def folds(entries: Sequence[Entry[Row]]) -> list[str]:
-    """The remark on folded rows, where there are any."""
+    """Return the remark on folded rows, if there are any."""
     if all(len(members) == 1 for entry in entries for members in entry.members):
         return []
     return ["×n: n blocks that look the same, one after the other; a…b spans their values"]
@@ -277,7 +282,7 @@ def with_bars(
 ) -> tuple[tuple[Heading, ...], Cells]:
     """The headings and cells with bars after ``column``; ``members`` are the rows of each row.
 
-    A row that stands for several has the bar of the largest.
+    A row that represents several has the bar of the largest.
     """
     place = [one.key for one in columns].index(column.key) + 1
     bars = log_bars([max(_magnitude(column, row) for row in rows) for rows in members])
@@ -288,12 +293,12 @@ def with_bars(
 
 
 def bars_legend(key: str) -> str:
-    """Names the number that the bars show."""
+    """Name the number that the bars show."""
     return f"{_TITLE}: of {key}, by magnitude"
 
 
 def _magnitude(column: Column[Row], row: Row) -> float:
-    """The size of a number; 0, which has no bar, for anything else."""
+    """Return the size of a number; 0, which has no bar, for anything else."""
     value = column.rank(row)
     return abs(value) if isinstance(value, int | float) else 0.0
 

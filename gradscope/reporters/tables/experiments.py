@@ -27,7 +27,7 @@ _EDITS, _LAYERS, _NAMES = 20, 10, 4
 
 
 def interventions(report: Report, view: View) -> Table | None:
-    """A row for each tensor; with ``top`` those that were changed most."""
+    """Return a row for each changed tensor; with ``top``, those that changed most."""
     found: Sequence[Change] = report.interventions
     if not found:
         return None
@@ -67,7 +67,8 @@ def _done(change: Change) -> str:
 
 
 def accumulation(report: Report, view: View) -> Table | None:
-    """The layers whose gradients differ, the most first; below it every cause."""
+    """Return the layers whose gradients differ, the largest difference first, with every cause
+    below."""
     found = report.accumulation
     if found is None or found.equal:
         return None
@@ -115,7 +116,8 @@ def _names(cause: AccumulationCause) -> str:
 
 
 def tasks(report: Report, view: View) -> Table | None:
-    """Norms by loss and cosines by pair; with ``top`` the layers where losses disagree most."""
+    """Return norms by loss and cosines by pair; with ``top``, the layers where losses disagree
+    most."""
     found = report.tasks
     if found is None:
         return None
@@ -146,7 +148,8 @@ def _worst(layer: SharedLayer) -> float:
 
 
 def _cosine(cosine: float | None) -> Cell:
-    """A cosine; one below zero, where a step for one loss undoes the other's, is a warning's."""
+    """Return a cosine's cell; below zero it has the colour of a warning, because a step for one
+    loss undoes the other's."""
     if cosine is None:
         return Cell(NOT_THERE)
     return Cell(f"{cosine:.3f}", "warn" if cosine < 0 else "")
@@ -170,7 +173,7 @@ _DIRECTION = (
 
 
 def gradient_checks(report: Report, view: View) -> Table | None:
-    """A row for each derivative that was checked."""
+    """Return a row for each derivative that was checked."""
     checks = report.gradient_checks
     if not checks:
         return None

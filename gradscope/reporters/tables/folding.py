@@ -1,4 +1,4 @@
-"""Blocks that look the same, one after the other, as the rows of one: ``h.0…11.mlp ×12``."""
+"""Folds equal blocks in a row into the rows of one: ``h.0…11.mlp ×12``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradscope.reporters.tables.parameter_columns import ParameterRow
 
 @dataclass(frozen=True, slots=True)
 class _Item(Generic[Row]):
-    """Groups of rows that are one entry so far; the first gives the name."""
+    """Groups of rows that form one entry so far; the first group gives the name."""
 
     groups: tuple[tuple[Row, ...], ...]
     parts: tuple[str, ...]
@@ -25,7 +25,7 @@ class _Item(Generic[Row]):
 
 
 def fold_calls(groups: Sequence[tuple[CallRow, ...]]) -> list[Entry[CallRow]]:
-    """Calls of equal siblings, and equal calls of one module, folded into one."""
+    """Fold calls of equal siblings, and equal calls of one module, into one."""
     items = [
         _Item((g,), _parts(g[0].call.name), g[0].call.call, _call_signature(g[0].call))
         for g in groups
@@ -34,7 +34,7 @@ def fold_calls(groups: Sequence[tuple[CallRow, ...]]) -> list[Entry[CallRow]]:
 
 
 def fold_parameters(groups: Sequence[tuple[ParameterRow, ...]]) -> list[Entry[ParameterRow]]:
-    """Parameters of equal siblings folded into one."""
+    """Fold parameters of equal siblings into one."""
     rows = [group[0] for group in groups]
     return fold_named(rows, lambda row: row.stats.name, _parameter_signature, _renamed_parameter)
 
@@ -79,7 +79,7 @@ def _parameter_signature(row: ParameterRow) -> Hashable:
 
 
 def _repeats(items: list[_Item[Row]]) -> list[_Item[Row]]:
-    """A stretch of calls that comes again with the next call numbers becomes one stretch."""
+    """Merge a stretch of calls with equal stretches that follow under the next call numbers."""
     following: dict[tuple[tuple[str, ...], int], int] = {
         (item.parts, item.number): i for i, item in enumerate(items)
     }
@@ -126,7 +126,7 @@ def _by_level(items: list[_Item[Row]]) -> list[_Item[Row]]:
 
 
 def _blocks(items: Sequence[_Item[Row]], level: int) -> Iterator[list[_Item[Row]]]:
-    """Yield stretches of items below one module of that depth; an item above is alone."""
+    """Yield stretches of items below one module of this depth; an item above it is alone."""
     block: list[_Item[Row]] = []
     for item in items:
         deep = len(item.parts) > level
@@ -189,7 +189,7 @@ def _renamed_parameter(name: str, rows: Sequence[ParameterRow]) -> ParameterRow:
 
 
 def span_of_names(names: Sequence[str]) -> str:
-    """``h.0.mlp`` … ``h.11.mlp`` as ``h.0…11.mlp``."""
+    """Write ``h.0.mlp`` … ``h.11.mlp`` as ``h.0…11.mlp``."""
     spans = []
     for parts in zip(*(name.split(".") for name in names), strict=True):
         first, last = (re.split(r"(\d+)", part) for part in (parts[0], parts[-1]))

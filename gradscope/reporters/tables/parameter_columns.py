@@ -25,7 +25,7 @@ _KEEP = {
 
 @dataclass(frozen=True, slots=True)
 class ParameterRow:
-    """A parameter, its footnote's mark, and how many like it the row stands for."""
+    """A parameter, its footnote's mark, and the number of equal ones that the row represents."""
 
     stats: ParameterStats
     mark: str = ""
@@ -33,7 +33,7 @@ class ParameterRow:
 
     @property
     def about(self) -> str:
-        """The parameter: the key of the row in a page."""
+        """The key of the parameter's row in a page."""
         return plain(self.stats.name)
 
 
@@ -41,7 +41,7 @@ Group = tuple[ParameterRow, ...]
 
 
 def with_marks(groups: Sequence[Group]) -> tuple[list[Group], list[str]]:
-    """The rows with their footnotes' marks, and the footnotes."""
+    """Return the rows with the marks of their footnotes, and the footnotes."""
     marks, notes = number_remarks([_remarks(group[0].stats) for group in groups])
     return [(replace(g[0], mark=mark),) for g, mark in zip(groups, marks, strict=True)], notes
 

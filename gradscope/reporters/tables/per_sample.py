@@ -1,4 +1,4 @@
-"""The gradient of each sample → one table: a row for each sample, the largest share first."""
+"""Makes a table of the gradient of each sample, the largest share first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLUMNS = (
 
 
 def per_sample(report: Report, view: View) -> Table | None:
-    """The samples whose share of the gradient is largest, either way."""
+    """Return the table of samples, the largest share of the gradient first, of either sign."""
     found = report.per_sample
     if found is None:
         return None

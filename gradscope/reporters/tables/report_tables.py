@@ -1,4 +1,4 @@
-"""Report → tables of cells: the one derivation that terminal, markdown and csv all render."""
+"""Makes the tables of a report; terminal, Markdown and CSV all render these."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ from gradscope.typeset.text import plain
 
 
 def calls(report: Report, view: View) -> Table:
-    """The calls, a row for each output and for each of several inputs that want a gradient."""
+    """Return the table of calls: a row for each output, and for each of several inputs that require
+    a gradient."""
     groups = [call_columns.folded(call) for call in report.calls if _within(call.name, view)]
     return _table(
         *("calls", report, view),
@@ -56,7 +57,7 @@ def calls(report: Report, view: View) -> Table:
 
 
 def parameters(report: Report, view: View) -> Table:
-    """The parameters: value, gradient, and how far the optimizer moved them."""
+    """Return the table of parameters: value, gradient, and the optimizer's update."""
     groups = [(stats,) for stats in _parameters(report, view)]
     return _table(
         *("parameters", report, view),
@@ -114,7 +115,7 @@ def _parameters(report: Report, view: View) -> list[parameter_columns.ParameterR
 
 
 def history(report: Report) -> Table | None:
-    """One row for each backward, where there were several."""
+    """Return a row for each backward, if there were several."""
     if len(report.history) < 2:
         return None
     repeats = any(step.backward for step in report.history)
@@ -143,7 +144,7 @@ def _step(step: StepRecord) -> dict[str, Cell]:
 def _needed(
     registry: Mapping[str, Column[Row]], usual: Sequence[str], rows: Sequence[Row], view: View
 ) -> list[str]:
-    """The usual columns that have something to say, and the one that the rows are sorted by."""
+    """Return the usual columns that these rows need, and the column by which they are sorted."""
     columns = [registry[key] for key in usual]
     keys = [c.key for c in columns if c.needed is not None and c.needed(rows)]
     extra = (key for key in (_sorted_by(view), view.bar) if key and key in registry)
@@ -151,7 +152,7 @@ def _needed(
 
 
 def _unmeasured(registry: Mapping[str, Column[Row]], rows: Sequence[Row]) -> list[str]:
-    """Empty columns: `all` leaves them out."""
+    """Return the empty columns, which `all` leaves out."""
     keys = [key for key in call_columns.MEASURED if key in registry]
     return [k for k in keys if all(registry[k].value(row) is None for row in rows)]
 
@@ -173,7 +174,8 @@ def _table(
     about: Callable[[Row], str],
     hidden: Sequence[str] = (),
 ) -> Table:
-    """The entries and columns that the view wants; the first of the usual columns leads."""
+    """Return the table with the requested entries and columns; the first usual column comes
+    first."""
     asked = _asked(view, title)
     chosen, caption = select(entries, registry, view, title.removesuffix("s"))
     marked, notes = with_marks([entry.shown for entry in chosen])
@@ -244,13 +246,13 @@ def tables(report: Report, view: View) -> Iterator[Table]:
 
 
 def transformer_tables(report: Report, view: View) -> Iterator[Table]:
-    """Attention, experts and residual stream, those that there are."""
+    """Yield the tables of attention, experts and residual stream that have rows."""
     found = (transformer.table(report, kind, view) for kind in PROBES)
     yield from (table for table in found if table is not None)
 
 
 def lacking(report: Report, view: View) -> Iterator[tuple[str, str]]:
-    """The tables that are to be shown and that hold nothing, with why."""
+    """Yield the requested tables without rows, with the reason."""
     wanted = view.tables or ("calls",)
     if "calls" in wanted and not report.calls:
         yield "calls", NO_CALLS
@@ -260,7 +262,8 @@ def lacking(report: Report, view: View) -> Iterator[tuple[str, str]]:
 
 
 def _asked(view: View, title: str) -> Sequence[str] | None:
-    """The columns that are asked for of a table; without ``view.table``, each goes where it is."""
+    """Return the columns requested for a table; without ``view.table``, each goes to the table that
+    has it."""
     words = view.columns
     if view.table is not None or words is None:
         return words if (view.table == "parameters") == (title == "parameters") else None
@@ -288,8 +291,8 @@ def check_choices(
     """Refuse a view of tables that names an unknown table or column.
 
     Args:
-        tables: the columns of each; None of one that has none to choose.
-        usual: the columns that may be named where the view names no table.
+        tables: the columns of each table; None for a table with fixed columns.
+        usual: the columns that may be named if the view names no table.
 
     Raises:
         OptionError: an unknown table, column or direction, or a ``top`` below 1.
@@ -336,7 +339,7 @@ def check(view: View) -> None:
 
 
 def measured(view: View) -> bool:
-    """Return True if the view needs measurements that take a run of their own."""
+    """Return True if the view needs measurements in a separate run."""
     words = {word.removeprefix("+") for word in view.columns or ()}
     words |= {view.bar or "", parse_sort(view.sort or "")[0]}
     return bool(words & set(call_columns.MEASURED))

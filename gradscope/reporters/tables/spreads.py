@@ -94,7 +94,8 @@ def precision_tables(forecasts: Sequence[PrecisionForecast], top: int | None = N
 
 
 def safe_scale(forecasts: Sequence[PrecisionForecast]) -> float | None:
-    """The smallest loss scale that is safe for the full model; None where none of those tried."""
+    """Return the smallest loss scale that is safe for the full model; None if none of the tried
+    ones is."""
     safe = (f.scale for f in forecasts if f.overflow == 0 and f.underflow <= _LOST)
     return min(safe, default=None)
 
