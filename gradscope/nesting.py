@@ -90,7 +90,7 @@ def replaced(tree: Any, kind: type[Kind], change: Callable[[Kind], Kind]) -> Any
 
 
 def _parts(item: Any) -> list[tuple[Any, Any]] | None:
-    """Returns the items of a container with their keys; None if it is no container."""
+    """Return the items of a container with their keys; None if it is no container."""
     if is_a(item, Mapping):
         return list(item.items())
     if is_a(item, tuple) and hasattr(item, "_fields"):
@@ -103,7 +103,7 @@ def _parts(item: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _like(item: Any, parts: Any) -> Any:
-    """``parts`` in a container of the same class, with whatever else the original carries."""
+    """Return ``parts`` in a container of the same class, with the original's other attributes."""
     if type(item) in (list, dict):
         return parts
     changed = copy.copy(item)

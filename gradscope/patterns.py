@@ -32,7 +32,7 @@ def wraps(children: Container[str]) -> bool:
 
 
 def without_wrappers(name: str) -> str:
-    """A module's or a parameter's name as it is without wrappers."""
+    """Return a module's or a parameter's name without wrappers."""
     if "_" not in name:
         return name
     return ".".join(part for part in name.split(".") if part not in _INSIDE)
@@ -40,7 +40,7 @@ def without_wrappers(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Something that a pattern can match: its first name, its other names, its classes' names."""
+    """An object that a pattern can match: its first name, its other names, its classes' names."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -116,7 +116,8 @@ def _short(text: str) -> str:
 
 
 def _translate(glob: str) -> str:
-    """A dotted glob as a regular expression; ``**`` swallows the dot beside it when it is empty."""
+    """Return a dotted glob as a regular expression; an empty ``**`` takes the dot beside it with
+    it."""
     out: list[str] = []
     for part in glob.split("."):
         if part != "**":
@@ -148,12 +149,12 @@ def matching(
     key: str = "",
     place: Where = nowhere,
 ) -> list[Named]:
-    """The names that ``patterns`` select, in their own order.
+    """Return the names that ``patterns`` select, in their own order.
 
-    ``key`` is the config's that holds the patterns, and ``place`` tells where.
+    ``key`` is the config key with the patterns, and ``place`` returns its place.
 
     Raises:
-        LayerError: a pattern that matches no name, or a list that takes everything back.
+        LayerError: a pattern matches no name, or the list takes everything back.
     """
     parsed = []
     names = list(names)

@@ -51,7 +51,7 @@ def data_as_written(data: Any) -> Any:
 
 
 def _forms(value: str) -> list[str]:
-    """A value as messages may print it: as it is, escaped, or a line of it."""
+    """Yield the forms in which messages may print a value: unchanged, escaped, or a line of it."""
     forms = [value, repr(value)[1:-1], ascii(value)[1:-1], json.dumps(value)[1:-1]]
     lines = [line for line in value.splitlines() if len(line) >= _LONG]
     return list(dict.fromkeys([*forms, *lines]))

@@ -15,8 +15,8 @@ from gradscope.api.watching import WatchedRun, watch
 class GradscopeCallback(TrainerCallback):
     """Observes ``Trainer.train`` and records it to a file.
 
-    At the end the process of rank 0 says what was found: through the logger of transformers where
-    that lets it through, as it does findings by default, else on standard error.
+    At the end, rank 0 reports the findings: by the logger of transformers if its level allows that
+    (by default, it does for findings), else on standard error.
 
     Args:
         options: as for ``gradscope.watch``: ``every``, ``out``, ``layers``, ``quiet``, …
@@ -38,7 +38,7 @@ class GradscopeCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Begin the run: the model and the optimizer exist, and no step was made."""
+        """Begin the run: the model and the optimizer exist, and no step has run yet."""
         self._stack.close()  # of a training that ended in an exception
         # What wraps the optimizer, as accelerate's, makes no step of its own.
         optimizer = getattr(kwargs.get("optimizer"), "optimizer", kwargs.get("optimizer"))

@@ -119,7 +119,7 @@ def _items(given: Any) -> Collection[Any]:
 
 
 def _live(model: nn.Module, given: Any, name: str | None) -> tuple[Viewer, Tensor]:
-    """The caller's module, and the tensor of its inputs that is explained."""
+    """Return the caller's module, and the input tensor to explain."""
     if isinstance(given, Tensor):
         given = (given,)
     if isinstance(given, str | Path) or all(isinstance(one, str | Path) for one in _items(given)):
@@ -222,7 +222,8 @@ def _explained(
     full: int,
     which: dict[str, Any],
 ) -> tuple[Subject, list[list[RecordedMap]]]:
-    """The maps of some pictures; of several sizes the ones that cannot be explained are named."""
+    """Return the maps of some pictures; if they have several sizes, an error names those that
+    failed."""
     try:
         return explain(viewer.model, inputs, plan, **which)
     except OptionError as error:
@@ -243,13 +244,13 @@ def _which(done: int, places: Sequence[int], full: int) -> str:
 
 
 def _names(pictures: Sequence[Picture]) -> str:
-    """Pictures that share a pass, by the first one's name."""
+    """Name pictures that share a pass by the first one's name."""
     more = f" and {len(pictures) - 1} more of its size" if len(pictures) > 1 else ""
     return f"{pictures[0].path}{more}"
 
 
 def _batches(pictures: Sequence[Picture]) -> Iterator[list[int]]:
-    """Pictures of one shape side by side, a few at a time."""
+    """Yield batches of pictures of one shape, a few at a time."""
     by_shape: dict[tuple[int, ...], list[int]] = {}
     for i, picture in enumerate(pictures):
         by_shape.setdefault(tuple(picture.values.shape), []).append(i)

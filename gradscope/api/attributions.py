@@ -159,7 +159,8 @@ def recorded(
 
 
 def _top(subject: Subject, i: int, names: Sequence[str] | None) -> Iterator[ClassScore]:
-    """The best classes of one picture; of a segmentation those that cover most of it."""
+    """Yield the best classes of one picture; for a segmentation, the classes with the largest
+    area."""
     logits, found = subject.logits[i].float(), subject.segmentation
     many = len(logits)
     by = logits if found is None else found.shares[i]

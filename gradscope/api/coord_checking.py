@@ -61,19 +61,19 @@ def coord_check(
         scale: values of config keys, one for each width: ``{"model.width": [64, 128, 256]}``. A
             name without a dot is an argument of the model. The first key's values are the
             widths.
-        steps: of the optimizer.
+        steps: the number of optimizer steps.
         seeds: the number of initialisations, from the config's seed on.
         layers, exclude: patterns of the layers to measure.
         target, loss, optimizer: replace those of the config.
         mode: "train" or "eval".
-        device, dtype: of the model.
+        device, dtype: the device and dtype of the model.
         seed: the first seed.
         overrides: ``key=value`` pairs on top of the config.
         allow: import patterns that the config may use, as ``--allow``.
 
     Returns:
         A row for each layer, with the slopes of log RMS over log width. Its ``status`` is
-        "findings" where a layer grows or vanishes, else "ok".
+        "findings" if a layer grows or vanishes, else "ok".
 
     Raises:
         ModelError: the model raised; ``.report`` says why, ``__cause__`` is the exception.

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class FeatureResult:
-    """The report. ``draw`` makes its pictures; ``features`` are the features behind it, if any."""
+    """The report. ``draw`` makes its pictures; ``features`` are the features that it describes, if
+    any."""
 
     report: FeaturesReport
     draw: Callable[[], list[Image]]

@@ -81,8 +81,8 @@ class Tools:
 
         Args:
             path: a run's file, folder or name, or the JSON of `inspect`, `check`, `why` or `diff`.
-            step: of a run: this sampled step, with its calls and parameters.
-            layers: of a run: patterns of layers, such as `layer4.**` or `fc.weight`.
+            step: for a run: this sampled step, with its calls and parameters.
+            layers: for a run: patterns of layers, such as `layer4.**` or `fc.weight`.
         """
         record = self._read(path)
         if isinstance(record, RunHistory):
@@ -242,11 +242,11 @@ class Tools:
 
 
 def _step(history: RunHistory, step: int, patterns: Sequence[str]) -> Report:
-    """One model in one sampled step.
+    """Return one model in one sampled step.
 
     Raises:
         OptionError: the step was not sampled, or has several models.
-        LayerError: a pattern that matches nothing.
+        LayerError: a pattern matches nothing.
     """
     if history.path is None or step not in history.sampled:
         return report_of_step(history, step, None)  # says which steps there are

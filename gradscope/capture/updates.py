@@ -1,4 +1,4 @@
-"""The size and direction of an optimizer's step for each weight, and facts of its state.
+"""Measures the size and direction of an optimizer's step for each weight, and facts on its state.
 
 Δw is the difference of the weight and its copy from before the step. Without a copy, it is computed
 from the state of PyTorch's optimizers (``optimizer_formulas.py``).
@@ -74,7 +74,7 @@ class Update:
 
 @functools.cache
 def _names() -> tuple[tuple[str, str], ...]:
-    """The fields of an update that a parameter's record has, and their names there."""
+    """Return the fields of an update that a parameter's record has, with their names there."""
     renamed = {"norm": "update_norm", "ratio": "update_ratio", "rms": "update_rms"}
     own = (field.name for field in fields(Update) if field.name != "weight")
     return tuple((name, renamed.get(name, name)) for name in own)
@@ -82,7 +82,7 @@ def _names() -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The numbers of one parameter's step that its figures follow from."""
+    """The numbers of one parameter's step from which its figures are computed."""
 
     numel: int
     weight: float | None  # ‖w‖ before the step
@@ -126,7 +126,7 @@ def updates(
         model: the model.
         before: copies of weights, or of their shards, from before the step.
         optimizer: the optimizer; None if the script moved the weights without one.
-        last: the optimizer's step, for a caller that asks for more of it.
+        last: the optimizer's step, if the caller already has it.
     """
     if last is None and optimizer is not None:
         last = LastStep(optimizer)
@@ -156,7 +156,8 @@ def updates(
 
 
 def _compiled(parameter: nn.Parameter, was: Tensor | None, last: LastStep) -> Update | None:
-    """The figures by one read of weight, gradient and state; None where PyTorch has to compute."""
+    """Return the figures from one read of weight, gradient and state; None if PyTorch must compute
+    them."""
     if not on_host(parameter) or (parameter.dim() > 1 and _is_of_matrices(last.optimizer)):
         return None
     sums = last.sums(parameter, was)
@@ -215,7 +216,7 @@ def _sizes(
     rest: float | None,
     spectral: float | None,
 ) -> _Sizes | None:
-    """The numbers of a row that have been read back; None where nothing is known of Δw."""
+    """Return a row's numbers after they were read back; None if Δw is unknown."""
     weight, change = done[id(row.weight)], done[id(row.moved)]
     if change.zeros is None or not change.numel:
         return None
@@ -286,12 +287,12 @@ def _is_of_matrices(optimizer: Optimizer) -> bool:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """The inner product in float64, of tensors of one shape."""
+    """Return the inner product in float64 of tensors of one shape."""
     return _over_blocks(torch.dot, a, b)
 
 
 def _rest(moved: Tensor, weight: Tensor, taken: float) -> Tensor:
-    """The norm of −Δw without the share of the weight that decay has taken, in float64."""
+    """Return the norm of −Δw without the part of weight decay, in float64."""
 
     def squares(moved: Tensor, weight: Tensor) -> Tensor:
         rest = torch.add(moved * (1 - taken), weight, alpha=-taken)
@@ -301,9 +302,9 @@ def _rest(moved: Tensor, weight: Tensor, taken: float) -> Tensor:
 
 
 def _over_blocks(sum_of: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
-    """A sum over the elements of two tensors of one shape, added up over blocks in float64.
+    """Return a sum over the elements of two tensors of one shape, added up over blocks in float64.
 
-    On the processor the blocks stay in its cache, and need no memory of the tensors' size.
+    On the CPU, the blocks stay in the cache, and need no memory of the tensors' size.
     """
     a, b = flat(a), flat(b)
     if not on_host(a):
@@ -314,7 +315,7 @@ def _over_blocks(sum_of: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tenso
 
 
 def _read(numbers: Sequence[Tensor | None]) -> list[float | None]:
-    """Numbers of one device or of several, in one transfer from each."""
+    """Read numbers from devices, in one transfer from each."""
     found: list[float | None] = [None] * len(numbers)
     for device in {one.device for one in numbers if one is not None}:
         places = [i for i, one in enumerate(numbers) if one is not None and one.device == device]

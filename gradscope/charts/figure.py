@@ -1,8 +1,8 @@
-"""Panels and maps as one picture file, by matplotlib: for a paper, a report, a slide.
+"""Draws panels and maps as one picture file by matplotlib: for a paper, a report, a slide.
 
-Colours are those of Okabe and Ito, which all kinds of colour vision can distinguish; curves differ
-by their dashes too. The figure is 7 inches wide, and its smallest letters have 6 points. It uses
-the axes of a page's charts: positions are shares of an axis's length, so that no float is too
+It uses the colours of Okabe and Ito, which people with colour blindness can distinguish; curves
+differ by their dashes too. The figure is 7 inches wide, and its smallest letters have 6 points. It
+uses the axes of a page's charts: positions are shares of an axis's length, so that no float is too
 large.
 """
 
@@ -102,7 +102,7 @@ def _tall(chart: Panel | Map) -> float:
 
 
 def _named(panel: Panel) -> list[Point]:
-    """The points whose names are at the axis: those of a few layers."""
+    """Return the points with names at the axis, if there are only a few layers."""
     points = panel.points
     few = len(panel.curves) == 1 and len(points) <= _NAMED and not panel.stretches
     return points if few and all(p.name for p in points) else []

@@ -1,4 +1,4 @@
-"""Colours for values: maps of rows over places, and blocks of modules that contain each other."""
+"""Draws values as colours: maps of rows over places, and nested blocks of modules."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _stretches(n: int, most: int) -> list[range]:
 
 
 def _middle(values: Sequence[float | None]) -> float | None:
-    """Return the median; a NaN or Inf wins."""
+    """Return the median; if a value is NaN or Inf, return that."""
     known = sorted(value for value in values if value is not None and math.isfinite(value))
     lost = [value for value in values if value is not None and not math.isfinite(value)]
     return lost[0] if lost else known[(len(known) - 1) // 2] if known else None
@@ -139,7 +139,7 @@ def _ticks(of: Map, bottom: float, wide: int) -> Iterator[str]:
 
 
 def _key(of: Map, y: float) -> Iterator[str]:
-    """The scale with its ends, and the colours that are no value."""
+    """Draw the scale with its ends, and the colours for missing and non-finite values."""
     x = _LEFT
     scale = of.scale
     if scale is not None:

@@ -27,7 +27,7 @@ _DECADES = 50
 @dataclass(frozen=True, slots=True)
 class Point:
     """A value ``y`` at a place ``x``; ``low`` and ``high`` are the range of the values that it
-    stands for.
+    represents.
 
     ``y`` is None if nothing was measured; ``mark`` then gives the reason.
     """
@@ -248,7 +248,7 @@ def _bars(curve: Curve, frame: _Frame) -> Iterator[str]:
 
 
 def _marks(points: Sequence[Point], curve: Curve, frame: _Frame) -> Iterator[str]:
-    """Below the axis's end what is zero or missing, above it NaN and Inf."""
+    """Draw marks: zero and missing values below the axis's end, NaN and Inf above it."""
     for mark in MARKS:
         y = _BOTTOM - 5 if mark in (ZERO, "missing") else _TOP + 5
         found = [p for p in points if p.mark == mark]
@@ -259,7 +259,8 @@ def _marks(points: Sequence[Point], curve: Curve, frame: _Frame) -> Iterator[str
 
 
 def _stretches(stretches: Sequence[Stretch], frame: _Frame) -> Iterator[str]:
-    """Strips at the top, a lane for each text; a line from top to bottom for a single moment."""
+    """Draw stretches as strips at the top, with a lane for each text; a single moment is a vertical
+    line."""
     lanes: dict[str, int] = {}
     for one in stretches:
         left, right = frame.x(one.first), frame.x(one.last)
@@ -272,7 +273,7 @@ def _stretches(stretches: Sequence[Stretch], frame: _Frame) -> Iterator[str]:
 
 
 def _unbroken(points: Sequence[Point]) -> Iterator[list[Point]]:
-    """Stretches of points with a height."""
+    """Yield stretches of points that have a height."""
     run: list[Point] = []
     for p in points:
         if p.y is not None:

@@ -68,9 +68,9 @@ def _root(
 
 
 class _Commands(Group):
-    """The commands of a room, listed from their files' text; the one that is asked for is imported.
+    """The commands of a package, listed from their files' text; only the requested one is imported.
 
-    A folder in the room is a command that has commands.
+    A folder in the package is a command with subcommands.
     """
 
     room = _COMMANDS
@@ -98,7 +98,7 @@ class _Commands(Group):
 
 
 def _imported(room: str, name: str) -> AnyCommand:
-    """The command of a name, as typer makes it of the ``run`` in its file."""
+    """Return the command of a name, which typer makes from the ``run`` in its file."""
     if name in plugins.folders(room):
         inner = f"{room}.{name.replace('-', '_')}"
         folder = importlib.import_module(inner)
@@ -119,7 +119,7 @@ def _imported(room: str, name: str) -> AnyCommand:
 def _group(
     name: str, room: str, run: Callable[..., None], examples: Sequence[Example]
 ) -> typer.Typer:
-    """The app with one command per file of a room."""
+    """Return the app with one command per file of a package."""
     made = typer.Typer(
         name=name,
         cls=type("Commands", (_Commands,), {"room": room, "examples": examples}),
@@ -134,7 +134,7 @@ def _group(
 
 
 def app() -> typer.Typer:
-    """The app with one command per file of ``gradscope/commands``."""
+    """Return the app with one command per file of ``gradscope/commands``."""
     return _group("gradscope", _COMMANDS, _root, _EXAMPLES)
 
 
@@ -191,7 +191,7 @@ def main() -> NoReturn:
 
 
 class _Ending:
-    """Ends the process on a signal as on Ctrl-C, so that no file stays half written."""
+    """Ends the process at a signal as at Ctrl-C, so that no file stays half written."""
 
     of_command_line = True
 

@@ -98,7 +98,7 @@ def print_examples(examples: Iterable[Example]) -> None:
 
 
 def _shown(param: Any) -> Any:
-    """The parameter without the ``<bool>`` and ``<list[str]>`` that typer shows where it can."""
+    """Return the parameter without the ``<bool>`` or ``<list[str]>`` that typer adds."""
     if isinstance(param, TyperArgument):
         param.display_type_rich = _no_type  # type: ignore[method-assign]
     elif param.is_flag and param.metavar is None:
@@ -164,7 +164,7 @@ def _of_script(option: str, path: list[str], words: list[str]) -> str | None:
 
 
 def _meant(error: NoSuchOption) -> str | None:
-    """The option whose name is close, or the key of the config that goes by this one."""
+    """Return the option with a close name, or the config key with this name."""
     word = error.option_name.lstrip("-").lower().replace("_", "-")
     if word in _KEYS and "--set" in _options(error):
         return f"it is a key of the config: write `{_KEYS[word]}`, without dashes"
@@ -175,7 +175,7 @@ def _meant(error: NoSuchOption) -> str | None:
 
 
 def _options(error: NoSuchOption) -> list[str]:
-    """The long options of the command."""
+    """Return the long options of the command."""
     if error.ctx is None:
         return []
     return [

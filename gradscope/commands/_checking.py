@@ -200,13 +200,15 @@ def _check(config: configs.LoadedConfig, options: CheckOptions, checked: Checked
 
 
 def _show(error: GradscopeError, options: CheckOptions) -> None:
-    """Print the traceback now, if requested: to keep it would keep the model's tensors too."""
+    """Print the traceback now, if requested: a stored traceback would keep the model's tensors
+    alive."""
     if options.debug:
         traceback.print_exception(error)
 
 
 def _of(loaded: configs.LoadedConfig, error: GradscopeError) -> list[Problem]:
-    """The problems with the model that they are of: on standard error they are without it."""
+    """Return the problems with their model's name added, because standard error does not show it
+    otherwise."""
     note = f"of the model {_label(loaded)}"
     return [replace(problem, notes=(note, *problem.notes)) for problem in error.problems]
 
@@ -238,7 +240,7 @@ def _model(report: Report, options: CheckOptions) -> CheckedModel:
 
 
 def _unloaded(loaded: configs.LoadedConfig, error: GradscopeError) -> CheckedModel:
-    """A model that its config could not be loaded for: the others are checked all the same."""
+    """Note a model whose config could not be loaded; the others are still checked."""
     run = _run_of(loaded.config, loaded.name, loaded.file)
     data = loaded.config.model_dump(mode="json")
     return CheckedModel("failed", run, data, error=_record(error, "construction"))
@@ -259,7 +261,7 @@ def _run_of(config: Config, name: str, file: str | None) -> RunInfo:
 
 
 def _record(error: GradscopeError, phase: str) -> ErrorRecord:
-    """The first problem, and how many more there are."""
+    """Return the first problem, and the number of further ones."""
     first, more = error.problems[0], len(error.problems) - 1
     place = first.place
     # An argument has no line that an annotation could be at.

@@ -85,7 +85,7 @@ def runs(incomplete: str) -> list[str]:
 
 
 def _recorded(incomplete: str) -> list[str]:
-    """The runs in the folder of runs, the newest first: by their paths, or else by their names."""
+    """Return the runs in the folder of runs, the newest first: by path, or else by name."""
     found = recorded()
     paths = _beginning(map(str, found), incomplete)
     return paths or _beginning([run.stem for run in found], incomplete)
@@ -160,7 +160,7 @@ def _beginning(words: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _listed(words: Iterable[str], incomplete: str) -> list[str]:
-    """The last word of a list with commas, each with or without its ``+``."""
+    """Complete the last word of a list with commas, with or without ``+``."""
     before, comma, last = incomplete.rpartition(",")
     sign = "+" if last.startswith("+") else ""
     return [f"{before}{comma}{sign}{word}" for word in words if word.startswith(last[len(sign) :])]
@@ -177,7 +177,7 @@ def _columns(ctx: typer.Context) -> list[str]:
 
 
 def _keys(incomplete: str) -> list[str]:
-    """Keys of the config, each ready for its value; a group's once its name is written."""
+    """Yield keys of the config, ready for a value; the keys of a group after its name is typed."""
     from gradscope.config.schema import GROUPS, Config
 
     groups = {"": Config} | {f"{group}.": model for group, model in GROUPS.items()}
@@ -191,7 +191,7 @@ def _keys(incomplete: str) -> list[str]:
 
 
 def _values(key: str) -> Sequence[str]:
-    """The words that a key takes, where these are few."""
+    """Return the words that a key takes, if there are only a few."""
     from gradscope.config.schema import expected
     from gradscope.config.targets import OPTIMIZERS
 
@@ -204,7 +204,7 @@ def _values(key: str) -> Sequence[str]:
 
 
 def _paths(incomplete: str, suffixes: Sequence[str]) -> list[str]:
-    """Files with one of the suffixes, a Python file ready for its class, and folders."""
+    """Yield files with one of the suffixes, Python files ready for a class name, and folders."""
     folder, slash, name = incomplete.rpartition("/")
     start = f"{folder}{slash}"
     try:
@@ -223,7 +223,7 @@ def _paths(incomplete: str, suffixes: Sequence[str]) -> list[str]:
 
 
 def _saved_names(path: Path) -> list[str]:
-    """The names of modules in a saved report or graph."""
+    """Return the names of modules in a saved report or graph."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

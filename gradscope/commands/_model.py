@@ -31,7 +31,7 @@ DASHES = "\0"
 
 
 class BothSides(TyperCommand):
-    """Options may be on both sides of ``--``."""
+    """A command whose options may be on both sides of ``--``."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Parse with a placeholder for each ``--``."""
@@ -39,7 +39,7 @@ class BothSides(TyperCommand):
 
 
 class LastWords(TyperCommand):
-    """Parses no option after the first ``--``: all that follows are words."""
+    """A command that parses no option after the first ``--``."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Parse with a placeholder for the first ``--``."""
@@ -181,13 +181,13 @@ def _unfreeze() -> None:
 
 
 def _check_room() -> None:
-    """Refuse to import torch where the limit of address space does not allow it.
+    """Refuse to import torch if the limit of address space is too small.
 
-    Where there is a limit, another process tries first: a library that finds no room for its
-    threads ends the process that it is in.
+    With a limit, another process tries the import first, because a library without room for its
+    threads ends its process.
 
     Raises:
-        OptionError: it does not.
+        OptionError: the limit is too small.
     """
     try:
         import resource

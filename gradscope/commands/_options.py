@@ -1,4 +1,5 @@
-"""Options that several commands take, alone or in groups; a command's own are in its file."""
+"""Options that several commands share, alone or in groups; other options are in the command's
+file."""
 
 from __future__ import annotations
 
@@ -48,17 +49,18 @@ def option(
 
 
 def argument(metavar: str, help: str, *, complete: Callable[..., list[str]] | None = None) -> Any:
-    """The words of a command."""
+    """Return an argument of a command."""
     return typer.Argument(metavar=metavar, help=help, show_default=False, autocompletion=complete)
 
 
 def flag(name: str, help: str, *, panel: str | None = None, **more: Any) -> Any:
-    """An option without a value."""
+    """Return an option without a value."""
     return typer.Option(name, help=help, rich_help_panel=panel, **more)
 
 
 def format_option(words: str, room: str, *others: str) -> Any:
-    """``-f``: ``words`` name the formats, which are the files of ``room``, and ``others``."""
+    """Return the option ``-f``: ``words`` describe the formats, which are the files of ``room`` and
+    ``others``."""
     return option(
         "FORMAT", words, "-f", "--format", panel=OUTPUT, complete=completing.files_of(room, *others)
     )
@@ -245,12 +247,12 @@ class DisplayOptions:
 
 
 def takes_groups(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a command of a function with groups among its parameters: dataclasses, each field an
+    """Make a command from a function whose parameters include groups: dataclasses, each field an
     option.
 
-    Typer makes an option of each parameter in the signature: here every group's fields are in its
-    place, so that ``--help`` keeps the order in which the command lists them. The help shows them
-    in the group's ``panel``, but for those that name another.
+    Typer makes an option from each parameter in the signature. So this puts a group's fields in its
+    place, and ``--help`` keeps the command's order. The help shows them in the group's ``panel``,
+    except those that name another panel.
     """
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
@@ -288,7 +290,7 @@ def _options(group: Any) -> list[inspect.Parameter]:
 
 
 def _in_panel(annotation: Any, panel: str | None) -> Any:
-    """An option's annotation, with the panel of its group in the help."""
+    """Return an option's annotation, with its group's panel in the help."""
     kind, option = get_args(annotation)
     if panel is None or option.rich_help_panel is not None:
         return annotation

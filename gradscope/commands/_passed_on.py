@@ -1,4 +1,4 @@
-"""Options of gradscope that stand after the script, so that the script gets them."""
+"""Finds options of gradscope that come after the script, so that the script gets them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def note_passed_on(context: Context, script: Script) -> None:
 
 
 def _text(script: Script) -> str | None:
-    """The script's text; None for a module, whose file only an import tells."""
+    """Return the script's text; None for a module, whose file is known only after an import."""
     if script.is_module:
         return None
     with contextlib.suppress(OSError):

@@ -220,7 +220,7 @@ def _pictures(
 
 
 def _placed(pages: Sequence[Image], to: OutputFiles, name: str) -> Iterator[tuple[Path, Image]]:
-    """Each page with its file."""
+    """Yield each page with its file."""
     if to.file is not None:
         yield from zip(page_files(to.file, len(pages)), pages, strict=True)
         return

@@ -199,7 +199,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 
 def _place(frame: FrameType) -> str:
-    """The user's line that runs, else a library's."""
+    """Return the user's line that runs, else a library's."""
     user = nearest(frame)
     if user is None:
         return ""

@@ -102,6 +102,7 @@ def serve_chosen(
 
 
 def _has_windows() -> bool:
-    """Not a terminal alone, where the browser would be one of text in the place of this command."""
+    """Return True if there is a graphical display; a text browser would replace this command in the
+    terminal."""
     shown = "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
     return sys.stdout.isatty() and (sys.platform in ("darwin", "win32") or shown)

@@ -1,4 +1,4 @@
-"""Destination and look of a result: checked before the run, written once."""
+"""The destination and the look of a result: checked before the run, written once."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ ROOM = "gradscope.reporters.report"
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Destination and look of a result, checked: only the write can still fail.
+    """The checked destination and look of a result: only the write can still fail.
 
-    ``heading`` is above the text for people on standard output; of all else it is a note on
-    standard error. ``room`` is where the formats are, a file each.
+    ``heading`` is above the text on standard output; for all other formats it is a note on standard
+    error. ``room`` is the package with the formats, a file each.
     """
 
     format: str
@@ -90,17 +90,17 @@ def choose_destination(
 
 
 def check_max_tokens(max_tokens: int | None, format: str) -> None:
-    """Refuse a limit of tokens where the result is not JSON.
+    """Refuse a limit of tokens if the result is not JSON.
 
     Raises:
-        OptionError: there is one.
+        OptionError: there is a limit.
     """
     if max_tokens is not None and format != "json":
         raise OptionError("`--max-tokens` is for JSON", help="add `-f json`")
 
 
 def fitted(content: str | bytes, max_tokens: int | None) -> str | bytes:
-    """The result; JSON within the limit, if there is one."""
+    """Return the result; JSON is cut to the limit, if there is one."""
     return content if max_tokens is None else f"{shortened(str(content), max_tokens)}\n"
 
 
@@ -131,12 +131,12 @@ class ReportOutput:
         return cls(destination, view)
 
     def write(self, report: object) -> None:
-        """Render a report or a check and write it; nothing where a failed run left none."""
+        """Render a report or a check and write it; nothing if a failed run left none."""
         if isinstance(report, Report | CheckReport):
             self.destination.write(self.render(report))
 
     def render(self, report: Report | CheckReport) -> str:
-        """The text of a report or of a check."""
+        """Return the text of a report or of a check."""
         reporter = plugins.load(ROOM, self.destination.format)
         render = reporter.render_check if isinstance(report, CheckReport) else reporter.render
         text: str = render(report, self.view)
@@ -181,10 +181,10 @@ def diff_view(
 
 
 def check_look(display: DisplayOptions) -> None:
-    """Refuse settings that no terminal has.
+    """Refuse impossible settings of the terminal.
 
     Raises:
-        OptionError: an unknown color mode, or no width.
+        OptionError: an unknown color mode, or a width that is too small.
     """
     refuse_unknown("color mode", display.color, COLORS)
     if display.width is not None and display.width < 1:
@@ -192,7 +192,7 @@ def check_look(display: DisplayOptions) -> None:
 
 
 def text_view(display: DisplayOptions) -> TextView:
-    """The style of text on standard output.
+    """Return the style of text on standard output.
 
     Raises:
         OptionError: as ``check_look``.
@@ -217,7 +217,7 @@ def choose_format(format: str | None, output: Path | None, room: str) -> str:
 
 
 def terminal_width(output: Path | None = None, width: int | None = None) -> int | None:
-    """``--width``, else that of standard output; None is unlimited, as for a file."""
+    """Return ``--width``, else the width of standard output; None is unlimited, as for a file."""
     return width if width is not None or output is not None else stream_width(sys.stdout)
 
 
@@ -265,10 +265,10 @@ class PlotOptions:
         check_output(self.plot, force=file.force)
 
     def refuse(self, what: str) -> None:
-        """Refuse a picture of something that has none.
+        """Refuse ``--plot`` for a result without charts.
 
         Raises:
-            OptionError: one is asked for.
+            OptionError: a picture was requested.
         """
         if self.plot is not None:
             raise OptionError(f"`--plot` draws reports and runs, not {what}")
@@ -278,7 +278,7 @@ class PlotOptions:
         record: Report | RunHistory | ExperimentReport | CoordCheckReport | SpikeReport,
         file: FileOptions,
     ) -> None:
-        """Draw the record's charts, where a picture is asked for and there is something to draw."""
+        """Draw the record's charts, if a picture was requested and there is something to draw."""
         if self.plot is None:
             return
         from gradscope.api.showing import plotted

@@ -1,4 +1,4 @@
-"""The one place where a command's result leaves the process: standard output, or a full file."""
+"""The only code that writes a command's result: to standard output, or to a file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ STDOUT = Path("-")
 
 
 def write_output(content: str | bytes, path: Path | None, *, force: bool = False) -> None:
-    """Write to ``path``, or to standard output where it is None or ``-``.
+    """Write to ``path``, or to standard output if it is None or ``-``.
 
-    A file is written atomically, and one that exists is replaced only with ``force``. Text is
-    UTF-8; a lone surrogate, which UTF-8 lacks, becomes its escape. A closed pipe raises
-    ``BrokenPipeError`` for the caller.
+    A file is written atomically; an existing file is replaced only with ``force``. Text is UTF-8; a
+    lone surrogate, which UTF-8 lacks, becomes its escape. A closed pipe raises ``BrokenPipeError``
+    for the caller.
 
     Raises:
         OptionError: the path exists, is a folder, or cannot be written.
@@ -36,7 +36,8 @@ def write_output(content: str | bytes, path: Path | None, *, force: bool = False
 
 @contextlib.contextmanager
 def output_file(path: Path, *, force: bool = False) -> Iterator[Path]:
-    """A new file to fill, for output that is too large for one text; then as ``write_output``."""
+    """Yield a new file to fill, for output that is too large for one text; otherwise as
+    ``write_output``."""
     check_output(path, force=force)
     if path == STDOUT or is_stream(path):
         with tempfile.TemporaryDirectory() as folder:
@@ -49,10 +50,10 @@ def output_file(path: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def check_output(path: Path | None, *, force: bool = False) -> None:
-    """Refuse an output path that could not be written, before anything expensive runs.
+    """Refuse an output path that cannot be written, before anything expensive runs.
 
     Raises:
-        OptionError: the path exists, is a folder, or its folder is not there or not writable.
+        OptionError: the path exists, is a folder, or its folder does not exist or is not writable.
     """
     if path is None or path == STDOUT:
         if sys.stdout is None:
@@ -62,7 +63,7 @@ def check_output(path: Path | None, *, force: bool = False) -> None:
 
 
 def say(notice: str) -> None:
-    """Print a note beside the result, which goes to standard output."""
+    """Print a note to standard error; the result goes to standard output."""
     from gradscope.typeset.text import break_words  # imports rich
 
     for line in break_words(visible(f"note: {notice}"), stream_width(sys.stderr), indent="  "):
@@ -70,9 +71,9 @@ def say(notice: str) -> None:
 
 
 def stream_width(stream: TextIO | None) -> int | None:
-    """COLUMNS, else the terminal's; None, for a file or a pipe, is unlimited.
+    """Return COLUMNS, else the terminal's width; None, for a file or a pipe, is unlimited.
 
-    No shell exports COLUMNS on its own: a user who set it for a pipe asks for that width.
+    No shell exports COLUMNS by default, so a user who sets it for a pipe wants that width.
     """
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and len(columns) < 6 and int(columns) > 0:

@@ -1,8 +1,9 @@
-"""Findings that a project puts up with, in a file: they are shown as known and fail no build.
+"""A baseline is a file of findings that a project accepts: they are shown as known and fail no
+build.
 
-An entry is a model, a code, a name and a cause; figures differ from run to run and are left out.
-Models that a file describes are named by its path as seen from the baseline's own folder, so that
-the same baseline serves from everywhere.
+An entry is a model, a code, a name and a cause; figures differ from run to run and are left out. A
+model with a config file is named by the path from the baseline's folder, so the baseline works from
+every working directory.
 """
 
 from __future__ import annotations
@@ -49,18 +50,18 @@ _FIELDS = ("model", "code", "name", "cause")
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A file's entries."""
+    """The entries of a baseline file."""
 
     path: Path
     entries: frozenset[BaselineEntry]
 
 
 def read_baseline(path: Path) -> Baseline:
-    """The baseline in a file.
+    """Read a baseline.
 
     Raises:
-        OptionError: there is no such file, or it cannot be read.
-        ConfigError: it is no baseline, or one of another version.
+        OptionError: the file does not exist, or cannot be read. ConfigError: it is no baseline, or
+            of another version.
     """
     try:
         check_readable(path)
@@ -91,7 +92,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def known_aside(check: CheckReport, baseline: Baseline, codes: Collection[str]) -> CheckReport:
-    """The check with the known findings set aside, and the entries that nothing answers to.
+    """Return the check with the known findings separated, and the entries without a finding.
 
     An entry is stale only if its model ran to its end and its rule, one of ``codes``, ran.
     """
@@ -116,7 +117,7 @@ def known_aside(check: CheckReport, baseline: Baseline, codes: Collection[str]) 
 
 
 def check_baseline_output(path: Path, *, output: Path | None, force: bool) -> None:
-    """Refuse a baseline that could not be written, before anything runs.
+    """Refuse a baseline that cannot be written, before anything runs.
 
     Raises:
         OptionError: the file exists, or cannot be written.
@@ -129,7 +130,7 @@ def check_baseline_output(path: Path, *, output: Path | None, force: bool) -> No
 
 
 def write_baseline(path: Path, models: Sequence[CheckedModel], *, force: bool) -> int:
-    """Write every finding of the models, known ones included; returns how many entries that is.
+    """Write every finding of the models, also known ones; return the number of entries.
 
     Raises:
         OptionError: the file exists, or cannot be written.
@@ -152,7 +153,7 @@ def _identity(finding: Finding, run: RunInfo, path: Path) -> BaselineEntry:
 
 
 def _model(run: RunInfo, path: Path) -> str:
-    """A config by its path from the baseline's folder, a spec as it is."""
+    """Return a config as its path from the baseline's folder; a spec is unchanged."""
     if run.file is None or PurePath(run.file).name != run.model:
         return run.model
     folder = Path(os.path.realpath(path)).parent

@@ -167,9 +167,9 @@ def run(
 
 
 def _files(words: list[str], *, asked: bool) -> tuple[list[str], str | None]:
-    """Return the words that may be files, runs as their paths; and a notice on them.
+    """Return the words that may be files, with runs as their paths, and a notice on them.
 
-    Of two runs those that no word names are the newest, unless keys are ``asked`` for, as models
+    Runs that no word names are the newest ones, unless there are ``asked`` keys, which only models
     take.
 
     Raises:
@@ -184,7 +184,7 @@ def _files(words: list[str], *, asked: bool) -> tuple[list[str], str | None]:
 
 
 def _with_newest(found: list[str]) -> tuple[list[str], str | None]:
-    """A run and the newest one; without a run the newest two."""
+    """Return a run and the newest one; without a run, the two newest ones."""
     known = [Path(one).resolve() for one in found]
     runs = [run for run in recorded() if run.resolve() not in known]
     if found and runs:
@@ -209,7 +209,8 @@ def _of_rank(files: list[str], rank: int) -> list[str]:
 
 
 def _run_charts(a: Path, b: Path) -> tuple[tuple[Panel, ...], tuple[Map, ...]]:
-    """The step metrics of two runs over each other, and the maps of their layers side by side."""
+    """Return charts with the step metrics of two runs in one, and the maps of their layers side by
+    side."""
     from gradscope.reporters.run.charts import maps_together, together
     from gradscope.reporters.run.naming import qualified
     from gradscope.runfile.reader import RunFile
@@ -220,7 +221,7 @@ def _run_charts(a: Path, b: Path) -> tuple[tuple[Panel, ...], tuple[Map, ...]]:
 
 
 def _configs(words: list[str], options: ModelOptions) -> tuple[LoadedConfig, LoadedConfig]:
-    """The configs of A and of B."""
+    """Return the configs of A and of B."""
     two_sides = DASHES in words
     before, after = words, list[str]()
     if two_sides:

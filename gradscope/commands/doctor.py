@@ -68,7 +68,7 @@ def _devices() -> str:
 
 
 def _cxx() -> str:
-    """The C++ compiler that ``torch.compile`` needs on a CPU."""
+    """Return facts on the C++ compiler that ``torch.compile`` needs on a CPU."""
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     found = shutil.which(name)
     return found or f"no C++ compiler `{name}`: on a CPU the default backend fails (install it)"
@@ -81,7 +81,8 @@ def _weights_folder() -> str:
 
 
 def _torchvision_problem() -> str | None:
-    """A CPU build of one beside a CUDA build of the other dies at import."""
+    """Return the problem of importing torchvision: a CPU build does not work with a CUDA build of
+    torch."""
     try:
         import torchvision.ops  # noqa: F401
     except (ImportError, RuntimeError, OSError) as error:

@@ -41,7 +41,7 @@ _FAILED = 3
 
 
 class Parser(run_command.Parser):
-    """All words after the script, or after ``-m MODULE``, go to the script."""
+    """A parser that passes all words after the script, or after ``-m MODULE``, to the script."""
 
 
 @takes_groups
@@ -112,7 +112,7 @@ def _script(words: list[str], context: Context) -> Script:
 
 
 def _cost(experiment: Experiment) -> str:
-    """The most time and disk that it takes, before it starts."""
+    """Return a sentence on the most time and disk space that the experiment takes."""
     arms, jobs = len(experiment.arms), experiment.jobs
     most = duration(-(-arms // jobs) * experiment.seconds)
     copy: Scratch = experiment.scratch

@@ -96,7 +96,7 @@ def _output(export: ModuleType, path: Path, force: bool) -> AbstractContextManag
 
 
 def _send(run: RunFile, name: str, export: ModuleType, place: str, keys: int) -> int:
-    """Make a run in a tracker; the number of steps.
+    """Make a run in a tracker; return the number of steps.
 
     Raises:
         ConfigError: the run's file is damaged.

@@ -128,7 +128,8 @@ def _start(spec: str, allow: Sequence[str]) -> Start | None:
 
 
 def _permission(spec: str, folder: Path) -> str:
-    """The option without which the config may not name its model's file; empty where it may."""
+    """Return the ``--allow`` option that the config needs to name its model's file; "" if it needs
+    none."""
     file = spec.rpartition(":")[0]
     if not file.endswith(".py"):
         return ""
@@ -151,7 +152,7 @@ def _model(spec: str, arguments: Sequence[Argument]) -> Iterator[str]:
 
 
 def _input(start: Start | None) -> str:
-    """The key `input`, as a comment where the run infers it."""
+    """Return the key `input`; a comment if the run infers it."""
     if start is None or start.input is None:
         return _INPUT
     first, *rest = _block("input", start.input)
@@ -159,7 +160,7 @@ def _input(start: Start | None) -> str:
 
 
 def _block(key: str, value: Any, indent: str = "") -> Iterator[str]:
-    """A key with its value; a source is in one line, unless a part of it is missing."""
+    """Yield a key with its value; a source is on one line, unless a part of it is missing."""
     inner = list(value.values()) if isinstance(value, dict) else []
     if value == MISSING:
         yield f"{indent}{key}: {MISSING}"
@@ -175,9 +176,9 @@ def _block(key: str, value: Any, indent: str = "") -> Iterator[str]:
 
 
 def _argument(argument: Argument, indent: str, *, written: bool = False) -> Iterator[str]:
-    """One argument, with the fields of the dataclass that it asks for.
+    """Yield one argument, with the fields of its dataclass.
 
-    One with a default is a comment, unless it is to be ``written``.
+    An argument with a default is a comment, unless ``written``.
     """
     wants = " ".join(argument.wants.split())
     if argument.required and argument.fields:
@@ -203,7 +204,7 @@ def _line(text: str, comment: str) -> str:
 
 
 def _default(value: Any) -> tuple[str, str]:
-    """A default as YAML, and in words where it is no plain value."""
+    """Return a default as YAML; in words if it is no plain value."""
     try:
         return json.dumps(value, allow_nan=False), ""
     except (TypeError, ValueError):
@@ -224,5 +225,5 @@ def _relative(spec: str, folder: Path) -> str:
 
 
 def _plain(spec: str) -> Any:
-    """The spec as a YAML scalar, in quotes where it needs them."""
+    """Return the spec as a YAML scalar, in quotes if needed."""
     return spec if re.fullmatch(r"[\w./][\w./:@-]*", spec) else json.dumps(spec)

@@ -1,4 +1,4 @@
-"""``--clip-norm 'layer1.*=1'``: an option for each action, which does one thing more to the run."""
+"""``gradscope inspect``, and an option for each intervention: ``--clip-norm 'layer1.*=1'``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Given:
         """Return the interventions in a config's form.
 
         Raises:
-            OptionError: a place or a value that an action does not take.
+            OptionError: an action does not take the place or the value.
         """
         given: dict[str, list[str] | None] = asdict(self)  # type: ignore[call-overload]
         return [parsed(do, text) for do, texts in given.items() for text in texts or ()]
@@ -57,7 +57,7 @@ def parsed(do: str, text: str) -> dict[str, Any]:
     """Return an option's text, PATTERN[@PLACE][=VALUE], in a config's form.
 
     Raises:
-        OptionError: a place or a value that the action does not take.
+        OptionError: the action does not take the place or the value.
     """
     known, option = action(do), f"--{do.replace('_', '-')}"
     form = f"{option} 'LAYER{'=VALUE' if known.takes else ''}'"

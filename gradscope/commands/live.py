@@ -81,10 +81,10 @@ def run(
 
 
 def _opened(word: Path | None, rank: int | None) -> tuple[ChosenRun, RunFile]:
-    """The run, as soon as there is one.
+    """Wait for the run, and open it.
 
     Raises:
-        ConfigError: there is a file, and it is no run; or there is no folder to put one in.
+        ConfigError: the file is no run, or the folder does not exist.
     """
     waiting = False
     while True:
@@ -121,7 +121,7 @@ _LAYERS = (24, 16, 12, 8, 6, 4, 2)
 
 
 def watch(opened: RunFile, chosen: ChosenRun, display: DisplayOptions) -> None:
-    """Draw the page again and again until the run ends; whatever ends it, the page stays there."""
+    """Update the page until the run ends; the last page stays in the terminal."""
     show = f"gradscope show {shlex.quote(str(chosen.path))}"
     heading = [] if chosen.heading is None else [Text(visible(chosen.heading))]
     color = use_color(None, display.color)
@@ -146,7 +146,7 @@ def watch(opened: RunFile, chosen: ChosenRun, display: DisplayOptions) -> None:
 
 
 def follow(opened: RunFile, heading: str | None = None) -> None:
-    """Write a line for each step, finding and event as it comes."""
+    """Write a line for each new step, finding and event."""
     shown: RunHistory | None = None
     lines = [] if heading is None else [visible(heading)]
     for history in _changing(opened, read_history(opened)):
@@ -157,7 +157,7 @@ def follow(opened: RunFile, heading: str | None = None) -> None:
 
 
 def _changing(opened: RunFile, history: RunHistory) -> Iterator[RunHistory]:
-    """The run as it is now, and now, and at last as it ended."""
+    """Yield the run after each change, and at last as it ended."""
     while True:
         began = time.monotonic()
         yield history
@@ -169,7 +169,7 @@ def _changing(opened: RunFile, history: RunHistory) -> Iterator[RunHistory]:
 
 
 def _fitting(history: RunHistory, heading: list[Text], view: View, height: int) -> Text:
-    """The page with as many layers as the terminal has lines for."""
+    """Return the page with as many layers as fit into the terminal's height."""
     for layers in _LAYERS:
         lines = [*heading, *page(history, replace(view, top=layers))]
         if len(lines) <= height:

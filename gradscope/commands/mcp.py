@@ -47,7 +47,7 @@ def run(
 
 
 def server(folder: Path, *, allow_run: bool, max_tokens: int) -> Any:
-    """The server, of the official package."""
+    """Return the server, from the official package."""
     from mcp.server.mcpserver import MCPServer
     from mcp.types import ToolAnnotations
 
@@ -67,7 +67,7 @@ def server(folder: Path, *, allow_run: bool, max_tokens: int) -> Any:
 
 
 def _answering(tool: Callable[..., str], folder: Path) -> Callable[..., str]:
-    """The tool, whose errors are answers and not crashes."""
+    """Wrap a tool, so that its errors become answers."""
     from mcp.server.mcpserver.exceptions import ToolError
 
     @functools.wraps(tool)

@@ -1,4 +1,4 @@
-"""The words after the options of ``run``: SCRIPT or ``-m MODULE``, also after ``python``."""
+"""``gradscope run``: parses SCRIPT or ``-m MODULE`` after the options, also after ``python``."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ def _flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _other_interpreter(word: str) -> str | None:
-    """The path of an interpreter that is not the one that runs this; None for that one.
+    """Return the path of another interpreter; None for the one that runs this.
 
-    Of a bare name only the version counts, for `gradscope` need not be the one that the shell would
-    find beside it.
+    For a bare name such as ``python3.12`` only the version counts, because the shell may find
+    another `gradscope` beside it.
 
     Raises:
-        OptionError: there is none of that version.
+        OptionError: there is no interpreter of that version.
     """
     if Path(word).name != word:
         own = Path(sys.executable).parent.resolve()
@@ -161,7 +161,7 @@ _STOPS = ("never", "nan", "error")
 
 
 class Parser(TyperCommand):
-    """All words after the script, or after ``-m MODULE``, go to the script."""
+    """A parser that passes all words after the script, or after ``-m MODULE``, to the script."""
 
     allow_interspersed_args = False
 
@@ -378,10 +378,10 @@ def _page(run: RunFile, ended: TrainingRun | None) -> str:
 
 
 def _seconds(seconds: float | None) -> float | None:
-    """The time that a script is given.
+    """Return the time limit of a script.
 
     Raises:
-        OptionError: that is none.
+        OptionError: the number is not a time.
     """
     if seconds is not None and not 0 < seconds < math.inf:
         raise OptionError(f"`--seconds {seconds:g}` is not a time", help="give more than 0")
@@ -389,7 +389,7 @@ def _seconds(seconds: float | None) -> float | None:
 
 
 def _share(text: str) -> float:
-    """``2%`` or ``0.02`` as 0.02."""
+    """Parse a share: ``2%`` or ``0.02`` gives 0.02."""
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -400,7 +400,7 @@ def _share(text: str) -> float:
 
 
 def _ranks(text: str) -> tuple[int, ...] | None:
-    """``0,1`` as numbers; ``all`` is None."""
+    """Parse ranks: ``0,1`` gives numbers, ``all`` gives None."""
     if text == "all":
         return None
     words = text.split(",")
@@ -410,7 +410,8 @@ def _ranks(text: str) -> tuple[int, ...] | None:
 
 
 def _probes(text: str) -> tuple[str, ...]:
-    """``attention,experts`` in the order of their tables; ``none`` is none.
+    """Parse parts of a transformer: ``attention,experts``, in the order of their tables; ``none``
+    gives none.
 
     Raises:
         OptionError: there is no such part.
@@ -422,7 +423,7 @@ def _probes(text: str) -> tuple[str, ...]:
 
 
 def _steps(text: str) -> tuple[int, int]:
-    """``899:901``, or one number for one step."""
+    """Parse steps: ``899:901``, or one number for one step."""
     first, _, last = text.partition(":")
     try:
         steps = int(first), int(last or first)

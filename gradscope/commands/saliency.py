@@ -228,7 +228,7 @@ def run(
 
 
 def _chosen(format: str | None, output: Path | None) -> str:
-    """The report's format; the terminal's has pictures beside it, as files."""
+    """Return the report's format; the terminal's report comes with pictures in files."""
     if format is None:
         return _REPORTS.get("" if output is None else output.suffix.lower(), "terminal")
     names = plugins.names(ROOM)
@@ -241,7 +241,7 @@ def _chosen(format: str | None, output: Path | None) -> str:
 
 
 def _map_names(request: SaliencyRequest) -> list[str]:
-    """The maps that each picture will have, by their method's name."""
+    """Return the names of the maps that each picture will have, by method."""
     methods = list(dict.fromkeys(request.methods))
     if "all" in methods:
         methods = plugins.names("gradscope.saliency")
@@ -255,7 +255,7 @@ def _file_suffix(maps: Sequence[str]) -> str:
 
 
 def _preview(written: list[Path], width: int | None, color: bool) -> str:
-    """The first picture in the terminal, where there is one with colours."""
+    """Show the first picture in the terminal, if it has colours."""
     if width is None or not color or not written or written[0].suffix.lower() == ".pdf":
         return ""
     from gradscope.images.preview import preview

@@ -135,11 +135,10 @@ def run(
 
 
 def _run(word: Path | None) -> ChosenRun | None:
-    """The run that is shown; None where a report is.
+    """Return the run to show; None for a report.
 
     Raises:
-        ConfigError: the word is neither.
-        OptionError: there is no word, and no run.
+        ConfigError: the word is neither. OptionError: there is neither a word nor a run.
     """
     if word is None:
         return chosen_run(None, "show")
@@ -190,10 +189,10 @@ def write_saved(
     display: DisplayOptions,
     tables: TableOptions,
 ) -> None:
-    """Write it as ``diff`` or ``why`` did.
+    """Write a saved comparison or answers, as ``diff`` or ``why`` did.
 
     Raises:
-        OptionError: an option that it cannot honour.
+        OptionError: an option does not apply to it.
     """
     kind = type(record)
     destination = choose_destination(format, file, display, _ROOMS[kind])
@@ -216,11 +215,10 @@ def show_run(
     layers: LayerOptions,
     plots: PlotOptions,
 ) -> None:
-    """Write a run's page, and draw it where that is asked for.
+    """Write a run's page, and its picture if requested.
 
     Raises:
-        OptionError: an option that no run can honour.
-        ConfigError: the file is no run, or damaged.
+        OptionError: an option does not apply to a run. ConfigError: the file is no run, or damaged.
     """
     destination = choose_destination(format, file, display, ROOM, chosen.heading)
     view = table_view(destination, tables)
@@ -241,7 +239,7 @@ def _for_csv(view: View) -> View:
     """Return the view for csv: the steps, unless another table is chosen.
 
     Raises:
-        OptionError: an order or columns of layers, since csv has a row for each step.
+        OptionError: an order or columns of layers are given, but csv has a row for each step.
     """
     if view.table in ("parameters", "updates", "calls", *PROBES) and (
         view.columns or view.sort or view.top
@@ -297,7 +295,7 @@ def _pages(
     metrics: TrainingStep | None,
     found: list[tuple[TrainedModel, Report]],
 ) -> str:
-    """Each model's report below a line that says run and step."""
+    """Yield each model's report below a line with the run and the step."""
     texts = [output.render(report) for _, report in found]
     facts = [step_title(run, step), *(facts_of_step(metrics) if metrics else [])]
     if output.destination.format == "markdown":

@@ -180,7 +180,7 @@ def run(
 
 
 def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of the command, and those after ``--``."""
+    """Split the words of the command from those after ``--``."""
     if DASHES not in words:
         return [*words], []
     at = words.index(DASHES)
@@ -191,7 +191,7 @@ def _check_script(model: ModelOptions) -> None:
     """Refuse options that do not apply to a script.
 
     Raises:
-        OptionError: says what.
+        OptionError: the message names the option.
     """
     refuse_several_processes()
     if model.timeout is not None:
@@ -201,7 +201,8 @@ def _check_script(model: ModelOptions) -> None:
 
 
 def _sort_words(words: list[str] | None) -> tuple[list[str], list[str], list[str]]:
-    """MODEL, NAMEs and overrides; without a MODEL the first word may be the name of a run."""
+    """Sort the words into MODEL, NAMEs and overrides; without a MODEL, the first word may be a
+    run's name."""
     rest, overrides = split_words(words)
     models = [word for word in rest if _MODEL.match(word) or (word and is_run(Path(word)))]
     if not models and rest and run_named(Path(rest[0])):
@@ -210,11 +211,11 @@ def _sort_words(words: list[str] | None) -> tuple[list[str], list[str], list[str
 
 
 def _asked_run(models: list[str], *, of_runs: bool, of_models: bool) -> ChosenRun | None:
-    """The run that is asked about; None where a model is.
+    """Return the run that the command is about; None if it is about a model.
 
     Args:
-        models: the words that name one or the other.
-        of_runs, of_models: whether options or keys were given that only one of them takes.
+        models: the words that name a run or a model.
+        of_runs, of_models: whether options or keys were given that only runs, or only models, take.
     """
     if models:
         path = None if models[0] == "demo" else run_named(Path(models[0]))
@@ -262,7 +263,8 @@ def _run(
     *,
     guessed: bool,
 ) -> WhyReport:
-    """The answers; ``guessed`` is that no word was a MODEL, and the demo runs."""
+    """Run the model and return the answers; ``guessed`` is True if no word was a MODEL, so that the
+    demo runs."""
     try:
         with running(model.timeout):
             with importing_torch():

@@ -113,7 +113,7 @@ def _renamed(name: str, renamings: Sequence[Renaming]) -> str:
 
 
 def _by_order(a: Mapping[_Key, Hashable], b: Mapping[_Key, Hashable]) -> dict[_Key, _Key]:
-    """A's by B's, where the signatures are the same in the same order."""
+    """Return A's by B's, if the signatures are equal in the same order."""
     keys_a, keys_b = list(a), list(b)
     matcher = SequenceMatcher(None, list(a.values()), list(b.values()), autojunk=False)
     return {

@@ -58,9 +58,9 @@ def findings(pair: SavedPair, report: DiffReport) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _DivergentTensor:
-    """The tensor, by how much it is off, and from when on that counts; None: unknown.
+    """The tensor, its error, and the error from which it counts; None: unknown.
 
-    ``larger`` says of a tensor that is larger or smaller throughout which of the two it is.
+    ``larger`` is True or False if every element is larger or smaller.
     """
 
     key: TensorKey
@@ -80,7 +80,7 @@ def _forward(pair: SavedPair) -> _DivergentTensor | None:
 
 
 def _given(call: ModuleCall, kind: str) -> list[TensorKey]:
-    """The tensors of a kind."""
+    """Return the tensors of a kind."""
     tensors = call.inputs if kind.endswith("input") else call.outputs
     return [TensorKey((call.name, call.call), kind, tensor.path) for tensor in tensors]
 
@@ -128,9 +128,10 @@ def _divergence(
 
 
 def _rounding(pair: SavedPair) -> set[str]:
-    """Gradients that are rounding beside another of their module, as a bias's before a BatchNorm.
+    """Return gradients that are rounding compared with another one of their module, such as a
+    bias's before a BatchNorm.
 
-    Sketches know their noise; statistics do not.
+    Sketches contain their noise; statistics do not.
     """
     norms = {
         p.name: p.gradient.norm or 0.0
@@ -146,7 +147,7 @@ def _rounding(pair: SavedPair) -> set[str]:
 
 
 def _owner(pair: SavedPair, parameter: str) -> CallKey:
-    """The call whose module has the parameter, or the nearest one around it."""
+    """Return the call of the module that owns the parameter, or of the nearest module around it."""
     name = parameter.rpartition(".")[0]
     while name and (name, 0) not in pair.a.alike:
         name = name.rpartition(".")[0]

@@ -27,7 +27,7 @@ def compare_reports(
     *,
     files: tuple[str, str] = ("A", "B"),
 ) -> DiffReport:
-    """The errors of two saved runs, and their first divergence.
+    """Return the errors of two saved runs, and their first divergence.
 
     Args:
         a: the reference.
@@ -67,7 +67,7 @@ def compare_reports(
 
 
 def _share(report: Report) -> tuple[object, ...] | None:
-    """Return the process of which the report holds a part; None for a full report."""
+    """Return the process whose part the report holds; None for a full report."""
     run = report.parallel
     return None if run is None else (run.kind, run.axes, run.rank)
 
@@ -222,7 +222,7 @@ def compare_models(
 
 
 def _pairs(a: Sequence[str], b: Sequence[str]) -> dict[str, str]:
-    """The models of the same name; others by their order."""
+    """Pair models by name; others by their order."""
     others = (name for name in b if name not in a)
     pairs = {name: name if name in b else next(others, None) for name in a}
     return {name: other for name, other in pairs.items() if other is not None}

@@ -23,8 +23,8 @@ from gradscope.runfile.reader import RunFile
 
 
 def largest_difference(a: RunFile, b: RunFile, step: int, limit: float) -> str:
-    """Return such as ``the gradient of `fc.weight` differs most: 0.5 in A, 0.7 in B``; "" without
-    one.
+    """Return the largest difference in words: ``the gradient of `fc.weight` differs most: 0.5 in A,
+    0.7 in B``; "" without one.
 
     Args:
         a: the reference.
@@ -65,7 +65,7 @@ _SIGNS = {
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """A step metric of one step in both runs; None is no number, as where a loss is NaN or Inf."""
+    """A step metric of one step in both runs; None if it is not a number, such as a loss of NaN."""
 
     step: int
     name: str
@@ -74,7 +74,7 @@ class _Metric:
 
     @property
     def error(self) -> float | None:
-        """|b − a| / |a|; None where there is no such number."""
+        """Return |b − a| / |a|; None if it does not exist."""
         if self.a == self.b:
             return 0.0
         if not isinstance(self.a, float | int) or not isinstance(self.b, float | int) or not self.a:
@@ -152,7 +152,7 @@ def _report(
 
 
 def _info(run: RunFile) -> RunInfo:
-    """The script in the place of the model."""
+    """Return the run's settings, with the script in place of the model."""
     made = run.run
     script = " ".join([made.script, *made.arguments])
     device = made.device or "cpu"

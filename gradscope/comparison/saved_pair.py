@@ -37,7 +37,7 @@ class SavedRun:
     Attributes:
         file: its path.
         report: the report.
-        statistics, sketches: of each tensor, by its key.
+        statistics, sketches: the statistics and the sketch of each tensor, by its key.
         alike: the features of each call, for the alignment.
     """
 
@@ -63,12 +63,12 @@ class SavedRun:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each parameter."""
+        """Return the shape of each parameter."""
         return {parameter.name: parameter.shape for parameter in self.report.parameters}
 
     @property
     def dtypes(self) -> tuple[str | None, ...]:
-        """Dtypes of the run's numbers."""
+        """Return the dtypes of the run's numbers."""
         return self.report.run.dtype, self.report.run.autocast
 
 
@@ -120,7 +120,7 @@ class SavedPair:
         calls, parameters: B's by A's.
         sketched: True if tensors are compared by their sketches.
         reordered: True if B's batch is A's in another order; sketches cannot be compared then.
-        accuracy: of the numbers of both.
+        accuracy: the accuracy of the numbers of both.
     """
 
     a: SavedRun

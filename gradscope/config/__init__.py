@@ -1,4 +1,4 @@
-"""A YAML file, a spec and ``key=value`` arguments to one checked ``Config``; no torch.
+"""Makes one checked ``Config`` from a YAML file, a spec and ``key=value`` arguments; no torch.
 
 ``reading.py`` reads it. A new key is a field in schema.py; a check that needs no import is a
 function that checks.py calls.

@@ -91,7 +91,8 @@ def _type_complaints(error: ValidationError, data: Mapping[str, Any]) -> Iterato
 
 
 def _follow(location: Path, data: Any) -> tuple[Path, Any]:
-    """The part of pydantic's location that is in the data: it also names the union's members."""
+    """Return the part of pydantic's location that exists in the data; pydantic also adds the
+    members of unions."""
     path: Path = ()
     for part in location:
         in_list = isinstance(data, list) and isinstance(part, int) and part < len(data)
@@ -118,7 +119,7 @@ def _unknown(path: Path, data: Mapping[str, Any]) -> Complaint:
 
 
 def _field(path: Path) -> tuple[FieldInfo, int]:
-    """The field that a path lies in, and how deep inside it the path leads."""
+    """Return the field that contains a path, and the depth of the path inside it."""
     group = str(path[0])
     for length in range(len(path) - 1, 0, -1):
         if (inner := dotted(path[:length])) in GROUPS:
@@ -148,7 +149,7 @@ def _wrong_type(path: Path, value: Any) -> Complaint:
 
 
 def _plain(word: str) -> str:
-    """Other people's names for dtypes and losses, in ours."""
+    """Return gradscope's name for a dtype or a loss that has another common name."""
     word = word.lower().removeprefix("torch.").replace("-", "_")
     names = {"fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
     names |= {"fp64": "float64", "double": "float64", "bf16": "bfloat16", "gpu": "cuda"}
@@ -199,7 +200,8 @@ def _grammar_complaints(data: Mapping[str, Any], directory: FilePath) -> Iterato
 
 
 def _intervention(one: Mapping[str, Any], path: Path) -> Iterator[Complaint]:
-    """An action that there is not, that makes no sense there, or whose value is none."""
+    """Yield complaints about an intervention: the action does not exist, not at this place, or not
+    with this value."""
     do, at, value = one.get("do"), one.get("at"), one.get("value")
     if not isinstance(do, str):
         return
@@ -223,7 +225,7 @@ def _intervention(one: Mapping[str, Any], path: Path) -> Iterator[Complaint]:
 
 
 def _tp(data: Mapping[str, Any]) -> list[str]:
-    """The patterns of ``parallel.tp``, as far as they are there."""
+    """Return the patterns of ``parallel.tp``, if there are any."""
     parallel = data.get("parallel")
     tp = parallel.get("tp") if isinstance(parallel, Mapping) else None
     return list(tp) if isinstance(tp, Mapping) else []

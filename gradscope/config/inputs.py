@@ -128,7 +128,7 @@ def _mixed(value: Mapping[str, Any], path: Path) -> list[Complaint]:
 
 
 def _instead(key: str, value: Any, *, beside: str) -> str | None:
-    """Return the advice for a source's key that stands among arguments by name; None: none."""
+    """Return the advice for a source's key among arguments by name; None without advice."""
     if key in _BESIDE:
         return f"write it into the source: `{shorten(beside)}: {{…, {key}: …}}`"
     if key in SOURCES and not isinstance(value, Mapping):
@@ -146,7 +146,8 @@ def _beside(kind: str, path: Path) -> Complaint:
 
 
 def _no_kind(value: Mapping[str, Any], path: Path) -> list[Complaint]:
-    """A mapping that says no kind: a word mistyped, or arguments that are no sources."""
+    """Return the complaint about a mapping without a kind: a mistyped word, or arguments that are
+    no sources."""
     mistyped = [
         unknown_key((*path, key), _KEYS)
         for key, item in value.items()

@@ -1,4 +1,4 @@
-"""Every key of a config: in one list for people, and as JSON Schema for editors and other tools."""
+"""Lists every key of a config: for people, and as JSON Schema for editors and other tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradscope.config.schema import GROUPS, LISTS, Config, expected
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) that a config file answers to."""
+    """Return the JSON Schema (2020-12) of a config file."""
     schema = Config.model_json_schema()
     schema["properties"]["model"]["description"] = (
         "torchvision:NAME, timm:NAME, hf:DIR_OR_ID, ./net.py:Name, pkg.mod:Name, demo, "
@@ -35,7 +35,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _or_interpolated(part: dict[str, Any]) -> dict[str, Any]:
-    """A number or one of a few words may also come from the environment."""
+    """Allow an interpolation in place of a number or one of a few words."""
     outer: dict[str, Any] = {
         key: part.pop(key) for key in ("default", "description") if key in part
     }
@@ -49,7 +49,7 @@ def _or_interpolated(part: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class KeyText:
-    """A dotted key as it is documented. ``default`` is empty for one that must be given."""
+    """The documentation of a dotted key. ``default`` is empty for a required key."""
 
     name: str
     takes: str
@@ -83,7 +83,8 @@ _INPUT: Final = {
 
 
 def keys() -> Iterator[KeyText]:
-    """The keys of the config in the order of its schema, each group's and the input's below it."""
+    """Yield the keys of the config in the order of its schema; the keys of a group, and of the
+    input, follow it."""
     for name, field in Config.model_fields.items():
         yield _key(name, field, group=name in GROUPS)
         yield from _inner(name)
@@ -92,7 +93,7 @@ def keys() -> Iterator[KeyText]:
 
 
 def _inner(key: str) -> Iterator[KeyText]:
-    """The keys below one, and those below these."""
+    """Yield the keys below a key, at all levels."""
     for inner, part in _fields(key):
         name = f"{key}.{inner}"
         yield _key(name, part, group=name in GROUPS)
@@ -114,7 +115,7 @@ def _key(name: str, field: FieldInfo, *, group: bool = False) -> KeyText:
 
 
 def _written(value: Any) -> str:
-    """A default as a config would say it."""
+    """Return a default as a config would write it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list):

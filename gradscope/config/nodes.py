@@ -38,7 +38,7 @@ Entries = dict[str, tuple[Node, Node]]
 
 @dataclass(slots=True)
 class Document:
-    """Plain data, its problems, and where each of its keys and values is."""
+    """Plain data, its problems, and the place of each key and value."""
 
     text: Text
     data: Any
@@ -47,8 +47,8 @@ class Document:
     entries: dict[int, Entries] = field(default_factory=dict)
 
     def find(self, parts: Sequence[str], *, key: bool = False) -> tuple[Node | None, int]:
-        """The node of the value (or of its key) at ``parts``, or of the nearest parent that is
-        there; and how many of the parts led to it. Keys may hold dots themselves."""
+        """Return the node of the value (or of its key) at ``parts``, or of the nearest existing
+        parent, and the number of parts that lead to it. Keys may contain dots."""
         node, best, used = self.root, self.root, 0
         while used < len(parts):
             if isinstance(node, SequenceNode):
@@ -70,7 +70,7 @@ class Document:
         return best, used
 
     def place(self, node: Node, key: str | None = None) -> Place:
-        """The place of a node's first line."""
+        """Return the place of a node's first line."""
         start, end = node.start_mark, node.end_mark
         length = end.column - start.column
         if end.line != start.line:  # up to the end of the line, without a trailing comment
@@ -80,7 +80,7 @@ class Document:
 
 
 def _step(entries: Entries, parts: Sequence[str]) -> tuple[str, int] | None:
-    """The key of ``entries`` that the next parts name, and how many of them it takes."""
+    """Return the key of ``entries`` that the next parts name, and the number of these parts."""
     for length in range(1, len(parts) + 1):
         name = ".".join(parts[:length])
         if name in entries:
@@ -96,10 +96,10 @@ def _is_blank(node: Node) -> bool:
 
 
 def convert(tag: str, word: str) -> Any:
-    """The value of a word that fits its tag's pattern.
+    """Convert a word that fits its tag's pattern.
 
     Raises:
-        ValueError: an integer of more digits than ``LONGEST``.
+        ValueError: an integer has more digits than ``LONGEST``.
     """
     kind = tag.removeprefix(TAG)
     if kind == "null":
@@ -129,7 +129,7 @@ class Builder:
         self._seen: set[tuple[int, str]] = set()
 
     def document(self, root: Node | None) -> Document:
-        """The document under ``root``, which is None where the text is empty.
+        """Build the document under ``root``, which is None if the text is empty.
 
         Raises:
             ConfigError: the aliases make it too large or too deep to build.
@@ -204,7 +204,7 @@ class Builder:
         self._complain(node, f"unknown tag `{shorten(tag)}`", help)
 
     def _entries(self, node: MappingNode) -> Entries:
-        """A mapping's keys with their nodes: its own first, then those that `<<` merges in."""
+        """Return a mapping's keys with their nodes: its own first, then the merged ones (`<<`)."""
         known = self._document.entries.get(id(node))
         if known is not None:
             return known

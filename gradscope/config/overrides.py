@@ -1,4 +1,5 @@
-"""Changes on top of a config's file (arguments, environment), and the place of each value."""
+"""Applies changes to a config file's data (arguments, environment), and knows the place of each
+value."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from gradscope.errors import ConfigError, Place, Problem, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One ``key=value`` (or, with ``document`` None, the MODEL that the command line named)."""
+    """One ``key=value``; with ``document`` None, the MODEL of the command line."""
 
     key: str
     text: Text
@@ -26,7 +27,8 @@ class Argument:
     path: Path = ()
 
     def place(self, key: str, *, of_key: bool) -> Place | None:
-        """The place of ``key`` in this argument, if the argument gave it, or one of its parents."""
+        """Return the place of ``key`` in this argument, if the argument sets it or one of its
+        parents."""
         mine = dotted(self.path) if self.path else self.key
         if mine != key and not key.startswith(f"{mine}."):
             return None
@@ -38,7 +40,7 @@ class Argument:
         return self.integer(key, of_key=of_key)
 
     def integer(self, key: str, *, of_key: bool = True) -> Place:
-        """The place of the argument's key, or of that part of it which ``key`` ends with."""
+        """Return the place of the argument's key, or of its last parts that ``key`` ends with."""
         if self.document is None:
             return self.text.place(0, 0, len(self.text.lines[0]), key)
         start, length = 0, len(self.key)
@@ -50,7 +52,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """The layers of a config, the last said winning: file, arguments, flags."""
+    """The layers of a config: file, arguments, flags; the last one wins."""
 
     file: Document | None = None
     arguments: list[Argument] = field(default_factory=list)
@@ -189,7 +191,8 @@ def _index(node: list[Any], part: str) -> int | None:
 
 
 def _step(node: dict[str, Any], parts: Sequence[str], path: Path) -> tuple[str, int]:
-    """The key of ``node`` that the next parts name, and how many they are: keys may hold dots."""
+    """Return the key of ``node`` that the next parts name, and the number of these parts: keys may
+    contain dots."""
     for length in range(1, len(parts) + 1):
         name = ".".join(parts[:length])
         if name in node:
@@ -227,7 +230,7 @@ def interpolate(value: Any, path: Path = ()) -> tuple[Any, list[Complaint]]:
     """Return ``value`` with the environment's values in its texts, and complaints.
 
     A text that is a single interpolation becomes its value as YAML: a number, a
-    truth value, null. What was put in is not read for further interpolations.
+    truth value, null. Interpolations inside an inserted value are not resolved.
     """
     complaints: list[Complaint] = []
     return _walk(value, path, complaints), complaints

@@ -14,16 +14,16 @@ from gradscope.config.words import Complaint
 
 
 class Strict(BaseModel):
-    """Base of mappings that allow no other key and no other type than those declared."""
+    """The base of mappings that allow only declared keys and types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Form of a key's value; ``choices`` are suggested for a text close to one of them.
+    """The form of a key's value; ``choices`` are suggested for a text close to one of them.
 
-    ``item`` is the form of each item, ``inner`` that of an item's own items.
+    ``item`` is the form of each item, ``inner`` the form of an item's own items.
     """
 
     words: str
@@ -33,7 +33,7 @@ class Expected:
 
 
 def integer(value: Any) -> Any:
-    """1e3 is a float to YAML and an integer to everybody else."""
+    """Convert a whole float to an integer: YAML reads 1e3 as a float."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -54,7 +54,7 @@ def loss_call(value: Any) -> Any:
 
 
 def named(value: Any) -> Any:
-    """Classes that are called by numbers have numbers for names."""
+    """Convert numbers to text: some classes have numbers as names."""
     if not isinstance(value, list):
         return value
     return [str(item) if type(item) in (int, float) else item for item in value]
@@ -222,7 +222,8 @@ _ALONE: Final = (
 
 
 def _mesh(mesh: Any, wanted: Mapping[str, bool]) -> Iterator[Complaint]:
-    """Both axes where both are wanted, and no other."""
+    """Yield complaints about the mesh: it must have both axes if both kinds are used, and no other
+    axis."""
     given = mesh if isinstance(mesh, Mapping) else {}
     for axis in AXES:
         if axis in given and not wanted[axis]:

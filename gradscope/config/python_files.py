@@ -28,7 +28,8 @@ class PythonFile:
 
     @cached_property
     def models(self) -> list[str]:
-        """The names of the classes that may be modules: their base is a module, or unknown."""
+        """Return the names of the classes that may be modules: their base is a module, or
+        unknown."""
         found: list[str] = []
         for node in self._classes:
             if any(self._may_be_module(base, found) for base in node.bases):
@@ -60,7 +61,7 @@ class PythonFile:
 
     @cached_property
     def _imports(self) -> dict[str, str]:
-        """The full names upstream of those that the file imports."""
+        """Return the full names of the names that the file imports."""
         found: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
@@ -105,7 +106,7 @@ def attributes_of(path: Path, name: str) -> list[str]:
 
 
 def _bound(tree: ast.Module) -> Iterator[str]:
-    """Every name that is given to something, wherever: those at the top are among these."""
+    """Yield every name that the file binds, at any level."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
@@ -144,7 +145,7 @@ def does_something(file: PythonFile) -> bool:
 
 
 def _running(tree: ast.Module) -> Iterator[ast.AST]:
-    """The code that runs when the file does, as far as names tell."""
+    """Yield the code that runs when the file runs, as far as names show."""
     defined: dict[str, list[_Definition]] = {}
     left: list[ast.AST] = []
     for statement in tree.body:

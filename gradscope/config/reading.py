@@ -125,7 +125,7 @@ def check_spec(spec: str) -> None:
 
 @dataclass(slots=True)
 class _Base:
-    """Config from MODEL alone. ``broken``: unreadable, so its keys are not judged."""
+    """The config from MODEL alone. ``broken``: it is unreadable, so its keys are not checked."""
 
     data: dict[str, Any]
     directory: Path
@@ -211,14 +211,14 @@ def _put_options(data: dict[str, Any], options: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A copy with the plain containers that the rest works on."""
+    """Return a copy with plain containers."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _spelled_out(data: dict[str, Any]) -> dict[str, Any]:
-    """A text that names an object as the mapping that it is short for."""
+    """Expand a text that names an object to its mapping."""
     out = dict(data)
     loss, optimizer, replace = data.get("loss"), data.get("optimizer"), data.get("replace")
     given = data.get("input")

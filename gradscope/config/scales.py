@@ -1,4 +1,4 @@
-"""Keys of ``--scale``: config keys whose values change with the width of the model."""
+"""Reads the keys of ``--scale``: config keys whose values change with the width of the model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _EXAMPLE = "as in `--scale width=64,128,256`"
 
 
 def parse_scales(words: Sequence[str]) -> dict[str, list[Any]]:
-    """The values of each key. ``width=64,128`` has two, ``input.shape=[2,64],[2,128]`` too.
+    """Return the values of each key. ``width=64,128`` has two values,
+    ``input.shape=[2,64],[2,128]`` too.
 
     Raises:
-        OptionError: not a key with values, or a key is given twice.
+        OptionError: a word is not a key with values, or a key is given twice.
     """
     found: dict[str, list[Any]] = {}
     for word in words:
@@ -46,11 +47,11 @@ def _values(word: str, body: str) -> list[Any]:
 
 
 def widths_of(scales: Mapping[str, Sequence[Any]]) -> tuple[float, ...]:
-    """The values of the first key, checked; all keys have as many.
+    """Return the checked values of the first key; all keys have equally many.
 
     Raises:
-        OptionError: no key, fewer than two widths, other than increasing positive numbers, or
-            another number of values for another key.
+        OptionError: there is no key, there are fewer than two widths, the widths are not increasing
+            positive numbers, or another key has another number of values.
     """
     if not scales:
         raise OptionError("nothing to scale", help=f"name the width, {_EXAMPLE}")
@@ -74,7 +75,8 @@ def widths_of(scales: Mapping[str, Sequence[Any]]) -> tuple[float, ...]:
 
 
 def full_key(key: str, model: str | Mapping[str, Any]) -> str:
-    """A dotted key as it is; a name alone is an argument of the model, or of an object in it.
+    """Return a dotted key unchanged; a name alone is an argument of the model, or of an object in
+    it.
 
     Raises:
         OptionError: several objects in the model have an argument of that name.
@@ -93,7 +95,7 @@ def full_key(key: str, model: str | Mapping[str, Any]) -> str:
 
 
 def overrides_at(scales: Mapping[str, Sequence[Any]], position: int) -> list[str]:
-    """``key=value`` of each key at a width, counted from 0."""
+    """Return ``key=value`` of each key at a width, counted from 0."""
     return [f"{key}={json.dumps(values[position])}" for key, values in scales.items()]
 
 

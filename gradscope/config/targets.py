@@ -137,7 +137,7 @@ def _exists(path: FilePath) -> bool:
 
 
 def _bare(word: str, directory: FilePath) -> str:
-    """The remedy for a word without a colon."""
+    """Return the remedy for a word without a colon."""
     for suffix in (".yaml", ".yml"):
         if _exists(directory / f"{word}{suffix}"):
             return f"did you mean `{shorten(word)}{suffix}`?"
@@ -176,7 +176,7 @@ def definition_fault(spec: str, directory: FilePath) -> Fault | None:
 
 
 def _python_file(word: str, directory: FilePath, kind: str) -> Fault:
-    """Return the mistake of a Python file's path in the place of a model."""
+    """Return the mistake if a Python file's path is given as a model."""
     path = directory / expanded(word)
     shown = shorten(word)
     if not _exists(path):

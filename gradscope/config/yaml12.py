@@ -1,4 +1,4 @@
-"""The text of a config file, and every way in which there is none."""
+"""Reads the text of a config file, and explains every reason why it cannot be read."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def is_file(model: str) -> bool:
 
 
 def read_text(path: Path, place: Place) -> tuple[Text, str]:
-    """A config file's lines and text; ``place`` is where the path was given.
+    """Return a config file's lines and text; ``place`` is the place of its path.
 
     Raises:
-        ConfigError: there is none, it cannot be read, it is too large, or it is no text.
+        ConfigError: the file does not exist, cannot be read, is too large, or is no text.
     """
     shown = shorten(str(path))
     try:
@@ -78,7 +78,7 @@ def _read_bytes(path: Path, place: Place, shown: str) -> bytes:
 
 
 def _nearby(folder: Path, name: str) -> str | None:
-    """The YAML file that was probably meant, or those that there are."""
+    """Return the YAML file that was probably meant, or the existing ones."""
     try:
         names = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES)
     except (OSError, ValueError):
@@ -131,7 +131,7 @@ _SAYINGS: Final = (
 
 
 class _Loader(yaml.SafeLoader):
-    """Resolves plain words as YAML 1.2 does, and composes no endless or bottomless structure."""
+    """Resolves plain words as YAML 1.2 does, and refuses endless or too deep structures."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's
 
@@ -159,7 +159,7 @@ _Loader.add_implicit_resolver(f"{TAG}merge", re.compile("<<$"), ["<"])
 
 
 def parse(text: Text, body: str) -> Document:
-    """The one document in ``body``; its duplicate keys and foreign tags are among ``problems``.
+    """Parse the only document in ``body``; duplicate keys and unknown tags become ``problems``.
 
     Raises:
         ConfigError: ``body`` is not YAML.
@@ -189,7 +189,7 @@ def scalar(word: str) -> Any:
 
 
 def _syntax(text: Text, error: MarkedYAMLError) -> Problem:
-    """PyYAML's error in our form."""
+    """Convert PyYAML's error to gradscope's."""
     everything = f"{error.context or ''} {error.problem or ''}"
     message, help = error.problem or "unreadable", None
     for sign, saying, remedy in _SAYINGS:

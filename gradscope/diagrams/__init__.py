@@ -19,7 +19,7 @@ __all__ = ["FORMATS", "GraphView"]
 def _json(graph: AutogradGraph, view: GraphView) -> str:
     """Return the record as JSON without folds: the full graph, or the requested paths.
 
-    What was asked for and is not in the graph is answered in ``answers``.
+    ``answers`` explain requested names that are not in the graph.
     """
     from gradscope.diagrams.graph.lookup import between
     from gradscope.records import json
@@ -28,9 +28,9 @@ def _json(graph: AutogradGraph, view: GraphView) -> str:
 
 
 def _dot(graph: AutogradGraph, view: GraphView) -> str:
-    """The drawing in the language of Graphviz, written without it.
+    """Return the drawing in the language of Graphviz, without running Graphviz.
 
-    ``view.full`` has one node for each node and one edge for each edge.
+    With ``view.full``, each node of the graph is a node, and each edge an edge.
     """
     from gradscope.diagrams.picture.dot_text import written
     from gradscope.diagrams.picture.drawing import draw
@@ -39,7 +39,7 @@ def _dot(graph: AutogradGraph, view: GraphView) -> str:
 
 
 def _laid_out(form: str) -> Callable[[AutogradGraph, GraphView], bytes]:
-    """The drawing at its own size: vectors, or pixels at 96 dpi with text 15 pixels high."""
+    """Return the drawing at its own size: vectors, or pixels at 96 dpi with text 15 pixels high."""
 
     def render(graph: AutogradGraph, view: GraphView) -> bytes:
         from gradscope.diagrams.picture.layout import laid_out

@@ -29,8 +29,8 @@ _DIGITS = 12
 
 
 def blocks(graph: AutogradGraph, view: GraphView, flow: Flow) -> Iterator[Iterable[Text]]:
-    """Yield a table for each target, or for the part between; of a pattern's matches only the first
-    few.
+    """Yield a table for each target, or for the part between; for a pattern, only its first few
+    matches.
 
     Raises:
         OptionError: a name is neither in the graph nor in the model.
@@ -54,7 +54,7 @@ def blocks(graph: AutogradGraph, view: GraphView, flow: Flow) -> Iterator[Iterab
 
 
 def _places(names: Lookup, words: Iterable[str]) -> tuple[list[NamedNode], list[str]]:
-    """Returns the nodes that the words name, and the names that the graph lacks."""
+    """Return the nodes that the words name, and the names that the graph lacks."""
     found: list[NamedNode] = []
     missing: list[str] = []
     for word in words:
@@ -66,7 +66,7 @@ def _places(names: Lookup, words: Iterable[str]) -> tuple[list[NamedNode], list[
 def _longest(
     graph: AutogradGraph, view: GraphView, flow: Flow, source: NamedNode
 ) -> Iterator[Text]:
-    """The longest of the paths that begin at a place; there may be thousands of others."""
+    """Yield the longest path from a place; there may be thousands of others."""
     path = tuple(main_path(flow, source.id))
     ops = sum(1 for id in path if not flow.is_leaf(id))
     begin = plain(source.name)
@@ -134,7 +134,8 @@ def _caption(route: Route) -> str:
 
 
 def _digits(n: int) -> int:
-    """The power of ten just below; a number of thousands of digits has no ``str``."""
+    """Return the next lower power of ten, because a number of thousands of digits has no
+    ``str``."""
     return int((n.bit_length() - 1) * 0.30102999566398120)
 
 

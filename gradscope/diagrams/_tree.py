@@ -1,4 +1,4 @@
-"""Groups → the rows of a table: a tree by module, its figures, where each row leads, frontiers."""
+"""Makes a table from groups: a tree by module, with figures, targets of each row, and frontiers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def leads(lines: Sequence[Row], flow: Flow, places: dict[int, Group | int]) -> l
 
 
 def _below(lines: Sequence[Row]) -> list[Row | None]:
-    """Return for each row the next row that is no heading."""
+    """Return for each row the next row that is not a heading."""
     found: list[Row | None] = []
     upcoming: Row | None = None
     for row in reversed(lines):
@@ -115,7 +115,7 @@ def _called(
     others: dict[int, Group],
     flow: Flow,
 ) -> str:
-    """A row's name as another says it: short beside it."""
+    """Return a row's name as another row shows it, shortened within the same module."""
     if child in others:
         return _beside(dotted(others[child]), row.around)
     if isinstance(place, int):
@@ -140,7 +140,7 @@ def _listed(targets: Counter[str], closed: bool) -> str:
 
 
 def _key(part: Group | int | None) -> int:
-    """Ids are from 0 on; -1 means leaves."""
+    """Return a sort key: ids are from 0 on; -1 means leaves."""
     if part is None:
         return -2
     return part if isinstance(part, int) else -id(part) - 3
@@ -158,7 +158,7 @@ _FOLD = (
 
 
 def rows(root: Group, is_open: Callable[[Group], bool]) -> list[Row]:
-    """Returns the visible rows, in order; the outermost group has none."""
+    """Return the visible rows, in order; the outermost group has none."""
     found: list[Row] = []
     stack = [(part, root, "", "") for part in reversed(root.parts)]
     while stack:
@@ -181,7 +181,7 @@ def rows(root: Group, is_open: Callable[[Group], bool]) -> list[Row]:
 def table(
     root: Group, flow: Flow, is_open: Callable[[Group], bool], view: GraphView, start: str
 ) -> Table:
-    """The tree as a table whose columns go by priority where a terminal is narrow."""
+    """Return the tree as a table; in a narrow terminal, columns are dropped by priority."""
     lines = rows(root, is_open)
     marks = [_note(row, flow) for row in lines]
     by_bytes = view.by == "saved"
@@ -203,7 +203,7 @@ def table(
 
 
 def _legend(lines: Sequence[Row], made: Table, view: GraphView, start: str) -> Iterator[str]:
-    """Explains the marks that the shown lines contain."""
+    """Explain the marks in the shown lines."""
     folds = [row.part for row in lines if isinstance(row.part, Group) and row.part.times > 1]
     fold = _FOLD.replace("the start", start)
     if any(not one.parallel for one in folds):
@@ -221,7 +221,7 @@ def _legend(lines: Sequence[Row], made: Table, view: GraphView, start: str) -> I
 
 
 def gradient(norm: float | None, nonfinite: int) -> str:
-    """A gradient's norm; how many elements are NaN or Inf where some are."""
+    """Return a gradient's norm; if elements are NaN or Inf, their number."""
     if nonfinite:
         return f"{count(nonfinite)} NaN/Inf"
     return ABSENT if norm is None else number(norm)
@@ -233,7 +233,7 @@ def saved(n: int | None) -> str:
 
 
 def mark_words(mark: str) -> str:
-    """A frontier in words."""
+    """Return a frontier in words."""
     return f"{_WORDS[mark]} from here"
 
 

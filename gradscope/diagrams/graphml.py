@@ -61,7 +61,7 @@ def _facts(node: GraphNode) -> dict[str, object]:
 
 
 def _data(facts: Mapping[str, object]) -> str:
-    """The facts that are known; GraphML has no null."""
+    """Yield the known facts; GraphML has no null."""
     known = ((key, value) for key, value in facts.items() if value is not None)
     return "".join(f'<data key="{key}">{_text(value)}</data>' for key, value in known)
 

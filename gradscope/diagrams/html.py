@@ -87,7 +87,7 @@ def _resource(name: str) -> str:
 
 
 def _picture(graph: AutogradGraph, view: GraphView) -> str:
-    """The default drawing as an SVG element, or a sentence that says why there is none."""
+    """Return the default drawing as an SVG element, or a sentence on why there is none."""
     from gradscope.diagrams import svg
 
     try:
@@ -101,7 +101,8 @@ def _picture(graph: AutogradGraph, view: GraphView) -> str:
 
 
 def _inline(drawn: str) -> str:
-    """A standalone SVG document as an element of a page: no prolog, no namespace addresses."""
+    """Convert a standalone SVG document to an element of a page: no prolog, no namespace
+    addresses."""
     element = drawn[drawn.index("<svg") :]
     head, end, rest = element.partition(">")
     return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", head) + end + rest

@@ -69,7 +69,7 @@ def written(drawing: Drawing) -> str:
 
 
 def _boxes(drawing: Drawing, fills: dict[str, str]) -> list[str]:
-    """Boxes within their subgraphs, subgraphs within theirs."""
+    """Yield boxes inside their subgraphs, nested."""
     inside: dict[int | None, list[str]] = {}
     for i, box in enumerate(drawing.boxes):
         inside.setdefault(box.cluster, []).append(_box(i, box, fills[box.fill]))

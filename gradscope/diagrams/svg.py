@@ -35,7 +35,7 @@ def render(graph: AutogradGraph, view: GraphView) -> str:
 
 
 def _titles(drawing: Drawing) -> dict[str, dict[str, str]]:
-    """Tooltips by the class and the name that Graphviz gives an element."""
+    """Return the tooltips by Graphviz's class and name of an element."""
     boxes = drawing.boxes
     ends = [(boxes[arrow.tail], boxes[arrow.head]) for arrow in drawing.arrows]
     return {

@@ -1,4 +1,4 @@
-"""A graph as text for people: its main path, a tree by module, and absent names."""
+"""Renders a graph as text for people: its main path, a tree by module, and absent names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _ENDS = 16
 
 
 def render(graph: AutogradGraph, view: GraphView) -> str:
-    """The graph at the view's width; without one nothing is hidden and nothing breaks."""
+    """Return the graph at the view's width; without a width, nothing is hidden or broken into
+    lines."""
     return printed(stacked(_blocks(graph, view)), width=view.width, color=view.color)
 
 

@@ -1,5 +1,5 @@
-"""Compiled library: the eight statistics of a tensor, and the sums of an optimizer's step, in one
-read.
+"""The compiled library: computes the eight statistics of a tensor, or the sums of an optimizer's
+step, in one read.
 
 The installation compiles ``one_pass.c``. Without a compiler, ``numbers`` and ``step`` return None,
 and ``reductions.py`` and ``updates.py`` compute the same with PyTorch. ``GRADSCOPE_COMPILED=0``

@@ -159,7 +159,7 @@ def _modules() -> list[tuple[str, Any]]:
 
 
 def _aliases(originals: set[int]) -> Iterator[tuple[ModuleType, str]]:
-    """Modules outside PyTorch that hold one of the functions, and the attribute."""
+    """Yield modules outside PyTorch that hold one of the functions, with the attribute."""
     for path, module in _modules():
         if not isinstance(module, ModuleType) or path.partition(".")[0] in ("torch", "gradscope"):
             continue

@@ -46,7 +46,7 @@ SAVED = (".npz", ".csv", ".safetensors")
 
 @dataclass(frozen=True, slots=True)
 class ViewerOptions:
-    """Model whose features are read."""
+    """The model whose features are read."""
 
     panel: ClassVar[str] = MODEL
 
@@ -69,10 +69,11 @@ class ViewerOptions:
     seed: Seed = None
 
     def viewer(self, overrides: list[str], *, demo: bool) -> Viewer:
-        """The model; ``demo`` where none is named, or else ResNet-18 with its weights.
+        """Return the model; without a name, ``demo`` for its own digits, else ResNet-18 with its
+        weights.
 
         Raises:
-            GradscopeError: the config or an option is not right, or the model raised.
+            GradscopeError: the config or an option is wrong, or the model raised.
         """
         from gradscope.api.viewing import view
 
@@ -119,10 +120,10 @@ class SpaceOptions:
     ] = None
 
     def check(self, *, force: bool) -> None:
-        """Refuse files that could not be written, before anything runs.
+        """Refuse files that cannot be written, before anything runs.
 
         Raises:
-            OptionError: a suffix that is no format's, or a file that exists or cannot be written.
+            OptionError: a suffix names no format, or a file exists or cannot be written.
         """
         if self.cache is not None:
             if self.cache.suffix.lower() != ".safetensors":
@@ -192,10 +193,10 @@ class FeatureOutput:
 
     @classmethod
     def of(cls, sheet: SheetOptions, display: DisplayOptions) -> FeatureOutput:
-        """Makes the output settings of the sheet and display options.
+        """Make the output settings from the sheet and display options.
 
         Raises:
-            OptionError: an unknown format or suffix, or a file that exists or cannot be written.
+            OptionError: a format or suffix is unknown, or a file exists or cannot be written.
         """
         look, output = text_view(display), sheet.output
         as_json = output is not None and output.suffix.lower() == ".json"
@@ -226,7 +227,7 @@ class FeatureOutput:
     def write(self, result: FeatureResult, *name: str, also: Sequence[Path] = ()) -> None:
         """Write the picture, called ``name``, and the notices; or the report.
 
-        ``also`` are files that are written by now.
+        ``also`` has the files that were already written.
         """
         if self.as_json:
             text = FORMATS["json"].render(result.report, self.look)
@@ -246,7 +247,7 @@ class FeatureOutput:
 
 
 def at_least(number: int, least: int, option: str) -> None:
-    """Refuse a count that counts nothing.
+    """Refuse a number that is too small.
 
     Raises:
         OptionError: it is below ``least``.

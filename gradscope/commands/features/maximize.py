@@ -71,7 +71,7 @@ def run(
 
 
 def _channels(word: str) -> tuple[str, list[int] | None]:
-    """``conv2:3,7`` as the layer and its channels; None where no channel is named."""
+    """Split ``conv2:3,7`` into the layer and its channels; None without channels."""
     layer, colon, numbers = word.rpartition(":")
     if not colon or layer in ("type", "re", "!type", "!re"):
         return word, None

@@ -145,7 +145,7 @@ def _node(node: GraphNode, calls: dict[tuple[str, int], int], flow: Flow) -> dic
 def _bundles(
     shown: Tree, entries: list[dict[str, Any]], held: dict[int, int], flow: Flow
 ) -> list[dict[str, Any]]:
-    """One entry for all operations that a group has outside the embedded groups in it.
+    """Return one entry for all operations of a group that are outside its embedded groups.
 
     Its id is that of its first operation; its ``to`` counts arrows: (bundle, how many).
     """
@@ -200,8 +200,8 @@ def _open(
 ) -> None:
     """Mark the groups open at first: those of the view, outer ones first, while there is room.
 
-    A fold opens into its members, and its first member with it; on the page's own account only
-    where that leaves few boxes.
+    A fold opens into its members, together with its first member. The page opens folds by default
+    only if few boxes result.
     """
     boxes = len(entries[0]["parts"])
     entries[0]["open"] = True

@@ -33,7 +33,7 @@ def escaped(text: str) -> str:
 
 
 def facts(graph: AutogradGraph, flow: Flow) -> str:
-    """The header's figures."""
+    """Return the header's figures."""
     run = graph.run
     kinds = [node.kind for node in graph.nodes]
     edges = sum(end is not None for node in graph.nodes for end in node.to)
@@ -157,7 +157,7 @@ def _summary(group: Group) -> str:
 def _gradient(
     norm: float | None, broken: int | None, low: float | None = None, high: float | None = None
 ) -> str:
-    """A gradient in words and a number."""
+    """Return a gradient in words, with its number."""
     suffix = f", {count(broken)} × NaN/Inf" if broken else ""
     if norm is None:
         return f"no gradient{suffix}"
@@ -191,7 +191,7 @@ def _leaf(node: GraphNode) -> str:
 
 
 def footer(graph: AutogradGraph, *, complete: bool) -> str:
-    """Names the version that made the page, and the parts that it omits."""
+    """Name the version that made the page, and the parts that it omits."""
     versions = ", ".join(f"{name} {version}" for name, version in graph.versions.items())
     sentences = [f"Made by gradscope{f' with {versions}' if versions else ''}."]
     if not complete:

@@ -168,7 +168,7 @@ class Scale:
         return ramp((math.log(value) - low) / (high - low) if high > low else 1.0)
 
     def _values(self, steps: int) -> list[float]:
-        """Values in equal steps of the logarithm, from the least to the largest."""
+        """Yield values in equal steps of the logarithm, from the smallest to the largest."""
         if not self.high:
             return []
         if self.least == self.high:

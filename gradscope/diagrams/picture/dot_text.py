@@ -71,7 +71,7 @@ def head(drawing: Drawing, more: Mapping[str, str]) -> list[str]:
 
 
 def _framed(drawing: Drawing, tooltips: bool) -> Iterator[str]:
-    """Nodes within their frames, frames within theirs."""
+    """Yield nodes inside their frames, nested."""
     boxes: dict[int | None, list[Box]] = {}
     for box in drawing.boxes:
         boxes.setdefault(box.cluster, []).append(box)
@@ -102,7 +102,7 @@ def _framed(drawing: Drawing, tooltips: bool) -> Iterator[str]:
 
 
 def _frame_label(cluster: Cluster) -> str:
-    """The title of a frame; blanks that do not break, as wide as itself, widen the frame."""
+    """Return the title of a frame; non-breaking blanks as wide as the title widen the frame."""
     blanks = "\u2002" * round(1.5 * len(cluster.label)) if cluster.wide else ""
     return blanks + cluster.label if cluster.side == "r" else cluster.label + blanks
 
@@ -156,7 +156,7 @@ def caption(drawing: Drawing) -> str:
 
 
 def _bar(drawing: Drawing) -> str:
-    """The colours of the scale side by side, and values below its ends and its middle."""
+    """Return the colours of the scale side by side, with values below its ends and its middle."""
     steps = len(drawing.bar)
     if steps == 1:
         return (
@@ -193,6 +193,6 @@ def quoted(text: str) -> str:
 
 
 def markup(text: str) -> str:
-    """Text inside an HTML-like label."""
+    """Escape text inside an HTML-like label."""
     safe = plain(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return safe.replace('"', "&quot;") or " "

@@ -72,12 +72,13 @@ def draw(graph: AutogradGraph, view: GraphView, *, limit: int = LIMITS[0]) -> Dr
 
 
 def _fits(drawing: Drawing) -> bool:
-    """Can a reader follow the arrows, and is the longest way down no ribbon?"""
+    """Return True if a reader can follow the arrows, and the drawing is not too long and narrow."""
     return len(drawing.arrows) <= 40 + 2 * len(drawing.boxes) and height(drawing) <= _TALL
 
 
 def _everything(graph: AutogradGraph, view: GraphView) -> Drawing:
-    """Every node a box, every edge an arrow, both graphs of a reentrant checkpoint."""
+    """Draw every node as a box and every edge as an arrow, with both graphs of a reentrant
+    checkpoint."""
     colors = scale(view.by, (_figure(view.by, node) for node in graph.nodes))
     marks = read_flow(graph).marks
     place = {node.id: i for i, node in enumerate(graph.nodes)}
@@ -144,7 +145,7 @@ def _captioned(drawing: Drawing, graph: AutogradGraph, view: GraphView, colors: 
 
 
 def _name(group: Group) -> str | None:
-    """The module's name; of a fold, whose boxes are its first member's, that one's."""
+    """Return the module's name; for a fold, the first member's, whose boxes it shows."""
     return group.members[0].name if group.members else group.name
 
 
@@ -270,6 +271,6 @@ def arrows(assignment: Assignment, flow: Flow) -> dict[tuple[int, int], int]:
 
 
 def _repeated(assignment: Assignment, tail: int, head: int) -> bool:
-    """Return whether the arrow joins two repeats, or is in the first repeat already."""
+    """Return True if the arrow joins two repeats, or the first repeat already has it."""
     ours, theirs = dict(assignment.repeats.get(tail, ())), dict(assignment.repeats.get(head, ()))
     return any(key in theirs and (place != theirs[key] or place > 0) for key, place in ours.items())

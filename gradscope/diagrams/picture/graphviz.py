@@ -1,8 +1,8 @@
-"""Graphviz as it comes inside the package pygraphviz, and titles of frames that no arrow crosses.
+"""Runs Graphviz from the package pygraphviz, and keeps arrows off the titles of frames.
 
-Graphviz leads arrows around boxes, and through the titles of frames. So a drawing is laid out, the
-titles that an arrow crosses go to the other side of their frame, or their frame gets wider, and it
-is laid out again.
+Graphviz leads arrows around boxes, but through the titles of frames. So a drawing is laid out;
+titles that an arrow crosses move to the other side of their frame, or their frame gets wider; then
+it is laid out again.
 """
 
 from __future__ import annotations
@@ -31,30 +31,31 @@ class TooSlow(Exception):
 
 
 class TooLarge(Exception):
-    """The drawing ended, but no picture of that size can be shown."""
+    """Graphviz finished, but a picture of that size cannot be shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time left of a limit in seconds."""
+    """The remaining time of a limit in seconds."""
 
     end: float
 
     @classmethod
     def of(cls, seconds: float) -> Clock:
-        """A limit that starts now."""
+        """Start a limit now."""
         return cls(time.monotonic() + min(seconds, _LONGEST))
 
     def left(self) -> float:
-        """Seconds until the end, 0 after it."""
+        """Return the seconds until the end; 0 after it."""
         return max(0.0, self.end - time.monotonic())
 
 
 def require(form: str) -> None:
-    """Check that Graphviz is there before anything is computed.
+    """Check that Graphviz is installed, before anything is computed.
 
     Raises:
-        OptionError: it is not; says how to get it and what works without.
+        OptionError: it is not installed; the message says how to install it, and which formats work
+            without it.
     """
     if importlib.util.find_spec("pygraphviz") is None:
         raise OptionError(
@@ -64,10 +65,10 @@ def require(form: str) -> None:
 
 
 def run(dot: str, form: str, clock: Clock, *, engine: str = "dot") -> bytes:
-    """The picture of a DOT text.
+    """Return the picture of a DOT text.
 
     Raises:
-        TooSlow: not done in time; the process is ended.
+        TooSlow: it did not finish in time; the process was ended.
         TooLarge: Graphviz had to shrink the picture, so that nothing in it could be read.
         OptionError: Graphviz failed.
     """
@@ -130,7 +131,7 @@ class _Rectangle:
 
 
 def with_clear_titles(drawing: Drawing, clock: Clock) -> Drawing:
-    """The drawing with each title on the side of its frame where fewer arrows cross it.
+    """Return the drawing with each title on the side of its frame where fewer arrows cross it.
 
     Raises:
         TooSlow, OptionError: as ``graphviz.run``.
@@ -156,7 +157,7 @@ def with_clear_titles(drawing: Drawing, clock: Clock) -> Drawing:
 
 
 def crossed_titles(drawing: Drawing, clock: Clock) -> list[Cluster]:
-    """The frames whose titles an arrow crosses all the same."""
+    """Return the frames whose titles an arrow still crosses."""
     layout = json.loads(run(written(drawing, tooltips=False), "json0", clock))
     return [drawing.clusters[i] for i, _, _ in _crossings(drawing, layout)]
 
@@ -194,7 +195,8 @@ def _list(layout: dict[str, object], key: str) -> list[dict[str, object]]:
 
 
 def _points(position: str) -> Iterator[Point]:
-    """Points along an arrow as Graphviz writes it: ``e,x,y`` for its tip, then cubic curves."""
+    """Yield points along an arrow, from Graphviz's text: ``e,x,y`` for its tip, then cubic
+    curves."""
     points = [
         (float(x), float(y))
         for x, y in (word.split(",")[-2:] for word in position.split() if word[:1] not in "es")

@@ -25,7 +25,7 @@ def _sizes(sizes: tuple[int, ...] | None) -> str:
 
 
 def call(module: str | None, number: int | None) -> str:
-    """``layer1.0``, and ``cell #2`` for a later call of the same module."""
+    """Return a call's name: ``layer1.0``, and ``cell #2`` for a later call of the same module."""
     if module is None:
         return ""
     name = plain(module) or "the model"
@@ -33,7 +33,7 @@ def call(module: str | None, number: int | None) -> str:
 
 
 def gradient(norm: float | None, nonfinite: int = 0) -> str:
-    """The gradient in words, so that nothing is reported by colour alone."""
+    """Return the gradient in words, so that nothing is shown by colour alone."""
     bad = f", {count(nonfinite)} NaN or Inf" if nonfinite else ""
     return f"gradient {number(norm)}{bad}" if norm is not None else f"no gradient{bad}"
 
@@ -62,7 +62,7 @@ def node_lines(
 
 
 def leaf_lines(node: GraphNode) -> tuple[str, ...]:
-    """A parameter or an input."""
+    """Return the lines of a parameter or an input."""
     name = plain(node.name) if node.name else f"({node.kind} without a name)"
     lines = (name, f"{node.kind} {_sizes(node.shape)}".rstrip())
     return (*lines, gradient(node.grad_norm, node.grad_nonfinite or 0))
@@ -89,20 +89,20 @@ def group_lines(group: Group) -> tuple[str, ...]:
 
 
 def begins(mark: str | None) -> list[str]:
-    """Says in words how the gradient changes here: it becomes zero, NaN, Inf or is missing."""
+    """Say in words how the gradient changes here: it becomes zero, NaN, Inf or missing."""
     words = {"zero": "zero from here on", "missing": "no gradient from here on"}
     words["nonfinite"] = "NaN or Inf from here on"
     return [words[mark]] if mark in words else []
 
 
 def cluster_label(group: Group) -> str:
-    """``layer1 · Sequential``, ``0 … 11 ×12 · Block``."""
+    """Return a frame's label: ``layer1 · Sequential``, ``0 … 11 ×12 · Block``."""
     kind = plain(group.type) if group.type and group.type != group.label else ""
     return f"{group.label}{group.repeats}" + (f" · {kind}" if kind else "")
 
 
 def group_title(group: Group) -> str:
-    """The tooltip of a group, open or closed."""
+    """Return the tooltip of a group, open or closed."""
     name = plain(group.name) if group.name else group.label
     facts = [name, *group_lines(group)]
     if group.times > 1:
@@ -112,7 +112,7 @@ def group_title(group: Group) -> str:
 
 
 def node_title(node: GraphNode) -> str:
-    """The tooltip of a node: everything that its box has no room for."""
+    """Return the tooltip of a node: everything that does not fit into its box."""
     facts = [plain(node.op), f"node {node.id}"]
     if node.name:
         facts.append(f"{node.kind} {plain(node.name)}")
@@ -129,7 +129,7 @@ def node_title(node: GraphNode) -> str:
 
 
 def caption(graph: AutogradGraph) -> tuple[str, tuple[str, ...]]:
-    """The title of a picture, and the lines below it."""
+    """Return the title of a picture, and the lines below it."""
     kinds = [node.kind for node in graph.nodes]
     facts = [
         plural(kinds.count("function"), "operation"),
@@ -152,7 +152,7 @@ def caption(graph: AutogradGraph) -> tuple[str, tuple[str, ...]]:
 
 
 def signs(drawing: Drawing, view: GraphView) -> Iterator[str]:
-    """Explains each sign that occurs in the drawing."""
+    """Explain each sign that occurs in the drawing."""
     titles = [c.label for c in drawing.clusters] + [
         box.lines[0] for box in drawing.boxes if box.kind == "repeats"
     ]
@@ -165,7 +165,7 @@ def signs(drawing: Drawing, view: GraphView) -> Iterator[str]:
 
 
 def _missing(graph: AutogradGraph) -> list[str]:
-    """One line per cause that keeps parameters out of the graph."""
+    """Yield one line per cause that keeps parameters out of the graph."""
     if not graph.complete:
         return []
     answers = [a for a in graph.answers if a.kind == "parameter" and a.state == "missing"]

@@ -124,14 +124,15 @@ def stripped(drawing: Drawing, form: str, clock: Clock) -> bytes:
 
 
 def _long(drawing: Drawing) -> set[int]:
-    """The arrows that lead over many rows, where a row is the longest way from the top."""
+    """Return the arrows that lead over many rows; a box's row is the longest path from the top."""
     row, _ = _row_numbers(drawing)
     most = 1 if len(drawing.boxes) > _MANY else _ROWS
     return {i for i, a in enumerate(drawing.arrows) if row[a.head] - row[a.tail] > most}
 
 
 def _row_numbers(drawing: Drawing) -> tuple[list[int], list[int]]:
-    """Each box's row, and the box above it on the longest way from the top (-1 at the top)."""
+    """Return each box's row, and the box above it on the longest path from the top (-1 at the
+    top)."""
     row = [0] * len(drawing.boxes)
     above = [-1] * len(drawing.boxes)
     for i, heads in downwards(drawing):
@@ -142,7 +143,8 @@ def _row_numbers(drawing: Drawing) -> tuple[list[int], list[int]]:
 
 
 def _spine(drawing: Drawing) -> set[tuple[int, int]]:
-    """The arrows of the longest way down: kept straight, so that the rows do not drift aside."""
+    """Return the arrows of the longest path, which stay straight so that the rows do not drift
+    aside."""
     row, above = _row_numbers(drawing)
     box = max(range(len(row)), key=row.__getitem__)
     found = set()
@@ -153,7 +155,8 @@ def _spine(drawing: Drawing) -> set[tuple[int, int]]:
 
 
 def _rows(drawing: Drawing, arrows: Iterable[Arrow], spine: set[tuple[int, int]]) -> str:
-    """DOT of the rows, with the caption as its own node so that its size is known."""
+    """Return the DOT text of the rows, with the caption as a separate node so that its size is
+    known."""
     splines = "line" if len(drawing.boxes) > _MANY else "true"
     how = {"label": "", "mclimit": "0.2", "splines": splines}
     lines = ["digraph gradscope {", *head(drawing, how), _caption_node(drawing)]
@@ -179,7 +182,7 @@ def _caption_node(drawing: Drawing, **more: str) -> str:
 
 
 def _read(plain: str) -> tuple[dict[str, PlacedBox], dict[tuple[str, str], list[list[Point]]]]:
-    """Places of boxes and curves of arrows from Graphviz's plain format, in points."""
+    """Read the places of boxes and the curves of arrows from Graphviz's plain format, in points."""
     places: dict[str, PlacedBox] = {}
     curves: dict[tuple[str, str], list[list[Point]]] = {}
     for line in plain.splitlines():
@@ -224,7 +227,7 @@ def _columns(places: dict[str, PlacedBox], drawing: Drawing) -> dict[str, tuple[
 
 
 def _typical(boxes: dict[str, PlacedBox]) -> float:
-    """The width of the rows that most boxes are in: of the middle nine tenths."""
+    """Return the width of the rows of most boxes (the middle nine tenths)."""
     xs = sorted(p.x for p in boxes.values())
     cut = len(xs) // 20
     return xs[len(xs) - 1 - cut] - xs[cut]
@@ -249,7 +252,7 @@ def _final(
     columns: dict[str, tuple[int, float, float]],
     curves: dict[tuple[str, str], list[list[Point]]],
 ) -> str:
-    """DOT in which everything has its place."""
+    """Return the DOT text with fixed places."""
     above = places[_CAPTION]
     spot = quoted(f"{above.width / 2:.1f},{30 + above.height / 2:.1f}")
     lines = ["digraph gradscope {", *head(drawing, {"label": ""}), _caption_node(drawing, pos=spot)]
