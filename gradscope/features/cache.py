@@ -143,7 +143,7 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
 
 
 def _digest(picture: Source) -> bytes:
-    """Returns a digest of a picture's content; empty if the file cannot be read."""
+    """Return a digest of a picture's content; empty if the file cannot be read."""
     made = hashlib.blake2b(digest_size=_DIGEST)
     if picture.values is not None:
         _add(made, picture.values)
@@ -160,7 +160,7 @@ def _digest(picture: Source) -> bytes:
 
 
 def _key(viewer: Viewer, pattern: str | None, pooling: str) -> str:
-    """One word for all that the features of a picture depend on beside the picture."""
+    """Return a hash of everything except the picture that its features depend on."""
     model = viewer.model
     made = hashlib.blake2b(digest_size=_DIGEST)
     words = (torch.__version__, model, model.training, viewer.dtype, viewer.device.type)
@@ -196,7 +196,7 @@ def _add(made: Any, tensor: Tensor) -> None:
 
 
 def _test_pictures() -> Iterator[Image.Image]:
-    """Two pictures of different shape and kind, in which no two pixels nearby are alike."""
+    """Yield two pictures of different shape and kind, in which neighbouring pixels differ."""
     for width, height, channels in ((293, 251, 3), (240, 310, 1)):
         count = np.arange(width * height * channels, dtype=np.uint64)
         pixels = (count * np.uint64(2654435761) >> np.uint64(7)).astype(np.uint8)

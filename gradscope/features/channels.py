@@ -150,7 +150,8 @@ Box = tuple[float, float, float, float]
 def receptive_boxes(
     model: nn.Module, inputs: Tensor, layer: Layer, channel: int, places: Sequence[int]
 ) -> list[Box | None]:
-    """Return left, top, right and bottom, as shares of the input, of the area behind each value.
+    """Return the receptive field of each value: left, top, right and bottom, as shares of the
+    input.
 
     The value is the channel's, at a place (row · width + column) of the map. Along each side, the
     box contains nine tenths of the absolute gradient with respect to the input; None without a
@@ -175,7 +176,7 @@ def receptive_boxes(
 
 
 def _box(weight: Tensor) -> Box | None:
-    """The middle of a weight [H, W]."""
+    """Return the box around the middle of a weight [H, W]."""
     if not bool(weight.isfinite().all()) or not bool(weight.any()):
         return None
     top, bottom = _middle(weight.sum(1))
@@ -184,7 +185,7 @@ def _box(weight: Tensor) -> Box | None:
 
 
 def _middle(weight: Tensor) -> tuple[float, float]:
-    """The first and the last pixel's edges between which the share lies, of the full side."""
+    """Return the edges of the pixels between which the share lies, as shares of the side."""
     below = weight.cumsum(0) / weight.sum()
     rest = (1 - SHARE) / 2
     first = int((below < rest).sum())

@@ -75,7 +75,8 @@ def _convolution(model: nn.Module, pattern: str | None) -> tuple[str, _ConvNd]:
 
 
 def _weights(module: _ConvNd) -> Tensor:
-    """[filters, channels of one group, h, w]; more dimensions lie beside each other in w."""
+    """Return weights [filters, channels of one group, h, w]; further dimensions are joined along
+    w."""
     weights = module.weight.detach().cpu().float()
     if isinstance(module, _ConvTransposeNd):  # [in, out / groups, …]
         groups = weights.reshape(module.groups, -1, *weights.shape[1:])

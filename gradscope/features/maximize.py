@@ -1,10 +1,11 @@
-"""The picture that a channel wants: gradient ascent on the picture instead of the weights.
+"""Finds the picture that maximises a channel, by gradient ascent on the picture instead of the
+weights.
 
 Activation maximisation (Erhan et al. 2009, "Visualizing higher-layer features of a deep network")
-with what keeps it from ending in noise, after Olah, Mordvintsev & Schubert 2017
-(https://distill.pub/2017/feature-visualization): the frequencies of each step count by 1/f, every
-step is as long as the other, and the picture is shifted at random before each, so that none wins
-that only works in one place. A sigmoid keeps every pixel between black and white.
+with regularisation against noise, after Olah, Mordvintsev & Schubert 2017
+(https://distill.pub/2017/feature-visualization): the frequencies of each step are weighted by 1/f,
+all steps have equal length, and the picture is shifted at random before each step, so that the
+result does not depend on its position. A sigmoid keeps every pixel between black and white.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Range:
     white: Tensor
 
     def input(self, picture: Tensor) -> Tensor:
-        """Pictures [N, C, H, W] from 0 to 1 as the model takes them."""
+        """Convert pictures [N, C, H, W] from 0 to 1 to model inputs."""
         return self.black + (self.white - self.black) * picture
 
 
@@ -52,9 +53,9 @@ class Maximized:
 
 
 def input_range(viewer: Viewer, size: int | None) -> tuple[Range, str]:
-    """Black and white through the model's transform, and a remark where that does not tell.
+    """Return black and white after the model's transform, and a remark if that does not work.
 
-    ``size`` is the side of a picture whose size the transform leaves as it is; None takes that of
+    ``size`` is the side of the picture if the transform does not change sizes; None: the size of
     the config's input, or 128.
     """
     from PIL import Image
@@ -80,7 +81,7 @@ def channel_count(viewer: Viewer, layer: Layer, inputs: Tensor) -> int:
     """Return the number of channels of a layer for inputs [N, C, H, W].
 
     Raises:
-        OptionError: it gives nothing that has channels.
+        OptionError: the layer's output has no channels.
     """
     with torch.no_grad():
         return _means(viewer.model, layer, inputs).shape[1]
@@ -89,7 +90,7 @@ def channel_count(viewer: Viewer, layer: Layer, inputs: Tensor) -> int:
 def maximized(
     viewer: Viewer, layer: Layer, channels: Sequence[int], within: Range, *, steps: int, seed: int
 ) -> Maximized:
-    """Climb each channel's mean activation for so many steps; the same for the same seed.
+    """Maximise each channel's mean activation by gradient ascent; equal seeds give equal pictures.
 
     Raises:
         OptionError: the channels do not depend on the input through differentiable operations.
@@ -124,7 +125,7 @@ def maximized(
 
 
 def _smoothed(values: Tensor) -> Tensor:
-    """[N, C, H, W] whose frequencies count by 1/f."""
+    """Return [N, C, H, W] with frequencies weighted by 1/f."""
     height, width = values.shape[2:]
     down, across = torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)[None]
     weight = 1 / (down**2 + across**2).sqrt().clamp(min=1 / max(height, width))
@@ -147,7 +148,7 @@ def _gradient(climbed: Tensor, pixels: Tensor, layer: Layer) -> Tensor:
 
 
 def _means(model: nn.Module, layer: Layer, inputs: Tensor) -> Tensor:
-    """[N, K]: each channel's mean over its places."""
+    """Return [N, K]: each channel's mean over its places."""
     found: list[Tensor] = []
 
     def read(layer: Layer, values: Tensor) -> None:

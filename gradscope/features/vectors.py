@@ -1,4 +1,4 @@
-"""A layer's features: one vector for each picture, however many there are."""
+"""Computes a layer's features: one vector for each picture, for any number of pictures."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ POOLINGS = ("mean", "max", "none")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureArray:
-    """Features [N, D] float32 of N pictures: of ``layer``, its places pooled by ``pooling``.
+    """Features [N, D] float32 of N pictures from ``layer``, pooled over places by ``pooling``.
 
-    ``numbers`` are those of the pictures among the ones that were asked for.
+    ``numbers`` are the positions of these pictures among the requested ones.
     """
 
     values: NDArray[np.float32]
@@ -48,7 +48,7 @@ class FeatureArray:
     pooling: str
 
     def only(self, rows: Sequence[int]) -> FeatureArray:
-        """Some rows of it."""
+        """Return some rows."""
         return FeatureArray(
             self.values[list(rows)],
             tuple(self.numbers[i] for i in rows),
@@ -78,13 +78,14 @@ def features_of(
     pooling: str = "mean",
     cache: FeatureCache | None = None,
 ) -> FeatureArray:
-    """The features of every picture that can be used; the others are noted in ``skipped``.
+    """Return the features of every usable picture; the others are noted in ``skipped``.
 
-    Without a pattern they are the inputs of the model's last linear layer. Pictures are streamed:
-    the memory is that of one batch and of the result.
+    Without a pattern, the features are the inputs of the model's last linear layer. Pictures are
+    streamed: memory holds one batch and the result.
 
     Raises:
-        GradscopeError: no such layer, or features that are not one vector of one size a picture.
+        GradscopeError: the layer does not exist, or does not give one vector of equal size for each
+            picture.
     """
     layer = None if pattern is None else one_layer(viewer.model, pattern)
     rows: NDArray[np.float32] | None = None
@@ -128,7 +129,7 @@ def features_of(
 
 
 def _vectors(model: nn.Module, inputs: Tensor, layer: Layer, pooling: str) -> Tensor:
-    """[N, D] float32, on the CPU: read in the hook, before anything writes into the output."""
+    """Return [N, D] float32 on the CPU, read in the hook before anything writes into the output."""
     found: list[Tensor] = []
 
     def read(layer: Layer, values: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Picture files to read or write, and the allowed look of a picture."""
+"""Finds picture files to read or write, and checks the look of a picture."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _USUAL = {".png", ".jpg", ".jpeg", ".webp"}
 
 
 def find_images(pattern: str, folder: Path, *, place: Place | None = None) -> list[Path]:
-    """The picture files that a path or a glob names, sorted; relative to ``folder``.
+    """Return the picture files that a path or a glob names, sorted; relative to ``folder``.
 
     Raises:
-        ConfigError: no such file (the closest name is offered), a folder, a glob without a match.
+        ConfigError: the file does not exist (the message suggests the closest name), is a folder,
+            or the glob has no match.
     """
     wanted = expanded(pattern)
     path = folder / wanted
@@ -45,7 +46,7 @@ def find_images(pattern: str, folder: Path, *, place: Place | None = None) -> li
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """The pictures that lie in a folder itself, by their suffix, sorted.
+    """Return the pictures directly in a folder, by their suffix, sorted.
 
     Raises:
         ConfigError: there is none.
@@ -61,7 +62,7 @@ def pictures_in(folder: Path) -> list[Path]:
 
 
 def pictures_below(folder: Path) -> list[Path]:
-    """The pictures in a folder and in all folders below it, by their suffix, sorted.
+    """Return the pictures in a folder and its subfolders, by their suffix, sorted.
 
     Raises:
         ConfigError: there is none.
@@ -78,7 +79,7 @@ def pictures_below(folder: Path) -> list[Path]:
 
 
 def suffixes() -> set[str]:
-    """The suffixes of the formats that pictures are read from, ``.png`` and others."""
+    """Return the suffixes of readable picture formats, such as ``.png``."""
     from PIL import Image
 
     Image.init()
@@ -92,11 +93,11 @@ def existing_file(
     place: Place | None = None,
     what: str = "file",
 ) -> Path:
-    """``path``, if it is a file with something in it.
+    """Return ``path``, if it is a file that is not empty.
 
     Raises:
-        ConfigError: it is missing (the closest of its folder's files with one of the suffixes is
-            offered), a folder, a pipe or a device, or empty.
+        ConfigError: it is missing (the message suggests the closest file with one of the suffixes),
+            a folder, a pipe or a device, or empty.
     """
     if path.is_dir():
         help = (
@@ -131,7 +132,7 @@ def existing_file(
 
 
 def shown(path: Path) -> str:
-    """A path as a message prints it: relative to the working directory where it lies in it."""
+    """Return a path for messages: relative if it is below the working directory."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -139,10 +140,10 @@ def shown(path: Path) -> str:
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a file that is no picture by its suffix.
+    """Refuse a file whose suffix is not a picture's.
 
     Raises:
-        OptionError: it is not.
+        OptionError: its suffix is another.
     """
     if path.suffix.lower() not in PICTURES:
         raise OptionError(
@@ -152,7 +153,7 @@ def check_suffix(path: Path) -> None:
 
 
 def page_files(path: Path, count: int) -> list[Path]:
-    """Returns ``count`` file names: ``path`` for the first page, ``path-2``, … for the others."""
+    """Return ``count`` file names: ``path`` for the first page, ``path-2``, … for the others."""
     return [path if i == 1 else path.with_stem(f"{path.stem}-{i}") for i in range(1, count + 1)]
 
 
@@ -160,7 +161,7 @@ def check_look(alpha: float | None, colormap: str) -> None:
     """Refuse a look that cannot be drawn.
 
     Raises:
-        OptionError: a share that is none, or an unknown colour map.
+        OptionError: the opacity is not a share, or the colour map is unknown.
     """
     if alpha is not None and not 0 < alpha <= 1:
         raise OptionError(f"`--alpha {alpha:g}` is not a share", help="above 0, up to 1")

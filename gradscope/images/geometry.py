@@ -131,7 +131,7 @@ def fit(
 
 
 def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
-    """Slope and height at 0 of the straight line through the points."""
+    """Return the slope, and the value at 0, of the straight line through the points."""
     slope = float(np.mean((x - x.mean()) * (y - y.mean())) / max(float(x.var()), 1e-12))
     return slope, float(y.mean() - slope * x.mean())
 

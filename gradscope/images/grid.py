@@ -103,7 +103,7 @@ def _page(
 
 
 def _line(row: Sequence[Tile], side: int) -> Image.Image:
-    """The tiles of one row side by side, their pictures on one height."""
+    """Draw the tiles of one row side by side, with their pictures at one height."""
     above = [wrapped(tile.title, _SMALL, side) if tile.title else [] for tile in row]
     below = [[x for line in tile.lines for x in wrapped(line, _SMALL, side)] for tile in row]
     pictures = [_fitted(tile, side) for tile in row]
@@ -120,7 +120,7 @@ def _line(row: Sequence[Tile], side: int) -> Image.Image:
 
 
 def _fitted(tile: Tile, side: int) -> Image.Image:
-    """The picture within the square, small ones with their pixels as larger squares."""
+    """Fit the picture into the square; the pixels of small ones become larger squares."""
     picture, longest = tile.picture, max(tile.picture.size)
     if longest > side:
         size = tuple(max(1, round(each * side / longest)) for each in picture.size)

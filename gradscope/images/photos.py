@@ -168,9 +168,8 @@ def framed(photo: Photo, box: tuple[float, float, float, float], times: int) -> 
 
 
 def _exposed(grey: Image.Image) -> Image.Image:
-    """Greys spread over the range, the median towards the middle.
-
-    Under- and overexposed photographs have few greys; spread, their content stays visible.
+    """Spread greys over the full range, with the median near the middle, so that the content of
+    under- and overexposed photographs stays visible.
     """
     spread = ImageOps.autocontrast(grey, cutoff=0.5)
     counts, below, median = spread.histogram(), 0, 0
@@ -195,14 +194,15 @@ def _shares(heat: HeatMap, scale: Scale) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layer:
-    """A picture at the input's resolution, and how the drawn photograph's places lie in it."""
+    """A picture at the input's resolution, with the positions of the drawn photograph's pixels in
+    it."""
 
     image: Image.Image
     matrix: NDArray[np.float64]
     smooth: bool
 
     def at(self, size: tuple[int, int], top: int) -> Image.Image:
-        """Resampled to the rows of the drawn photograph from ``top`` on."""
+        """Resample the picture to rows of the drawn photograph, from ``top`` on."""
         moved = self.matrix @ np.array([[1.0, 0.0, 0.0], [0.0, 1.0, top], [0.0, 0.0, 1.0]])
         data = tuple((moved / moved[2, 2]).ravel()[:8].tolist())
         way = Image.Resampling.BILINEAR if self.smooth else Image.Resampling.NEAREST
@@ -245,7 +245,8 @@ def _layers(
 
 
 def _strip(grey: Image.Image, layers: _Layers, top: int, scale: Scale) -> Image.Image:
-    """Some rows of the overlay. Everything is looked up in tables of 256: pictures are large."""
+    """Draw some rows of the overlay. Colours come from tables of 256 entries, because pictures are
+    large."""
     steps = layers.steps.at(grey.size, top)
     dark, light = _INK if scale.signed else _GLOW
     base = grey.point([round(dark + (light - dark) * g / 255) for g in range(256)])
@@ -274,7 +275,7 @@ def _cover(share: float, scale: Scale) -> int:
 
 
 def _hatch(size: tuple[int, int]) -> Image.Image:
-    """Diagonals that repeat each eight pixels, as strips do."""
+    """Return diagonals that repeat every eight pixels, as strips do."""
     line = np.where(np.arange(size[0] + 8) // 4 % 2 == 0, 40, 215).astype(np.uint8)
     tile = np.stack([line[i : i + size[0]] for i in range(8)])
     return Image.fromarray(np.tile(tile, (-(-size[1] // 8), 1))[: size[1]]).convert("RGB")
@@ -305,6 +306,6 @@ def _mark(canvas: Image.Image, geometry: Geometry, pixel: tuple[int, int], times
 
 
 def _drawn_in(place: float, side: int, thick: int) -> float:
-    """A place at the very edge moved inwards, where the line can be seen; others stay."""
+    """Move a place at the edge inwards, so that the line is visible; others stay."""
     inner = min(max(place, thick), side - 1.0 - thick)
     return inner if abs(inner - place) < 4 * thick else place

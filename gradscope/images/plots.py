@@ -96,7 +96,7 @@ def spread_out(places: NDArray[np.float64]) -> list[int]:
 
 
 def _legend_width(labels: Sequence[str | None]) -> float:
-    """The share of the figure beside the plane."""
+    """Return the share of the figure's width for the legend."""
     names = set(map(_words, labels))
     if not 1 < len(names) <= 2 * _LINES:
         return 0.0
@@ -104,7 +104,8 @@ def _legend_width(labels: Sequence[str | None]) -> float:
 
 
 def _colors(labels: Sequence[str | None]) -> dict[str | None, Any]:
-    """A colour for each class, in the order of their names; grey for pictures without one."""
+    """Return a colour for each class, in the order of their names; grey for pictures without a
+    class."""
     import matplotlib as mpl
 
     names = sorted({label for label in labels if label is not None}, key=_numbers_first)
@@ -126,7 +127,7 @@ def _named(axes: Any, place: list[float], label: str) -> None:
 
 
 def _words(label: str | None) -> str:
-    """A class's name, not too long."""
+    """Return a class's name, shortened if it is long."""
     if label is None:
         return "no class"
     short = label if len(label) <= 24 else f"{label[:23]}…"
@@ -135,7 +136,7 @@ def _words(label: str | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text in which matplotlib finds no formula, in signs that every picture can show."""
+    """Return text without formulas for matplotlib, in characters that its font has."""
     return drawable(text).replace("$", r"\$")
 
 

@@ -50,7 +50,7 @@ def _is_images(shape: Sequence[int], count: int) -> bool:
 
 
 def _png(values: NDArray[Any]) -> bytes:
-    """One image, ``[1 or 3, H, W]``."""
+    """Return the PNG of one image, ``[1 or 3, H, W]``."""
     wide = values.astype(np.float64)
     finite = np.isfinite(wide)
     low, high = (wide[finite].min(), wide[finite].max()) if finite.any() else (0.0, 0.0)

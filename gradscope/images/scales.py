@@ -79,7 +79,7 @@ def _srgb(lab: NDArray[np.float64]) -> NDArray[np.uint8]:
 
 
 def _spaced(anchors: list[str], count: int) -> NDArray[np.uint8]:
-    """``count`` colours on the way through the anchors, equally different in OKLab."""
+    """Return ``count`` colours along the anchors, with equal distances in OKLab."""
     points = oklab(np.array([list(bytes.fromhex(anchor)) for anchor in anchors], dtype=np.uint8))
     lengths = np.linalg.norm(np.diff(points, axis=0), axis=1)
     way = np.concatenate([[0.0], lengths.cumsum()])

@@ -101,7 +101,7 @@ def remarks(photo: Photo, heat: HeatMap) -> list[str]:
 
 
 def _letters(original: Image.Image, below: bool) -> int:
-    """A height of letters that stays legible when the full picture is fitted to a screen."""
+    """Return a height of letters that stays legible if the picture is fitted to a screen."""
     total = max(original.width * (1 if below else 2), original.height * (2 if below else 1))
     return min(max(16, round(total / 70)), 160)
 
@@ -153,7 +153,7 @@ def page_count(photographs: int, methods: int) -> int:
 
 
 def _even(methods: int) -> int:
-    """Columns of methods: at most ``ACROSS``, and lines of about the same length."""
+    """Return the number of columns: at most ``ACROSS``, with lines of about the same length."""
     lines = max(1, -(-methods // ACROSS))
     return max(1, -(-methods // lines))
 
@@ -178,7 +178,7 @@ def _page(blocks: list[list[Image.Image]], footer: str) -> Image.Image:
 
 
 def _lines(photo: Photo, maps: Sequence[HeatMap], columns: int) -> list[Image.Image]:
-    """The lines of one photograph; the first has its name, the class and the original."""
+    """Return the lines of one photograph; the first has its name, the class and the original."""
     photo = reduced(photo, CELL)
     parts = [maps[i : i + columns] for i in range(0, len(maps), columns)] or [[]]
     return [_line(photo, part, columns, first=i == 0) for i, part in enumerate(parts)]
@@ -204,7 +204,8 @@ def _line(photo: Photo, maps: Sequence[HeatMap], columns: int, *, first: bool) -
 
 
 def _cell(photo: Photo, heat: HeatMap, times: int) -> Image.Image:
-    """The method's name, the overlay and its colour bar, or why there is nothing to see."""
+    """Draw the method's name, the overlay and its colour bar, or the reason why the map is
+    blank."""
     scale = heat.scale
     framed = _framed(heat.method, painted(photo, heat, scale, times=times))
     y = framed.height - bar_height(_SMALL) - _GAP // 3
@@ -218,7 +219,7 @@ def _cell(photo: Photo, heat: HeatMap, times: int) -> Image.Image:
 
 
 def _framed(title: str, picture: Image.Image) -> Image.Image:
-    """A title above the picture, and room for a bar below."""
+    """Put a title above the picture, and leave room for a bar below."""
     head = line_height(_SIZE)
     canvas = Image.new(
         "RGB", (CELL, head + picture.height + _GAP // 3 + (bar_height(_SMALL) + _GAP // 3)), PAPER

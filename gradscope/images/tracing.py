@@ -78,14 +78,14 @@ class _Output:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Located:
-    """Places x and y for the pixels of the input that are ``known``."""
+    """Positions x and y for the ``known`` pixels of the input."""
 
     across: _Output
     places: list[NDArray[np.float64]]
     known: NDArray[np.bool_]
 
     def windows(self) -> Windows:
-        """The part of the photograph with all places, and a margin."""
+        """Return the part of the photograph with all positions, and a margin."""
         first, second = (
             (float(p[self.known].min()), float(p[self.known].max())) for p in self.places
         )
@@ -105,10 +105,10 @@ class _Ramps:
     windows: Windows
 
     def draw(self, axis: int) -> Image.Image:
-        """Brightness that rises along x (axis 0) or y (axis 1), a little also along the other.
+        """Draw brightness that rises along x (axis 0) or y (axis 1), and slightly along the other.
 
-        256 greys are few for 4000 columns. The tilt and the dither make neighbouring lines round
-        at different places; resizing and the fit take the mean.
+        256 greys are few for 4000 columns. The tilt and the dither make neighbouring lines round at
+        different positions; resizing and the fit take the mean.
         """
         along, across = (
             ((np.arange(self.size[i]) - low) / (high - low)).clip(0, 1) * _TOP * 256
@@ -158,7 +158,7 @@ def _run(transform: Callable[[Image.Image], Any], picture: Image.Image) -> _Outp
 
 
 def _every(sides: Sequence[int]) -> int:
-    """Every pixel of a large input would say the same again."""
+    """Return the stride over the input's pixels: a large input has more than the fit needs."""
     return max(1, min(sides) // _ENOUGH)
 
 
@@ -177,9 +177,8 @@ def _known(
     places: list[NDArray[np.float64]],
     ramps: _Ramps,
 ) -> NDArray[np.bool_]:
-    """The input pixels that show the photograph: no padding, and not its rim.
-
-    At the rim filters have nothing to take the mean with, and the ramp is bent.
+    """Return the input pixels that show the photograph, without padding and without its rim: at the
+    rim, filters lack neighbours, which bends the ramp.
     """
     span = np.abs(white - black).min(axis=0)
     inside: NDArray[np.bool_] = span > 0.99 * span.max(initial=0.0)

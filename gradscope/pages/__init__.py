@@ -100,7 +100,7 @@ class Part:
 
 
 def table_part(table: Table) -> Part:
-    """A table under its own title."""
+    """Make a part of a table, under its own title."""
     return Part(table.title, table.caption, table=table, remarks=table.legend)
 
 
@@ -211,7 +211,7 @@ def _asset(name: str) -> Markup:
 
 
 def _prose(text: str) -> Markup:
-    """Text whose code spans are code."""
+    """Render text with its code spans."""
     from markupsafe import Markup, escape
 
     parts = re.split(r"`([^`]+)`", plain(text))
@@ -222,14 +222,14 @@ def _prose(text: str) -> Markup:
 
 
 def _lines(text: str) -> Markup:
-    """Text as it is, line by line."""
+    """Render text unchanged, line by line."""
     from markupsafe import Markup, escape
 
     return Markup("\n").join(escape(plain(line)) for line in text.splitlines())
 
 
 def _linked(item: Item, text: str, names: Iterable[str], places: Places) -> Markup:
-    """Prose with a link to each name's row, where the text has the name and the page the row."""
+    """Render prose with a link to the row of each name that has one."""
     from markupsafe import Markup
 
     found, rest = Markup(""), text
@@ -244,7 +244,7 @@ def _linked(item: Item, text: str, names: Iterable[str], places: Places) -> Mark
 
 
 def _rows(table: Table) -> list[tuple[str, list[tuple[str, str, str]]]]:
-    """Each row's name, and of each cell its element, its class and its text."""
+    """Yield each row's name, with element, class and text of each cell."""
     head = next((i for i, column in enumerate(table.columns) if column.wraps), 0)
     names = table.names or ("",) * len(table.rows)
     left = ["" if column.right else "l" for column in table.columns]

@@ -120,7 +120,7 @@ def read_options(words: Sequence[str], methods: Sequence[str]) -> dict[str, dict
 
 
 def _typed(key: str, text: str, parameter: inspect.Parameter) -> Any:
-    """The value as the type of the parameter's default."""
+    """Convert the value to the type of the parameter's default."""
     value, default = scalar(text), parameter.default
     if isinstance(default, bool):
         right = isinstance(value, bool)

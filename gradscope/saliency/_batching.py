@@ -35,11 +35,12 @@ WORTH_A_LAYOUT = 32
 
 
 class Batches:
-    """The batch and memory layout for one model's inputs: measured once, kept for later methods.
+    """The batch size and memory layout for one model's inputs: measured once, kept for later
+    methods.
 
     Attributes:
         size: items per pass; None until it has been measured.
-        layout: ``channels_last`` where the model ran faster on inputs stored that way.
+        layout: ``channels_last`` if the model runs faster with that memory layout.
         single: the reason why items run one by one; None if they may share a pass.
     """
 
@@ -52,10 +53,10 @@ class Batches:
         """Return the scores [count] of ``count`` items; batching changes them only by rounding.
 
         Args:
-            make: a slice of the items → their inputs [M, C, H, W]. It may be called twice for the
-                same items and must give the same inputs.
-            run: inputs [M, C, H, W] and the slice that they are → their scores [M].
-            count: how many items there are, at least one.
+            make: maps a slice of the items to their inputs [M, C, H, W]. It may be called twice for
+                the same items and must return the same inputs.
+            run: maps inputs [M, C, H, W] and their slice to scores [M].
+            count: the number of items, at least one.
         """
         with torch.inference_mode():
             passes = _Passes(self, make, run, count)
@@ -67,7 +68,7 @@ class Batches:
 
 
 class _Passes:
-    """One sequence of items on its way through the model."""
+    """The passes of one sequence of items through the model."""
 
     def __init__(self, batches: Batches, make: Make, run: Run, count: int) -> None:
         self.batches, self.make, self.run, self.count = batches, make, run, count
@@ -86,7 +87,7 @@ class _Passes:
         return made.contiguous(memory_format=torch.channels_last)
 
     def step(self, size: int) -> float:
-        """Run the next ``size`` items; the seconds that one of them took."""
+        """Run the next ``size`` items; return the seconds per item."""
         items = slice(self.done, self.done + size)
         began = time.perf_counter()
         scores = self.run(self.inputs(items), items).reshape(-1)
@@ -102,9 +103,10 @@ class _Passes:
         return min(self.step(size), self.step(size))
 
     def measure(self) -> None:
-        """Climb 1, 2, 4, … until an item has got no cheaper twice; settle only when that is seen.
+        """Try sizes 1, 2, 4, … until the time per item has not improved twice; only then keep the
+        size.
 
-        What too few items leave open is measured again by the next method.
+        If there are too few items for that, the next method measures again.
         """
         best, worse, size = float("inf"), 0, 1
         while self.left >= 2 * size:
@@ -154,7 +156,7 @@ class _Passes:
         return "the model's output for an input depends on its batch"
 
     def other_layout_wins(self, took: float) -> bool:
-        """Try channels-last inputs and keep them where an item then takes less than ``took``."""
+        """Try channels-last inputs, and keep them if an item then takes less than ``took``."""
         first = self.make(slice(0, 1))
         if first.dim() != 4 or first.shape[1] == 1:
             return False  # one channel: both layouts are the same
@@ -226,7 +228,8 @@ class Layout:
         self._fails = False
 
     def run(self, inputs: Tensor, function: Callable[[Tensor], Result]) -> Result:
-        """``function`` of a copy of ``inputs``; a second time where the first layout failed."""
+        """Return ``function`` of a copy of ``inputs``; if the first layout fails, with the other
+        one."""
         if _gains(inputs) and not self._fails:
             try:
                 return function(inputs.clone(memory_format=torch.channels_last))

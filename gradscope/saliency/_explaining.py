@@ -80,7 +80,7 @@ def _all(subject: Subject, class_id: int) -> Tensor:
 
 
 def _measured(subject: Subject, found: Tensor, objective: Objective, quantity: str) -> Contrast:
-    """The objective with the map's region removed, and with the region moved elsewhere."""
+    """Measure the objective with the map's region removed, and with the region moved elsewhere."""
     flat = found.flatten(1)
     least = flat.topk(max(1, int(AREA * flat.shape[1])), dim=1).values[:, -1, None, None]
     region = (found >= least) & (found > 0)
@@ -247,7 +247,7 @@ def _map(
 
 
 def _lighter(name: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The options with fewer samples, or None where there are few already."""
+    """Return the options with fewer samples; None if there are few already."""
     samples = options_of(name).get("n_samples")
     if samples is None or options.get("n_samples", samples.default) <= FEWER:
         return None
@@ -285,7 +285,8 @@ def _recorded(
 
 
 def _with_absence(subject: Subject, i: int, records: list[RecordedMap]) -> list[RecordedMap]:
-    """The records, saying so where a segmentation has no pixel of the class in this picture."""
+    """Return the records, with a note if a segmentation has no pixel of the class in this
+    picture."""
     if subject.segmentation is None or not bool(subject.segmentation.absent[i]):
         return records
     absent = f"no pixel is predicted as class {int(subject.target[i])}, so all of them count"

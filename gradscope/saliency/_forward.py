@@ -27,7 +27,8 @@ class Objective:
     versus: Tensor | None = None
 
     def __call__(self, logits: Tensor, owners: Tensor) -> Tensor:
-        """The score [M] of logits [M, classes]; ``owners`` [M] says whose row is whose image's."""
+        """Return the score [M] of logits [M, classes]; ``owners`` [M] has the index of each row's
+        image."""
         if self.target is None:
             return logits.max(dim=1).values
         rows = torch.arange(len(logits), device=logits.device)
@@ -88,7 +89,7 @@ class ModelInputs:
         return self._with(lambda tensor: tensor.to(device), self.rows)
 
     def some(self, rows: Sequence[int]) -> ModelInputs:
-        """The call for some of the pictures."""
+        """Return the call for some of the pictures."""
         places = torch.tensor(rows)
         return self._with(lambda tensor: self._picked(tensor, places), len(rows))
 
@@ -129,7 +130,7 @@ class ModelInputs:
 def frozen(model: nn.Module, seed: int) -> Iterator[None]:
     """Freeze all parameters and seed dropout in the block; restore the model afterwards.
 
-    The mode stays the caller's. A model left in training mode gets its buffers (running means)
+    The model's mode does not change. A model left in training mode gets its buffers (running means)
     back too.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -172,10 +173,11 @@ class Forward:
     segmentation: Segmentation | None = None
 
     def __call__(self, inputs: Tensor, owners: Tensor) -> Tensor:
-        """The scores [M, classes] of inputs [M, C, H, W], with a graph where those have one.
+        """Return the scores [M, classes] of inputs [M, C, H, W], with a graph if the inputs have
+        one.
 
-        ``owners`` [M] says which of the pictures each row was made of. The inputs are the model's
-        to write into.
+        ``owners`` [M] has the index of the picture of each row. The model may write into the
+        inputs.
 
         Raises:
             OptionError: the output holds neither scores of classes nor maps of them.
@@ -228,7 +230,7 @@ def class_maps(output: Any, rows: int) -> Tensor | None:
 
 
 def probabilities(scores: Tensor) -> Tensor:
-    """Scores [M, classes] after softmax; a single one after the logistic function."""
+    """Return scores [M, classes] after softmax; a single score after the logistic function."""
     return scores.float().softmax(1) if scores.shape[1] > 1 else scores.float().sigmoid()
 
 

@@ -30,7 +30,7 @@ WITHIN_HALF = 5e-2
 def gradients_at(
     subject: Subject, point: Callable[[int], Tensor], count: int
 ) -> Iterator[tuple[int, Tensor]]:
-    """(i, d score / d x [N, C, H, W] at ``point(i)``) for i = 0 … count − 1.
+    """Yield i and d score / d x [N, C, H, W] at ``point(i)``, for i = 0 … count − 1.
 
     ``point(i)`` gives inputs [N, C, H, W], one for each image, and is called once for each i, in
     order, so a point may be random. Several points share a pass if memory allows, and if the first
@@ -56,8 +56,8 @@ class _PointBatches:
     """Number of points in a pass of the subject's model, and their memory layout.
 
     Attributes:
-        size: points in one pass; 1 where they must not share any.
-        shared: whether points have been seen to go together.
+        size: the number of points in one pass; 1 if they must not share one.
+        shared: True after points have shared a pass without a difference.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -73,9 +73,9 @@ class _PointBatches:
         return self.size if self.shared or self.size == 1 else self.size - 1
 
     def together(self, points: list[Tensor], first: Tensor, alone: Tensor) -> list[Tensor] | None:
-        """The gradients at ``points`` from one pass, or None: ``room`` has become less.
+        """Return the gradients at ``points`` from one pass; None if ``room`` had to be reduced.
 
-        Until points have shared a pass, the first one comes along to be compared.
+        Until points have shared a pass, the first one is included for comparison.
         """
         comparing = self.size > 1 and not self.shared
         batch = [first, *points] if comparing else points
@@ -97,7 +97,7 @@ class _PointBatches:
         return found
 
     def gradients(self, points: list[Tensor]) -> list[Tensor]:
-        """The gradient [N, C, H, W] at each point, from one pass."""
+        """Return the gradient [N, C, H, W] at each point, from one pass."""
         subject = self._subject
         found = subject.layout.run(torch.cat(points), lambda x: _gradient(subject, x))
         return list(torch.split(found, len(subject.inputs)))
@@ -117,10 +117,10 @@ def _gradient(subject: Subject, inputs: Tensor) -> Tensor:
 
 
 def strongest(attribution: Tensor) -> Tensor:
-    """[N, C, H, W] → [N, H, W]: the largest absolute value over the channels."""
+    """Reduce [N, C, H, W] to [N, H, W]: the largest absolute value over the channels."""
     return attribution.abs().amax(dim=1).float()
 
 
 def summed(attribution: Tensor) -> Tensor:
-    """[N, C, H, W] → [N, H, W]: the sum over the channels, with its sign."""
+    """Reduce [N, C, H, W] to [N, H, W]: the signed sum over the channels."""
     return attribution.sum(dim=1).float()

@@ -96,7 +96,8 @@ def choose(forward: Forward, score: Callable[[Tensor], Tensor]) -> Choice:
 
 
 def _coarsest(candidates: list[_Candidate], classes: int) -> list[_Candidate]:
-    """The maps with the fewest positions, without those that have a channel for each class."""
+    """Return the maps with the fewest positions, without those that have a channel for each
+    class."""
     inner = [one for one in candidates if one.channels != classes] or candidates
     fewest = min((one.shape[0] * one.shape[1] for one in inner), default=0)
     return [one for one in inner if one.shape[0] * one.shape[1] == fewest]

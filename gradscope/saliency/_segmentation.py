@@ -100,7 +100,7 @@ def classes_of(maps: Tensor) -> Tensor:
 
 
 def read_pixels(word: str) -> str | tuple[int, int]:
-    """``predicted``, ``all``, or ``ROW,COLUMN``.
+    """Parse ``predicted``, ``all``, or ``ROW,COLUMN``.
 
     Raises:
         OptionError: it is none of these.

@@ -1,4 +1,4 @@
-"""The model, the images and the score to explain; all methods share its computations."""
+"""Holds the model, the images and the score to explain; all methods share its computations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["Objective", "Subject"]
 class Subject:
     """A model on images [N, C, H, W], as a context: inside, parameters require no gradient.
 
-    Everything is computed at its first use, and cached. The mode (eval, train) stays the caller's;
+    Everything is computed at its first use, and cached. The mode (eval, train) does not change;
     after the block, the model is restored.
 
     Args:
@@ -48,10 +48,10 @@ class Subject:
         batches: the batch size that another subject measured for this model.
         others: the model's inputs besides the images.
         pixels: which pixels of a segmentation count; None: those predicted as the class.
-        background: a class of a segmentation that is explained only where it is asked for.
+        background: a class of a segmentation that is explained only on request.
 
     Attributes:
-        layout: how the inputs are stored for passes with a graph.
+        layout: the memory layout of inputs for passes with a graph.
         notes: sentences of methods about their maps, such as which ReLUs were covered.
         layer_choice: the target layer, once it is known.
         measured: facts on batches, for another subject of this model.
@@ -99,7 +99,7 @@ class Subject:
 
     @property
     def logits(self) -> Tensor:
-        """[N, classes], from whichever forward ran first."""
+        """The logits [N, classes], from the forward that ran first."""
         if self._logits is None and self._whole:
             self._to_input()
         elif self._logits is None and self.layer_choice is not None:
@@ -127,7 +127,7 @@ class Subject:
         return self._forward.pixels
 
     def scores_by_class(self, inputs: Tensor, owners: Tensor | None = None) -> Tensor:
-        """The scores [M, classes] of other inputs; the rest as for ``score``."""
+        """Return the scores [M, classes] of other inputs; see ``score``."""
         return self._forward(inputs, self._everyone(len(inputs)) if owners is None else owners)
 
     def output(self) -> Any:
@@ -149,7 +149,8 @@ class Subject:
 
     @cached_property
     def objective(self) -> Objective:
-        """The objective with its target known: the class asked for, or the highest logit's."""
+        """The objective with a known target: the requested class, or the class with the highest
+        logit."""
         objective = self._requested
         if objective.target is None:
             found = self.segmentation
@@ -171,10 +172,10 @@ class Subject:
         return self.objective(self.logits, self._everyone(len(self.inputs)))
 
     def score(self, inputs: Tensor, owners: Tensor | None = None) -> Tensor:
-        """The score [M] of other inputs [M, C, H, W], with a graph where gradients are enabled.
+        """Return the score [M] of other inputs [M, C, H, W], with a graph if gradients are enabled.
 
-        ``owners`` [M] says which image each row belongs to; without it the rows are k copies of
-        the N images, one after the other (row i is image i % N's).
+        ``owners`` [M] has the index of each row's image; without it, the rows are copies of the N
+        images, one after the other (row i belongs to image i % N).
         """
         owners = self._everyone(len(inputs)) if owners is None else owners
         return self.objective(self.scores_by_class(inputs.clone(), owners), owners)
@@ -192,14 +193,15 @@ class Subject:
         return self.layout.run(self.inputs, lambda x: from_input(self.scores_by_class, x, layer))
 
     def graph_to_input(self) -> tuple[Tensor, Tensor]:
-        """The score [N] with its graph, and the input [N, C, H, W] that is the graph's leaf."""
+        """Return the score [N] with its graph, and the input [N, C, H, W], which is the graph's
+        leaf."""
         run = self._to_input()
         if not self._whole:
             self._input_pass = None  # its memory is the caller's to free
         return self.objective(run.logits, self._everyone(len(run.logits))), run.inputs
 
     def gradient_of(self, score: Tensor, inputs: Tensor) -> Tensor:
-        """d score / d inputs, [N, C, H, W]; the graph is kept where others will use it."""
+        """Return d score / d inputs, [N, C, H, W]; the graph is kept if others will use it."""
         return input_gradient(score, inputs, keep=self._whole)
 
     @cached_property
@@ -209,7 +211,7 @@ class Subject:
 
     @property
     def choice(self) -> Choice:
-        """The target layer and why it is this one."""
+        """The target layer, and the reason for the choice."""
         if self.layer_choice is None:
             if self.inputs.dim() != 4:
                 raise OptionError("the model's input is not a picture", help=WITHOUT_LAYER)
@@ -225,7 +227,7 @@ class Subject:
 
     @property
     def layer(self) -> str:
-        """The target layer's name; ``layer_description`` is one sentence that also says why."""
+        """The target layer's name; ``layer_description`` is one sentence with the reason."""
         return self.choice.name
 
     @property
@@ -254,9 +256,10 @@ class Subject:
         return run
 
     def layer_gradient(self, objective: Objective) -> tuple[Tensor, Tensor]:
-        """Activation and d objective / d activation, [N, K, h, w], of the last call that counts.
+        """Return the activation and d objective / d activation, [N, K, h, w], of the last call on
+        which the score depends.
 
-        The backward goes from the logits down to the layer, and no further.
+        Backward stops at the layer.
 
         Raises:
             OptionError: the layer's output is no map, or the score does not depend on it.
@@ -290,7 +293,8 @@ class Subject:
         return self._at_layer[1]
 
     def upsample(self, maps: Tensor) -> Tensor:
-        """Maps [N, h, w] at the input's resolution [N, H, W]: bilinear, ``align_corners=False``."""
+        """Upsample maps [N, h, w] to the input's resolution [N, H, W]: bilinear,
+        ``align_corners=False``."""
         size = tuple(self.inputs.shape[-2:])
         resized = interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)
         return resized[:, 0].float()
@@ -303,7 +307,8 @@ class Subject:
         return found
 
     def generator(self) -> torch.Generator:
-        """A fresh generator on the CPU, seeded: each method draws the same numbers every time."""
+        """Return a new seeded generator on the CPU: each method draws the same numbers every
+        time."""
         return torch.Generator().manual_seed(self.seed)
 
     @property
@@ -321,7 +326,7 @@ class Subject:
         *,
         objective: Objective | None = None,
     ) -> Tensor:
-        """The scores [count] of inputs that are made a batch at a time, without a graph.
+        """Return the scores [count] of inputs that are made batch by batch, without a graph.
 
         ``make(rows)`` gives the inputs [M, C, H, W] of these rows, ``owners`` is as for ``score``.
         """

@@ -17,7 +17,7 @@ STYLES = {"head": "bold", "dim": "dim", "bad": "bold red", "warn": "yellow", "go
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of prose: ``lead`` is its first, weightier part, ``indent`` its depth."""
+    """A line of prose: ``lead`` is its emphasised beginning, ``indent`` its depth."""
 
     text: str
     lead: str = ""
@@ -45,7 +45,7 @@ def paragraphs(lines: Iterable[Line], width: int | None) -> Iterator[Text]:
 
 
 def stacked(blocks: Iterable[Iterable[Text]]) -> list[Text]:
-    """Blocks with an empty line between them; one without lines leaves no trace."""
+    """Join blocks with an empty line between them; empty blocks are left out."""
     filled = [block for block in map(list, blocks) if block]
     return [line for block in filled for line in (Text(), *block)][1:]
 
@@ -127,7 +127,7 @@ def as_html(text: str) -> str:
 
 
 def _console(out: StringIO, width: int, *, color: bool) -> Console:
-    """Rich's console with nothing guessed from where the process runs."""
+    """Return rich's console with fixed settings, independent of the environment."""
     return Console(
         file=out,
         width=width,

@@ -1,4 +1,4 @@
-"""Numbers as block characters: over steps as a line (``▇▆▅▃▂▁``), beside figures as bars."""
+"""Draws numbers as block characters: over steps as a line (``▇▆▅▃▂▁``), beside figures as bars."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ def curve(
     """Draw a column for each stretch of the steps ``first`` to ``last``: the median of its
     values.
 
-    A stretch between two steps is drawn as the one before it, for nothing else is known; where
-    a step has no value there is a blank, and a mark where something was ``lost``: at those steps it
-    was NaN or Inf. Heights go from the lowest value to the highest, by their logarithms where these
-    are more than a factor of 100 different. One outlier does not flatten the rest: a value further
-    beyond the scale than this is long is at its edge.
+    A stretch without a step has the height of the one before it. A step without a value is a blank;
+    a step with NaN or Inf (``lost``) has a mark. Heights go from the lowest value to the highest,
+    on a log scale if they differ by a factor of more than 100. An outlier does not flatten the
+    rest: a value far beyond the scale is drawn at its edge.
     """
     length = last - first + 1
     width = max(1, min(width, length))
@@ -63,7 +62,7 @@ def curve(
 
 
 def _blocks(values: Sequence[float | None], every: Sequence[Sequence[float]]) -> list[str]:
-    """Blocks as high as the values; ``every`` has the values behind each block."""
+    """Draw blocks as high as the values; ``every`` has the values in each block."""
     known = sorted(value for value in values if value is not None)
     if not known:
         return [" "] * len(values)
@@ -99,10 +98,10 @@ def _blocks(values: Sequence[float | None], every: Sequence[Sequence[float]]) ->
 
 
 def _bounds(known: Sequence[float]) -> tuple[float, float]:
-    """The lowest and the highest value, those far beyond the middle half left out.
+    """Return the lowest and the highest value, without values far beyond the middle half.
 
-    Where none is negative, far is many times as large or as small: values that grow or fall by a
-    constant factor have no outliers.
+    If no value is negative, distances are ratios, so values that grow or fall by a constant factor
+    have no outliers.
     """
     if known[0] < 0:
         return _inside(known, known)
@@ -134,7 +133,8 @@ _CELLS, _EIGHTHS = 8, " ▏▎▍▌▋▊▉"
 
 
 def log_bars(values: Sequence[float | None]) -> list[str]:
-    """Bars on a log scale from the least to the largest; none for zero and for nothing."""
+    """Draw bars on a log scale from the smallest value to the largest; none for zero and for
+    missing values."""
     logs = [math.log10(v) if v else None for v in values]
     there = [x for x in logs if x is not None]
     if not there:
@@ -151,7 +151,7 @@ def bar(part: float, cells: int = _CELLS) -> str:
 
 
 def levels(values: Sequence[float | None], top: float) -> str:
-    """A block for each value, as high as it is between 0 and ``top``; a blank where there is none.
+    """Draw a block for each value, with its height between 0 and ``top``; a blank if there is none.
 
     Any value above zero is higher than the lowest block.
     """

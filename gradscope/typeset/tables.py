@@ -32,9 +32,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A column as a layout needs it: ``wraps`` breaks names after dots, ``prose`` at spaces.
+    """A column's layout: ``wraps`` breaks names after dots, ``prose`` at spaces.
 
-    ``beside`` is the key of a column without which this one says nothing.
+    ``beside`` is the key of a column that this one needs beside it.
     """
 
     key: str
@@ -45,7 +45,7 @@ class Heading:
     beside: str = ""
 
     def lines(self, text: str, width: int) -> list[str]:
-        """A cell's text on as many lines as the width asks."""
+        """Break a cell's text into as many lines as the width needs."""
         if self.wraps:
             return break_name(text, width)
         return break_words(text, width) if self.prose else [text]
@@ -75,7 +75,7 @@ def of_columns(
     tones: Sequence[str] = (),
     **more: Any,
 ) -> Table:
-    """A table of those columns that say something; a text has its row's tone."""
+    """Make a table of the columns that have a value; texts have their row's tone."""
     kept = []
     for heading, texts in columns:
         pairs = zip(texts, tones or [""] * len(texts), strict=True)
@@ -98,7 +98,7 @@ def of_rows(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The columns that are shown, each with its width, and the names of those that are not."""
+    """The shown columns with their widths, and the names of the hidden ones."""
 
     widths: dict[int, int]
     hidden: tuple[str, ...] = ()
@@ -133,7 +133,7 @@ def _natural(table: Table, i: int) -> int:
 
 
 def _least(table: Table, i: int, natural: int) -> int:
-    """The width below which a column cannot go: that of its longest part."""
+    """Return the smallest width of a column: the width of its longest unbreakable part."""
     column = table.columns[i]
     if not (column.wraps or column.prose):
         return natural
@@ -148,9 +148,7 @@ def _total(shown: Sequence[int], widths: Sequence[int]) -> int:
 def _drop(
     table: Table, shown: Sequence[int], widths: Sequence[int], width: int, bound: int
 ) -> list[int]:
-    """Drop the least important columns until the rest fits; two always stay, else it is no
-    table.
-    """
+    """Drop the least important columns until the rest fits; two always stay."""
     found = list(shown)
     while not table.fixed and len(found) > 2 and _total(found, widths) > width:
         candidates = [i for i in found[1:] if table.columns[i].keep < bound]

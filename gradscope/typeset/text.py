@@ -1,4 +1,4 @@
-"""Text that is safe to print or to write, and text broken where a reader can follow it."""
+"""Makes text safe to print or to write, and breaks it at readable places."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNPRINTABLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def plain(text: str) -> str:
-    """``text`` on one line, each character that does not print written as its escape."""
+    """Return ``text`` on one line, with unprintable characters as escapes."""
     if text.isprintable():
         return text
     return "".join(_escape(c) if unicodedata.category(c) in _UNPRINTABLE else c for c in text)
@@ -31,7 +31,7 @@ def _escape(character: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """A JSON text in which each character that does not print is written as JSON's escape."""
+    """Return JSON text with unprintable characters as JSON escapes."""
     return re.sub(r"[^\x00-\x7e]", lambda found: _json_escape(found[0]), text)
 
 
@@ -43,21 +43,21 @@ def _json_escape(character: str) -> str:
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """A sort key that puts ``layer2`` before ``layer10``."""
+    """Return a sort key that puts ``layer2`` before ``layer10``."""
     # isdecimal and the length: "²" has no int(), and int() refuses to read thousands of digits.
     parts = re.split(r"(\d{1,18})", text)
     return tuple((0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts)
 
 
 def break_name(name: str, width: int) -> list[str]:
-    """A dotted name on as many lines as ``width`` asks, broken after dots only."""
+    """Break a dotted name into as many lines as ``width`` needs, only after dots."""
     if cell_len(name) <= width:
         return [name]
     return pack(re.findall(r"[^.]*\.+|[^.]+$", name), width, indent="  ")
 
 
 def break_words(text: str, width: int | None, *, indent: str = "") -> list[str]:
-    """Prose on as many lines as ``width`` asks, broken at spaces."""
+    """Break prose into as many lines as ``width`` needs, at spaces."""
     if width is None:
         return [text]
     words = text.split(" ")
@@ -66,7 +66,7 @@ def break_words(text: str, width: int | None, *, indent: str = "") -> list[str]:
 
 
 def pack(pieces: Sequence[str], width: int, *, indent: str = "") -> list[str]:
-    """Breaks pieces into lines of at most ``width`` cells; a wider piece gets its own line."""
+    """Pack pieces into lines of at most ``width`` cells; a wider piece gets its own line."""
     lines = [""]
     for piece in pieces:
         # A blank at a line's end takes no room.
@@ -79,7 +79,7 @@ def pack(pieces: Sequence[str], width: int, *, indent: str = "") -> list[str]:
 
 
 def join(parts: Iterable[str], width: int | None, *, indent: str = "") -> list[str]:
-    """Facts side by side with `` · `` between them, on as many lines as ``width`` asks."""
+    """Join facts with `` · ``, on as many lines as ``width`` needs."""
     facts = list(parts)
     if width is None:
         return [" · ".join(facts)]
@@ -99,7 +99,7 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def csv_field(value: Field) -> str:
-    """The field, before the quotes that it may need."""
+    """Return the field's text, before any quotes."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -111,7 +111,7 @@ def csv_field(value: Field) -> str:
 
 
 def csv_table(header: Sequence[str], rows: Iterable[Sequence[Field]]) -> str:
-    """A table as RFC 4180. Floats have every digit; JSON keeps names exactly."""
+    """Write a table by RFC 4180. Floats have every digit; JSON keeps names exactly."""
     out = StringIO()
     writer = csv.writer(out)
     writer.writerow(header)

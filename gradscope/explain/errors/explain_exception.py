@@ -129,7 +129,8 @@ def _repeat(tracer: ErrorTracer, again: Again) -> BaseException | None:
 
 
 def _operation(failure: BaseException, tracer: ErrorTracer) -> FailedOperation:
-    """The operands: of a layer or a function of PyTorch from its frame, of others as they came."""
+    """Return the operation with its operands: for a layer or a function of PyTorch from its frame,
+    for others as traced."""
     read = failed_operation(failure.__traceback__, tracer.names, tracer.maker)
     if read is not None and (read.layer is not None or read.complete):
         return read
@@ -175,9 +176,9 @@ def is_own_bug(failure: BaseException) -> bool:
 
 
 def _innermost(executing: list[Call], trace: TracebackType | None) -> Call | None:
-    """The innermost call that the exception passed through.
+    """Return the innermost call that the exception passed through.
 
-    A call whose error the user's code caught may still be listed: the traceback decides.
+    Calls whose error the user's code caught may still be listed, so the traceback decides.
     """
     passed: set[int] = set()
     frame: FrameType

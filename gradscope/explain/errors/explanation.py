@@ -30,7 +30,7 @@ class Again:
 
     Attributes:
         steps: the same steps; calls its argument with the name of the step that begins.
-        forward: one forward and the loss; None where backward does not start from the loss.
+        forward: runs one forward and the loss; None if backward does not start from the loss.
     """
 
     model: nn.Module
@@ -174,9 +174,7 @@ def kind_of(failure: BaseException, text: str, phase: str) -> tuple[str, str | N
 
 
 def _is_own(trace: TracebackType | None) -> bool:
-    """Return True if the user's own ``raise`` or ``assert`` raised: its words are no sign of a
-    kind.
-    """
+    """Return True if the user's own ``raise`` or ``assert`` raised: its message shows no kind."""
     last = None
     while trace is not None:
         last, trace = trace, trace.tb_next

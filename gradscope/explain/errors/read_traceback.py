@@ -1,6 +1,5 @@
-"""The operation that raised, read off the frames: these still hold its operands.
-
-Of a traceback, of an operation that runs now, and of calls nested until Python's limit.
+"""Reads the operation that raised from the frames, which still hold its operands: from a traceback,
+from a running operation, or from a recursion without end.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def failed_operation(
     names: ModelNames,
     maker: Callable[[torch.Tensor], str | None] = lambda tensor: None,
 ) -> FailedOperation | None:
-    """The operation in the innermost frame of a traceback; None where no tensor took part.
+    """Return the operation in the innermost frame of a traceback; None if no tensor took part.
 
     ``maker`` returns the module that made a tensor, if known.
     """
@@ -104,7 +103,7 @@ def failed_operation(
 
 
 def local_tensors(frame: FrameType | None) -> dict[str, torch.Tensor]:
-    """The tensors among a frame's local variables."""
+    """Return the tensors among a frame's local variables."""
     if frame is None:
         return {}
     return {name: v for name, v in frame.f_locals.items() if isinstance(v, torch.Tensor)}
@@ -116,9 +115,9 @@ def _is_users(frame: FrameType) -> bool:
 
 
 def _layer(frames: Iterable[tuple[FrameType, int]]) -> nn.Module | None:
-    """The innermost layer of ``torch.nn`` whose own code raised.
+    """Return the innermost layer of ``torch.nn`` whose own code raised.
 
-    Containers are none, and losses go by the function that they call.
+    Containers do not count; for a loss, the function that it calls counts.
     """
     found = None
     for frame, _ in frames:
@@ -169,7 +168,7 @@ def _within(value: Any) -> Iterator[torch.Tensor]:
 
 
 def look_up(text: str, known: Mapping[str, Any]) -> Any:
-    """The object of ``x`` or ``self.a.b``, where no code runs to find it."""
+    """Return the object of ``x`` or ``self.a.b``, if it can be found without running code."""
     first, *rest = text.split(".")
     value = known.get(first)
     for name in rest:
@@ -186,7 +185,7 @@ _OFTEN = 20  # as often a function is nested in itself only by calling itself
 
 @dataclass(frozen=True, slots=True)
 class Recursion:
-    """The line from which a function was entered again and again, and the function's module."""
+    """The line that called a function repeatedly, and the function's module."""
 
     location: str
     module: nn.Module | None
@@ -212,7 +211,7 @@ def recursion(failure: BaseException) -> Recursion | None:
 
 
 def once(frames: list[Frame]) -> list[Frame]:
-    """Each line once, where it came first: the rest repeats."""
+    """Return each line once, at its first place."""
     return list(dict.fromkeys(frames))
 
 
@@ -223,10 +222,10 @@ def _users(trace: TracebackType | None) -> list[tuple[FrameType, int]]:
 
 
 def local(tensor: torch.Tensor, last: CodeType) -> str | None:
-    """The local variable of the user's function that holds the tensor.
+    """Return the local variable of the user's function that holds the tensor.
 
     Args:
-        tensor: what it is about.
+        tensor: the tensor.
         last: the code of the function that started the run.
     """
     here = local_tensors(nearest(sys._getframe(1), last))
@@ -234,9 +233,9 @@ def local(tensor: torch.Tensor, last: CodeType) -> str | None:
 
 
 def first_held(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, FrameType | None]:
-    """The name that the tensor has in the outermost function of the user's, and its frame.
+    """Return the tensor's name in the user's outermost function that holds it, and the frame.
 
-    Where it was made it has its own name; deeper down it goes by an argument's.
+    There it has its own name; inner functions know it by an argument's name.
     """
     found: tuple[str | None, FrameType | None] = None, None
     for frame in outwards(sys._getframe(1), last):
@@ -251,7 +250,8 @@ def first_held(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, FrameT
 
 
 def whole_of(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, tuple[int, ...]]:
-    """The local variable that holds the tensor, or the largest in its memory, and its shape."""
+    """Return the local variable that holds the tensor, or the largest tensor in the same memory,
+    with its shape."""
     here, memory = local_tensors(nearest(sys._getframe(1), last)), memory_of(tensor)
     own = next((name for name, t in here.items() if t is tensor), None)
     if own is not None or not memory:
@@ -268,13 +268,13 @@ def as_called(
     named: Callable[[torch.Tensor, str | None], Operand],
     last: CodeType,
 ) -> FailedOperation:
-    """The operation with its operands as the user wrote them.
+    """Return the operation with its operands as the user wrote them.
 
     Args:
-        name: of the operation.
-        tensors: what it took.
-        args: the same with whatever is no tensor.
-        named: makes an operand of a tensor and its text; gives it another name where it has none.
+        name: the operation's name.
+        tensors: its tensors.
+        args: all of its arguments.
+        named: makes an operand from a tensor and its text; chooses a name if there is none.
         last: the code of the function that started the run.
     """
     frame = nearest(sys._getframe(1), last)

@@ -239,7 +239,7 @@ class ErrorTracer:
                 )
 
     def _applied(self) -> None:
-        """Note where a function of the user's was applied: its ``ctx`` is the node to be."""
+        """Note where a custom autograd function was applied: its ``ctx`` becomes the node."""
         for frame in outwards(sys._getframe(2), self.calls.last):
             context: Any = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
             if isinstance(context, BackwardCFunction) and context not in self.applied:
@@ -310,7 +310,7 @@ class ErrorTracer:
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    """Every tensor in nested arguments or results, once."""
+    """Yield every tensor in nested arguments or results, once."""
     return list({id(t): t for _, t in find(tree, torch.Tensor)}.values())
 
 

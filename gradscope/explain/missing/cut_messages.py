@@ -134,7 +134,8 @@ def uncalled(model: nn.Module, names: Sequence[str], called: Collection[nn.Modul
 def _unrun(
     owner: str, modules: dict[str, nn.Module], called: Collection[nn.Module], unused: set[str]
 ) -> str:
-    """The outermost module around a parameter that never ran and has no parameter that did."""
+    """Return the outermost module around a parameter that never ran and owns no parameter that was
+    used."""
     if modules[owner] in called:
         return owner
     while above := owner.rpartition(".")[0]:

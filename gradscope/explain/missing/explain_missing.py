@@ -154,7 +154,7 @@ def _named(cut: Cut, listed: list[list[str]]) -> tuple[str, ...]:
 
 
 def _merged(answers: list[tuple[Cut, tuple[str, ...]]], start: str | None) -> list[Answer]:
-    """One answer for each cause and place."""
+    """Merge answers, to one for each cause and place."""
     sites: dict[object, tuple[Cut, list[str]]] = {}
     for cut, upstream in answers:
         key: object = cut.value.site

@@ -156,7 +156,7 @@ class ObservedTensors:
         return number
 
     def _first(self, tensor: torch.Tensor, memory: int) -> int | None:
-        """The value of a tensor that no operation was seen to make."""
+        """Return the value of a tensor that no traced operation made."""
         bit = self.bits.get(id(tensor), 0)
         if bit:
             site = self._calls.site()

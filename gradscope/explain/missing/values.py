@@ -179,7 +179,8 @@ def find_cuts(
 
 
 def _last_uses(flow: Flow, sources: set[int], wanted: int) -> dict[int, int]:
-    """The last value with a gradient path to each parameter, other than the parameter itself."""
+    """Return the last value with a gradient path to each parameter, other than the parameter
+    itself."""
     last_uses: dict[int, int] = {}
     for number in range(len(flow.values) - 1, -1, -1):
         value = flow.values[number]
@@ -194,7 +195,7 @@ def _last_uses(flow: Flow, sources: set[int], wanted: int) -> dict[int, int]:
 def _lost_paths(
     flow: Flow, reach: list[int], last_uses: dict[int, int] | None = None
 ) -> list[tuple[int, int]]:
-    """Values that lost the gradient path to some parameters and go on to the loss, oldest first.
+    """Yield values that lost the gradient path to some parameters and reach the loss, oldest first.
 
     With ``last_uses``, only cuts from the last value that still had the path.
     """
@@ -229,7 +230,8 @@ def _leaving(flow: Flow, last_uses: dict[int, int]) -> list[tuple[Value, int]]:
 def _silent(
     flow: Flow, loss: int | None, left: int, found: list[Cut], silent: Collection[str] | None
 ) -> int:
-    """Parameters in the loss's graph, whose path goes through a Function that gave None back."""
+    """Return cuts of parameters in the loss's graph whose path goes through a Function that
+    returned None."""
     left_in = left & flow.values[loss].live if loss is not None else 0
     for value in flow.values:
         observed = silent is None or f"{value.function}Backward" in silent
@@ -242,7 +244,7 @@ def _silent(
 
 
 def _first_cuts(flow: Flow) -> Iterator[tuple[int, int]]:
-    """Every value that lost a path, the parameter's own updates left out."""
+    """Yield every value that lost a path, except the parameter's own updates."""
     for number, value in enumerate(flow.values):
         lost = 0
         for parent in value.parents:
@@ -265,7 +267,7 @@ def _take(flow: Flow, cuts: list[tuple[int, int]], left: int, found: list[Cut]) 
 
 
 def _inherited(flow: Flow, value: Value) -> str:
-    """The cause where an operation read an alias that had been cut before: the alias's."""
+    """Return the alias's cause, if an operation read an alias that had been cut before."""
     for parent in value.parents:
         if cause := flow.values[parent].cause:
             return cause

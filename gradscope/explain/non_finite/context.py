@@ -137,7 +137,7 @@ class RunContext:
             self._made.note(self.site(), self._group, self._function.name)
 
     def site(self) -> CallSite:
-        """The innermost module call and the user's line."""
+        """Return the innermost module call and the user's line."""
         return self._calls.site()
 
     def now(self, core: str = "", out: torch.Tensor | None = None) -> OperationContext:
@@ -175,7 +175,7 @@ class RunContext:
 
 
 def _optimizer(frames: Iterator[FrameType]) -> str | None:
-    """The optimizer whose step the frames are in, as ``Adam.step``."""
+    """Return the optimizer whose step is running in the frames, as ``Adam.step``."""
     for frame in frames:
         if frame.f_code.co_name == "step":
             owner = frame.f_locals.get("self")
@@ -185,7 +185,7 @@ def _optimizer(frames: Iterator[FrameType]) -> str | None:
 
 
 def _outermost(frames: Iterator[FrameType]) -> str | None:
-    """The function of PyTorch's that the user called, where it is written in Python."""
+    """Return the PyTorch function that the user called, if it is written in Python."""
     name = None
     for frame in frames:
         code = frame.f_code
@@ -201,7 +201,7 @@ def _through(frames: Iterator[FrameType], file: str) -> bool:
 
 
 def _own_backward(frames: Iterator[FrameType]) -> tuple[str, int] | None:
-    """The line in the backward of the user's own autograd function, where one is running."""
+    """Return the line in the backward of a custom autograd function, if one is running."""
     own: tuple[str, int] | None = None
     for frame in frames:
         file = frame.f_code.co_filename

@@ -78,7 +78,8 @@ def fails_on_finite(result: NonFiniteResult) -> bool:
 def _first(
     bad: torch.Tensor, spread: list[Any], result: NonFiniteResult
 ) -> tuple[tuple[int, ...], int] | None:
-    """The first element that went wrong though its operands were better; and how many did."""
+    """Return the first element that became NaN or Inf from better operands, and the number of such
+    elements."""
     for operand in spread:
         if isinstance(operand, torch.Tensor) and operand.is_floating_point():
             bad = bad & (~torch.isnan(operand) if result.kind == NAN else torch.isfinite(operand))
@@ -207,7 +208,7 @@ def _cast(result: NonFiniteResult, values: list[float]) -> tuple[str, str]:
 
 
 def _quotient(result: NonFiniteResult, values: list[float]) -> tuple[str, str]:
-    """``self + value · tensor1 / tensor2``."""
+    """Explain ``self + value · tensor1 / tensor2``."""
     return _div(result, values[-2:])
 
 

@@ -93,7 +93,7 @@ def explain_graph(
 
 
 class _Replay:
-    """Runs the nodes of a graph forward, in turn, under the watch."""
+    """Runs the nodes of a graph forward, one by one, under the tracer."""
 
     def __init__(
         self, written: Callable[[Node], ReplayedOperation], known: Mapping[Edge, torch.Tensor]
@@ -110,7 +110,8 @@ class _Replay:
         self.given = self._enter(known.values())
 
     def _enter(self, known: Iterable[torch.Tensor]) -> ObservedOrigin | None:
-        """A NaN or Inf at the roots of the graph is not reported here."""
+        """Register the values at the roots of the graph; a NaN or Inf in them is not reported
+        here."""
         broken = [tensor for tensor in known if level(tensor)]
         worst = max(map(level, broken), default=0)
         given = ObservedOrigin(
@@ -121,7 +122,7 @@ class _Replay:
         return given if broken else None
 
     def foresee(self, roots: Sequence[torch.Tensor], nodes: Iterable[Node]) -> None:
-        """Note inputs saved by nodes: they stand in for operations that cannot run again."""
+        """Note inputs saved by nodes: they replace operations that cannot run again."""
         self.foreseen = {(r.grad_fn, r.output_nr): r.detach() for r in roots if r.grad_fn}
         for node in nodes:
             for forward in islice(forwards(node), 1):
@@ -164,7 +165,7 @@ class _Replay:
         return ()
 
     def _given(self, node: Node, forward: NodeForward) -> dict[str, Any] | None:
-        """The values that came along the edges; None where one is not known."""
+        """Return the values on the edges; None if one is unknown."""
         given: dict[str, Any] = {}
         for name, positions in forward.edges.items():
             values = [self.value(node, position) for position in positions]
@@ -215,7 +216,7 @@ class _Replay:
         return mask
 
     def _own(self, node: Node) -> str:
-        """The function of the user's own that a node is, or that hides it."""
+        """Return the custom autograd function of a node, or the one that hides it."""
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             return node_name(node)
         return next(
@@ -223,7 +224,7 @@ class _Replay:
         )
 
     def _made(self, node: Node, at: ReplayedOperation, value: torch.Tensor, found: int) -> int:
-        """An origin that is known by its result alone."""
+        """Return an origin of which only the result is known."""
         if own := self._own(node):
             return self.tracer.origins.add(
                 ObservedOrigin(found, "loss", own, at.site, Reason(_OWN, count=None))

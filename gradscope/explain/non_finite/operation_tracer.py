@@ -215,7 +215,8 @@ class NonFiniteTracer:
         return result
 
     def _kept(self, schema: OperatorSchema, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """Copy the tensors about to be updated, for the message; none if they are large or many."""
+        """Copy the tensors that are about to be updated, for the message; none if they are large or
+        many."""
         if schema.many or not schema.pointwise:
             return {}
         tensors = {
@@ -277,7 +278,8 @@ class NonFiniteTracer:
         return mask
 
     def _in_source(self, value: float, found: int) -> int:
-        """A NaN or Inf written in the source, such as the -inf of a mask."""
+        """Return the origin of a NaN or Inf that is written in the source, such as the -inf of a
+        mask."""
         context = self.context.now()
         reason = Reason(f"{value} in the source", "use a large finite number instead")
         return self.origins.add(
@@ -293,7 +295,7 @@ class NonFiniteTracer:
         )
 
     def _new_origin(self, result: NonFiniteResult, arguments_level: int = FINITE) -> int:
-        """A new origin: this operation made it."""
+        """Add a new origin: this operation."""
         context = self.context.now(result.name, result.out)
         if context.node is not None:
             function = node_name(context.node).lower()
@@ -350,7 +352,8 @@ class NonFiniteTracer:
 def _outputs(
     schema: OperatorSchema, arguments: dict[str, Any], result: Any, index: int
 ) -> Iterator[tuple[torch.Tensor, bool]]:
-    """The results of an operation, or of one entry of it, and whether each is an argument."""
+    """Yield the results of an operation, or of one entry of it, with True for a result that is an
+    argument."""
     written = [t for n in schema.written for t in tensors_in(arguments.get(n))]
     yield from ((tensor, True) for tensor in written)
     if schema.many and isinstance(result, list | tuple):

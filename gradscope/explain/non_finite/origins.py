@@ -149,7 +149,8 @@ class ObservedOrigins:
 
 
 def _holder(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor whose memory has the values: itself, or that inside a sparse or ragged one."""
+    """Return the tensor whose memory has the values: itself, or the one inside a sparse or ragged
+    tensor."""
     if tensor.layout == torch.sparse_coo:
         return tensor._values()
     if tensor.layout in (torch.strided, torch._mkldnn):  # type: ignore[attr-defined]
@@ -221,7 +222,7 @@ def compact(names: list[str], module: str | None, parameters: Collection[str]) -
 
 
 def _home(origin: ObservedOrigin) -> str | None:
-    """The module that made it, or that owns the parameter."""
+    """Return the module that made an origin, or that owns the parameter."""
     if origin.phase == "parameter" and origin.name:
         return origin.name.rpartition(".")[0]
     return origin.site.module

@@ -1,7 +1,7 @@
-"""The level of a tensor (finite, with Inf, with NaN), and the arithmetic that made it so, in words.
+"""Finds the level of a tensor (finite, with Inf, with NaN), and explains a node of backward.
 
-What one operation of PyTorch's core does is in ``elements`` (one element at a time) and
-``arithmetic`` (rows, sums, products of matrices); why a node of backward did it, here.
+``elements`` explains elementwise operations, ``arithmetic`` operations on rows, sums and products
+of matrices.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _dense(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A reason, the smallest fix, and how many elements of how many it made."""
+    """A reason, the smallest fix, and the number of affected elements of how many."""
 
     text: str
     advice: str | None = None
@@ -106,7 +106,7 @@ class Reason:
 
     @property
     def counted(self) -> str:
-        """The reason, and how many of how many where it is about more than one."""
+        """Return the reason, with the number of affected elements if the tensor has several."""
         if self.count is None or self.total <= 1:
             return self.text
         return f"{self.text} ({self.count} of {self.total} values)"
@@ -114,14 +114,14 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class NonFiniteResult:
-    """One operation, as far as it explains itself.
+    """One operation with a NaN or Inf in its result.
 
     Attributes:
         name: without underscores: ``log``, ``softmax``, ``addmm``.
         arguments: by the names of the schema; tensors as they were before.
-        out: what it made that is NaN or Inf.
+        out: the result with a NaN or Inf.
         kind: the level of ``out``.
-        pointwise: each element is made of those at its own place.
+        pointwise: True if it is elementwise.
     """
 
     name: str
@@ -146,21 +146,21 @@ Explainer = Callable[[NonFiniteResult], Reason | None]
 
 
 def spelled(value: float) -> str:
-    """A value as a reader takes it in: ``70000``, ``-1e-09``, ``104.2``."""
+    """Return a value in short form: ``70000``, ``-1e-09``, ``104.2``."""
     if math.isfinite(value) and value == int(value) and abs(value) < 1e7:
         return str(int(value))
     return f"{value:.4g}"
 
 
 def largest(dtype: torch.dtype) -> str:
-    """The largest number of a dtype, with its name: ``float16's largest 65504``."""
+    """Return the largest number of a dtype, with its name: ``float16's largest 65504``."""
     top = torch.finfo(dtype).max
     text = spelled(top) if top < 1e6 else f"{top:.2g}"
     return f"{str(dtype).removeprefix('torch.')}'s largest {text}"
 
 
 def magnitude(tensor: torch.Tensor) -> float:
-    """The largest finite magnitude; 0 of nothing."""
+    """Return the largest finite magnitude; 0 without one."""
     values = (tensor.detach().abs() if tensor.is_complex() else tensor.detach()).double()
     finite = values[torch.isfinite(values)]
     return float(finite.abs().max()) if finite.numel() else 0.0

@@ -147,9 +147,9 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
-    """All bounds in order, and where each cast's own are among them.
+    """All bounds in order, with the positions of each cast's bounds.
 
-    ``bins`` holds for each the leading bits, exponent first, and ``mixed`` marks these bins.
+    ``bins`` has the leading bits of each bound, exponent first; ``mixed`` marks these bins.
     """
 
     edges: torch.Tensor
@@ -249,7 +249,7 @@ def safest_scale(
 
 
 class _CastTracer:
-    """The counts of each call's outputs and of their gradients; ``leave`` is for hooks."""
+    """Counts the elements of each call's outputs and of their gradients; ``leave`` is a hook."""
 
     def __init__(self, model: nn.Module, counter: Counter) -> None:
         self.calls = ModuleCalls(model, forecast.__code__)
@@ -309,7 +309,8 @@ def _read_back(counts: dict[_Key, torch.Tensor]) -> _Counts:
 def _records(
     casts: Sequence[Cast], counts: _Counts, scales: tuple[float, ...]
 ) -> Iterable[PrecisionForecast]:
-    """The activations in the order of forward, then gradients, then the totals, dtype by dtype."""
+    """Yield the activations in the order of forward, then gradients, then the totals, for each
+    dtype."""
     for i, cast in enumerate(casts):
         for (name, call, kind), found in counts.items():
             if cast.scale in ((1.0,) if kind == "activation" else scales):
@@ -337,7 +338,7 @@ def _summed(counts: list[list[int]]) -> list[int]:
 
 
 def _shares(found: list[int], i: int, n: int) -> tuple[float, float]:
-    """The shares that cast number ``i`` of ``n`` makes zero and infinite."""
+    """Return the shares of elements that cast ``i`` of ``n`` makes zero and infinite."""
     if not found:
         return 0.0, 0.0
     return found[i] / found[-1], found[n + i] / found[-1]

@@ -96,7 +96,7 @@ def saved_by(node: Node) -> dict[str, Any]:
 
 
 def result_of(saved: Mapping[str, Any]) -> torch.Tensor | None:
-    """The node's output, if the node keeps it; else None."""
+    """Return the node's output, if the node keeps it; else None."""
     result = saved.get("result", saved.get("result0", saved.get("output")))
     return result if isinstance(result, torch.Tensor) else None
 
@@ -156,7 +156,8 @@ def _bind(
 def _edges(
     arguments: Any, saved: Mapping[str, Any], count: int
 ) -> dict[str, tuple[int, ...]] | None:
-    """The positions of each argument that has a gradient; None where they do not come out even."""
+    """Return the positions of each argument that has a gradient; None if edges and arguments do not
+    match."""
     tensors = [a for a in arguments if str(a.type) in _TENSORS]
     if [str(a.type) for a in tensors] == ["List[Tensor]"]:
         return {tensors[0].name: tuple(range(count))}
@@ -184,7 +185,7 @@ def _diagonal(vectors: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def _signed(value: Any) -> Any:
-    """A number as it was given: PyTorch shows a negative one as one of 64 bits without a sign."""
+    """Return a number with its sign: PyTorch shows a negative one as unsigned, of 64 bits."""
     if isinstance(value, tuple | list):
         return type(value)(map(_signed, value))
     if isinstance(value, int) and value >= _WRAPPED:

@@ -100,7 +100,7 @@ class Guarding(Protocol):
 
 
 class _Unguarded:
-    """Guard for code that runs for gradscope alone: an error of ours may end it."""
+    """A guard for gradscope's own runs of the model: its errors may end them."""
 
     def hook(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function

@@ -157,9 +157,9 @@ class _Key:
 
 @dataclass(slots=True)
 class _Counts:
-    """Units, the values of each, and how many of the values were off and flat, by unit.
+    """The number of units, of values per unit, and of off and flat values by unit.
 
-    Of a softmax ``flat`` counts units.
+    For a softmax, ``flat`` counts units.
     """
 
     units: int
@@ -266,7 +266,8 @@ def _share(counts: torch.Tensor | int, seen: _Counts) -> float:
 
 
 def _mostly(counts: torch.Tensor | int, samples: int, active: float) -> int:
-    """Return how many units are counted in all but a share below ``active`` of their values."""
+    """Return the number of units that are counted in all of their values, except a share below
+    ``active``."""
     if isinstance(counts, int):
         return 0
     return int(((samples - counts) < active * samples).sum())

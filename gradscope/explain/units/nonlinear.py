@@ -74,7 +74,7 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any], i: int, name: str, def
 
 
 def _between(op: str, x: torch.Tensor, low: float, high: float) -> FlatRanges:
-    """A straight line between two bounds: off at a lower one of zero, flat at any other."""
+    """Return the ranges of a clamp: off at a lower bound of zero, flat at any other bound."""
     if low == 0:
         return FlatRanges(op, off=x <= 0, flat=x >= high)
     return FlatRanges(op, flat=(x <= low) | (x >= high))
@@ -93,7 +93,8 @@ def _threshold(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> FlatRange
 
 
 def _clamp(x: torch.Tensor, args: Any, kwargs: Any, flat: Flat) -> FlatRanges | None:
-    """A rectifier where the lower bound is zero, a hard tanh where both are given; else a guard."""
+    """Return the ranges of ``clamp``: a rectifier if the lower bound is zero, a hard tanh with two
+    bounds; else None, because it only guards a range."""
     low, high = _given(args, kwargs, 0, "min", None), _given(args, kwargs, 1, "max", None)
     if not x.requires_grad or isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor):
         return None
@@ -164,7 +165,8 @@ def _mish_slope(x: float) -> float:
 
 @functools.cache
 def _edge(slope: Callable[[float], float], small: float) -> float:
-    """The input below which a slope is smaller than ``small``; from -4 down all three shrink."""
+    """Return the input below which a slope is smaller than ``small``; below -4, all three slopes
+    shrink."""
     low, high = -100.0, -4.0
     if abs(slope(high)) < small:
         return high

@@ -106,7 +106,7 @@ class Blockers:
 
 
 def _starts(blocker: Blocker, calls: ModuleCalls) -> str | None:
-    """The zero weight, the module, or the layer whose result the operation was given."""
+    """Return the zero weight, the module, or the layer whose result the operation got."""
     if blocker.cause.why == "zero-weight":
         name: str | None = blocker.cause.figure("name")
         return name
@@ -145,7 +145,7 @@ def _is_hinge(node: Node, trace: BackwardTrace) -> bool:
 
 
 def _hook_at(model: nn.Module, module: str | None) -> str | None:
-    """The line of the one hook that a module has in backward."""
+    """Return the line of a module's backward hook, if there is only one."""
     owner = None if module is None else modules_by_name(model)[module]
     hooks = [] if owner is None else [*owner._backward_hooks.values(), *_before(owner)]
     code = getattr(hooks[0], "__code__", None) if len(hooks) == 1 else None
@@ -157,9 +157,8 @@ def _before(module: nn.Module) -> list[Callable[..., Any]]:
 
 
 def _by_names(blockers: Iterable[Blocker]) -> list[Blocker]:
-    """Merge the places that end the same parameters' gradients into the mildest one.
-
-    A gradient that comes by one way is enough.
+    """Merge places that end the gradients of the same parameters into the mildest one: a gradient
+    by any path is enough.
     """
     by_names: dict[frozenset[str], list[Blocker]] = {}
     for blocker in _by_lines(blockers):
@@ -172,8 +171,8 @@ def _by_names(blockers: Iterable[Blocker]) -> list[Blocker]:
 
 
 def _by_lines(blockers: Iterable[Blocker]) -> list[Blocker]:
-    """One place for all modules that end gradients of the same parameters at one line, as the
-    heads of a detector do."""
+    """Merge modules that end the gradients of the same parameters at one line, as the heads of a
+    detector do."""
     kept: list[Blocker] = []
     for blocker in blockers:
         for first in kept:

@@ -62,7 +62,8 @@ def _cancelled(point: ZeroPoint) -> ZeroCause:
 
 
 def _emptied(node: Node, position: int) -> ZeroCause:
-    """The operation that chose nothing, or was given nothing, before one that got an empty one."""
+    """Return the operation that selected nothing, or got nothing, upstream of one that got an empty
+    tensor."""
     upstream = node.next_functions[position][0]
     node = node if by_node(node).has(Trait.CHOOSES) or upstream is None else upstream
     while not by_node(node).has(Trait.CHOOSES):
@@ -143,7 +144,7 @@ def _with_zero(node: Node) -> bool:
 
 
 def _attention(node: Node) -> ZeroCause:
-    """The scores of a fused attention: its softmax cannot be replayed without the rest."""
+    """Return the cause at a fused attention, whose softmax cannot be replayed alone."""
     keys = saved(node, "key")
     single = keys is not None and keys.shape[-2] == 1
     return ZeroCause("saturated", node, "single" if single else "attention")
@@ -166,7 +167,7 @@ def _below(node: Node) -> bool:
 
 
 def _multiplied(replay: NodeReplay, origin: FactorOrigin, factor: torch.Tensor | None) -> ZeroCause:
-    """The gradient is multiplied by zero wherever it is not zero itself."""
+    """Return the cause if the gradient is multiplied by zero wherever it is nonzero."""
     everywhere = factor is None or not bool(factor.any())
     figures = (
         ("name", origin.name),

@@ -107,7 +107,7 @@ class FactorOrigins:
         return FactorOrigin("masked", at, data=True)
 
     def _made(self, node: Node, operation: Operation) -> FactorOrigin | None:
-        """The origin where the operation itself makes zeros."""
+        """Return the origin if the operation itself makes zeros."""
         if operation.has(Trait.ZERO_AT_ZERO):
             result = saved(node, "self")
             if result is None or not bool(result.any()):
@@ -138,7 +138,7 @@ class FactorOrigins:
     def _product(
         self, node: Node, operation: Operation, *, everywhere: bool
     ) -> FactorOrigin | tuple[torch.Tensor | None, Node | None] | None:
-        """The zero one of two factors, or that neither is."""
+        """Return the zero factor of two, or that neither is zero."""
         if operation.name == "div" and everywhere:  # by a finite number: the dividend is zero
             above = node.next_functions[0][0]
             return (None, above) if above is not None and self._may_be_zero(above) else None

@@ -159,7 +159,7 @@ def normalised(replay: NodeReplay, operation: Operation) -> ZeroCause:
 
 
 def _signed(dim: int, of: int) -> int:
-    """A dimension as autograd keeps it: unsigned, where it was counted from the end."""
+    """Return a dimension with its sign: autograd keeps one that counts from the end as unsigned."""
     dim = dim - 2**64 if dim >= 2**63 else dim
     return dim if -of <= dim < of else -1
 

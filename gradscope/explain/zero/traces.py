@@ -143,7 +143,7 @@ class BackwardTrace:
             passed.arrived, passed.given, passed.kept, passed.short = False, (), (), short
 
     def release(self) -> list[Node]:
-        """Remove every hook and forget the gradients; the nodes are the caller's to let go."""
+        """Remove every hook and forget the gradients; the caller releases the nodes."""
         for handle in self._handles:
             handle.remove()
         for restore in self._restore:
@@ -192,7 +192,8 @@ class BackwardTrace:
         }
 
     def _from_the_loss(self) -> list[Node]:
-        """Every node after those that give it its gradient; a checkpoint's graph after its node."""
+        """Return every node after the nodes that give it its gradient, and a checkpoint's graph
+        after its node."""
         if not self.around:
             return self.nodes
         leads: list[list[int]] = [[] for _ in self.nodes]
@@ -210,7 +211,7 @@ class BackwardTrace:
         return self._passed[number].arrived
 
     def _zero_points(self, node: Node, number: int) -> list[ZeroPoint]:
-        """The ends of gradients right before a node to which nothing but zeros come."""
+        """Yield the points right before a node that gets only zeros."""
         if node is self.root:
             return [ZeroPoint(node, 0, "start")]
         given = []
@@ -306,7 +307,7 @@ def _drops_all(call: TracedCall) -> bool:
 
 
 def _range(args: tuple[Any, ...]) -> tuple[float, float] | None:
-    """The smallest and the largest number of an operation's first argument."""
+    """Return the smallest and the largest number of an operation's first argument."""
     given = args[0] if args else None
     with suppress(RuntimeError, NotImplementedError, TypeError):
         if isinstance(given, torch.Tensor) and given.requires_grad and given.numel():

@@ -17,7 +17,7 @@ _MASKED = -1e30
 
 
 def called(cause: ZeroCause) -> str:
-    """The operation as its user knows it."""
+    """Return the operation's name as the user knows it."""
     if cause.node is None:
         return "a hook"
     if isinstance(cause.node, BackwardCFunction):
@@ -29,7 +29,7 @@ def called(cause: ZeroCause) -> str:
 
 
 def message(cause: ZeroCause, at: str | None, seen: ObservedValues | None) -> str:
-    """One sentence; ``at`` is the line as ``net.py:31``."""
+    """Return one sentence; ``at`` is the line as ``net.py:31``."""
     if cause.why == "mask" and cause.figure("number"):
         return f"{called(cause)}{_at(at)} multiplies by {_number(at)}."
     return f"{_sentence(cause, called(cause) + _at(at), seen)}."
@@ -44,7 +44,8 @@ def _at(at: str | None) -> str:
 
 
 def _number(at: str | None) -> str:
-    """The factor 0 of a product on a line, and where it is set, if the text shows both."""
+    """Return the factor 0 of a product on a line, and the line that sets it, if the text shows
+    both."""
     file, _, line = (at or "").rpartition(":")
     tree = tree_of(file) if file else None
     found = [] if tree is None else factors(tree, int(line))
@@ -218,7 +219,7 @@ _PRECISE = {
 
 
 def advice(cause: ZeroCause, recovers: bool | None, steps: int, *, inside: bool) -> str:
-    """The next step, given the gradient after one or more optimizer ``steps``.
+    """Return the next step, given the gradient after one or more optimizer ``steps``.
 
     ``inside``: the operation is in a module; otherwise it belongs to the loss.
     """

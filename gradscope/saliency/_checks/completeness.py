@@ -13,11 +13,12 @@ _ROUNDINGS = 64
 
 
 def completeness(subject: Subject, maps: Tensor, *, baseline: float = 0.0) -> list[CheckResults]:
-    """Σ map against S(x) − S(x′), x′ being the baseline everywhere (Sundararajan et al. 2017).
+    """Compare Σ map with the gain S(x) − S(x′), x′ being the baseline everywhere (Sundararajan et
+    al.
 
-    ``residual`` is Σ map minus the gain, ``residual_share`` its size over the gain's (None where
-    there is no gain but for rounding). Only methods that promise completeness should be judged by
-    it, such as integrated-gradients, whose residual falls with its number of steps.
+    2017). ``residual`` is Σ map minus the gain, ``residual_share`` its size over the gain's (None
+    if the gain is only rounding). Only methods that promise completeness should be judged by it,
+    such as integrated-gradients, whose residual falls with its number of steps.
     """
 
     def make(items: slice) -> Tensor:

@@ -53,7 +53,7 @@ def areas(subject: Subject, maps: Tensor, *, steps: int = 20, baseline: float = 
     Pixels are removed, all channels at once, from the highest value of the map to the lowest, in
     ``steps`` equal parts; the seed sets the order of equal values. Deletion sets them to the
     baseline, insertion starts from the baseline (the paper: from a blurred picture) and brings them
-    back. The trapezoidal rule over [0, 1], so that each area lies in [0, 1].
+    back. The area is computed by the trapezoidal rule over [0, 1], so it lies in [0, 1].
     """
     images, pixels = len(maps), maps[0].numel()
     ranks = _ranks(maps, subject.generator()).to(subject.inputs.device)
@@ -82,7 +82,7 @@ def areas(subject: Subject, maps: Tensor, *, steps: int = 20, baseline: float = 
 
 
 def _ranks(maps: Tensor, generator: torch.Generator) -> Tensor:
-    """Each pixel's place from the highest value (0) to the lowest, [N, H, W]."""
+    """Return each pixel's rank from the highest value (0) to the lowest, [N, H, W]."""
     flat = maps.flatten(1).cpu()
     # Shuffled first: a stable sort leaves ties as they came, which would be from the top left.
     shuffled = torch.randperm(flat.shape[1], generator=generator)

@@ -1,4 +1,4 @@
-"""Cascading randomisation of the weights: a map that survives it does not show the model."""
+"""Randomises the weights in a cascade: a map that stays the same does not show the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradscope.saliency._subject import Subject
 
 
 def spearman(a: Tensor, b: Tensor) -> float | None:
-    """Spearman's rank correlation of two maps' values; None where one of them is constant."""
+    """Return Spearman's rank correlation of two maps' values; None if one is constant."""
     left, right = (_midranks(m.flatten().double().cpu()) for m in (a, b))
     left, right = left - left.mean(), right - right.mean()
     scale = float(left.norm() * right.norm())
@@ -22,7 +22,7 @@ def spearman(a: Tensor, b: Tensor) -> float | None:
 
 
 def _midranks(values: Tensor) -> Tensor:
-    """The rank of each value, equal values sharing the mean of theirs."""
+    """Return the rank of each value; equal values share their mean rank."""
     ordered = values.sort().values
     below, upto = (torch.searchsorted(ordered, values, right=right) for right in (False, True))
     return (below + upto + 1).double() / 2
@@ -65,7 +65,7 @@ def randomisation(
 
 
 def _from_the_output(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The modules with their own parameters, the last registered first."""
+    """Return the modules with their own parameters, the last registered first."""
     own = [
         (name or "(model)", module)
         for name, module in model.named_modules()

@@ -15,11 +15,11 @@ from gradscope.saliency._subject import Subject
 def spread(
     subject: Subject, attribute: Attribute, maps: Tensor, *, seeds: int = 3
 ) -> list[CheckResults]:
-    """The method again under other seeds, the map at hand being the first of ``seeds``.
+    """Run the method again with other seeds; the given map is the first of ``seeds``.
 
-    ``spread`` is the pixels' root mean square standard deviation over the seeds, as a share of the
-    mean map's range (None where that is constant); ``seed_similarity`` the lowest rank correlation
-    of two of the maps.
+    ``spread`` is the root mean square over pixels of the standard deviation over seeds, as a share
+    of the mean map's range (None if that is constant). ``seed_similarity`` is the lowest rank
+    correlation of two of the maps.
     """
     drawn = [maps]
     for seed in range(subject.seed + 1, subject.seed + seeds):
@@ -29,7 +29,7 @@ def spread(
 
 
 def _of_one(maps: Tensor) -> CheckResults:
-    """``maps``: one image's, [seeds, H, W]."""
+    """Return the figures of one image; ``maps`` is [seeds, H, W]."""
     mean = maps.mean(0)
     span = float(mean.max() - mean.min())
     noise = float(maps.var(0).mean().sqrt()) if len(maps) > 1 else 0.0

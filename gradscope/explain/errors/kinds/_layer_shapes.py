@@ -15,7 +15,7 @@ from gradscope.explain.errors.failed_operation import FailedOperation, Operand
 
 
 def _recurrent(case: Case, layer: Any, given: Operand) -> Explanation | None:
-    """LSTM, GRU, RNN and their cells: width of the input, shape of the state."""
+    """Explain LSTM, GRU, RNN and their cells: width of the input, shape of the state."""
     failed = case.failed
     name, shape = failed.layer_title, given.shape
     if shape and shape[-1] != layer.input_size:
@@ -44,7 +44,7 @@ def _recurrent(case: Case, layer: Any, given: Operand) -> Explanation | None:
 
 
 def _attention(case: Case, layer: Any, given: Operand) -> Explanation | None:
-    """MultiheadAttention: width of the query, shape of the mask."""
+    """Explain MultiheadAttention: width of the query, shape of the mask."""
     failed = case.failed
     name = failed.layer_title
     if given.shape and given.shape[-1] != layer.embed_dim:
@@ -66,7 +66,7 @@ def _attention(case: Case, layer: Any, given: Operand) -> Explanation | None:
 
 
 def _batch_norm(case: Case, layer: Any, given: Operand) -> Explanation | None:
-    """BatchNorm and InstanceNorm: dimensions and channels."""
+    """Explain BatchNorm and InstanceNorm: dimensions and channels."""
     failed = case.failed
     name, shape, wanted = failed.layer_title, given.shape, layer.num_features
     allowed = {"1d": (2, 3), "2d": (4,), "3d": (5,)}.get(type(layer).__name__[-2:], ())
@@ -96,7 +96,7 @@ def _batch_norm(case: Case, layer: Any, given: Operand) -> Explanation | None:
 
 
 def _layer_norm(case: Case, layer: Any, given: Operand) -> Explanation | None:
-    """LayerNorm: the last dimensions."""
+    """Explain LayerNorm: the last dimensions."""
     failed = case.failed
     wanted = list(layer.normalized_shape)
     got = list(given.shape[-len(wanted) :])
@@ -111,7 +111,7 @@ def _layer_norm(case: Case, layer: Any, given: Operand) -> Explanation | None:
 
 
 def _group_norm(case: Case, layer: Any, given: Operand) -> Explanation | None:
-    """GroupNorm: channels."""
+    """Explain GroupNorm: channels."""
     failed = case.failed
     if len(given.shape) < 2 or given.shape[1] == layer.num_channels:
         return None
@@ -228,7 +228,7 @@ def _linear(case: Case, layer: Any, given: Operand) -> Explanation | None:
 def _unflattened(
     case: Case, failed: FailedOperation, shape: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """The shape that the input had before it was flattened to [N, features]."""
+    """Return the input's shape before it was flattened to [N, features]."""
     if len(shape) != 2:
         return None
     if case.tracer is not None and shape in case.tracer.flattened:

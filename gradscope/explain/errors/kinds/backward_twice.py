@@ -120,8 +120,8 @@ def _advice(
 
 def _two_losses(failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor) -> bool:
     """Return True if two losses of one step share the tensor, as a GAN's two losses share a
-    generated batch. A backward repeated at the same line is a loop over its own past, and so is a
-    tensor computed from itself.
+    generated batch. If one line repeats the backward, or a tensor is computed from itself, it is a
+    loop over earlier steps instead.
     """
     one, other = run.event, failing.event
     site, x = bridge.event.site, re.escape(bridge.text or "")

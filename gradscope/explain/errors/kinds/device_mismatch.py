@@ -31,7 +31,7 @@ def explain(case: Case) -> Explanation | None:
 
 
 def _weights(layer: nn.Module, name: str | None) -> Iterator[Operand]:
-    """A layer's own parameters and buffers."""
+    """Yield a layer's own parameters and buffers."""
     for own, tensor in (*first_names(layer), *buffer_names(layer)):
         yield operand(tensor, f"{type(layer).__name__ if name is None else name}.{own}")
 
@@ -75,7 +75,7 @@ def _move(failed: FailedOperation, odd: Operand, home: str) -> str:
 
 
 def _one_each(operands: tuple[Operand, ...]) -> list[Operand]:
-    """The first operand of each device, or of each dtype."""
+    """Return the first operand of each device, or of each dtype."""
     found: dict[str, Operand] = {}
     for one in operands:
         found.setdefault(one.device, one)

@@ -21,7 +21,7 @@ def explain(case: Case) -> Explanation | None:
 
 
 def _overflow(case: Case) -> Explanation | None:
-    """A number that a narrow dtype does not reach, as a mask's -1e9 in float16."""
+    """Explain a number beyond the range of a narrow dtype, such as a mask's -1e9 in float16."""
     if not re.search(r"converted to type .* without overflow", case.text):
         return None
     failed = case.failed
@@ -155,7 +155,7 @@ def _index(case: Case) -> Explanation | None:
 
 
 def _integers(case: Case) -> Explanation | None:
-    """An operation that has no meaning for integers."""
+    """Explain an operation that has no meaning for integers."""
     failed = case.failed
     if not re.search(r"not implemented for '|could not infer output", case.text):
         return None

@@ -42,7 +42,7 @@ def _found_in_backward(case: Case) -> Explanation | None:
 
 
 def _between(writes: Sequence[Write], then: int, now: int) -> list[Write]:
-    """The writes that took a tensor from one version to another, each version once."""
+    """Return the writes that took a tensor from one version to another, each version once."""
     found = {w.after: w for w in reversed(writes) if then < w.after <= now}
     return [found[after] for after in sorted(found)] if now in found else []
 
@@ -163,7 +163,7 @@ def _advice(wrote: Event, name: str | None, owner: str | None) -> str:
 
 
 def _rewritten(wrote: Event, x: str, code: str) -> str:
-    """The line that wrote, as it would be without writing."""
+    """Return the writing line, rewritten without the in-place operation."""
     augmented = re.match(r"(\w[\w.]*)\s*([-+*/]|\*\*)=\s*(.+)", code)
     if augmented and by_function(wrote.op).name in _SIGNED:
         return f"write `{augmented[1]} = {augmented[1]} {augmented[2]} {augmented[3]}`"

@@ -24,7 +24,7 @@ _INSTEAD = {"tuple", "list", "dict", "NoneType", "str"}
 
 
 def _modules(trace: TracebackType | None) -> list[nn.Module]:
-    """The modules whose code the exception passed through, innermost last."""
+    """Return the modules whose code the exception passed through, innermost last."""
     owners = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(trace))
     return list(dict.fromkeys(one for one in owners if isinstance(one, nn.Module)))
 
@@ -133,7 +133,7 @@ def _container(kind: str, name: str) -> Explanation | None:
 
 
 def _none(case: Case) -> Explanation | None:
-    """A forward that returned nothing."""
+    """Explain a forward that returned nothing."""
     if "NoneType" not in case.text:
         return None
     call = re.search(r"(self\.[\w.]+)\(", _line(case))
@@ -184,7 +184,7 @@ def _key(case: Case) -> Explanation | None:
 
 
 def _cause(case: Case) -> Explanation | None:
-    """An exception that the user's code raised because of another."""
+    """Explain an exception that the user's code raised because of another one."""
     cause = case.failure.__cause__
     first = str(cause).strip().splitlines()
     if cause is None or not first:
@@ -243,7 +243,7 @@ def _custom_function(case: Case) -> Explanation | None:
 
 
 def _node(case: Case, name: str) -> Node | None:
-    """The node that raised: the first of that function as backward takes them."""
+    """Return the node that raised: the first of the function's nodes in the order of backward."""
     if case.tracer is None or case.tracer.failing is None:
         return None
     nodes = case.tracer.failing.nodes
@@ -260,7 +260,8 @@ def _argument_names(function: Any) -> list[str]:
 
 
 def _backward(function: Any, applied: CallSite) -> CallSite | None:
-    """The function's ``backward``, which is to be mended, in the module that applied it."""
+    """Return the place of the function's ``backward``, which must be fixed, in the module that
+    applied it."""
     code = getattr(getattr(function, "backward", None), "__code__", None)
     if code is None:
         return applied if applied.file else None
@@ -270,7 +271,7 @@ def _backward(function: Any, applied: CallSite) -> CallSite | None:
 
 
 def _refused_values(case: Case) -> Explanation | None:
-    """Probabilities that are none, and tensors of inference."""
+    """Explain values that are not probabilities, and tensors of inference mode."""
     if "all elements of input should be between 0 and 1" in case.text:
         return _probabilities(case)
     if "nference tensor" in case.text:
@@ -299,7 +300,7 @@ def _probabilities(case: Case) -> Explanation | None:
 
 
 def _inference(case: Case) -> Explanation | None:
-    """The innermost names of the user's that hold such a tensor."""
+    """Return the innermost names in the user's code that hold an inference tensor."""
     for tensors in _arguments(case, users=True):
         odd = [name for name, tensor in tensors.items() if tensor.is_inference()]
         if odd:
@@ -314,7 +315,7 @@ def _inference(case: Case) -> Explanation | None:
 
 
 def _arguments(case: Case, *, users: bool = False) -> Iterator[Mapping[str, torch.Tensor]]:
-    """The tensors at hand in the frames of the error, innermost first."""
+    """Yield the tensors in the frames of the error, innermost first."""
     frames = [frame for frame, _ in traceback.walk_tb(case.failure.__traceback__)]
     for frame in reversed(frames):
         file = frame.f_code.co_filename

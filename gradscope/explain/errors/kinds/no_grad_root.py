@@ -49,9 +49,10 @@ def _frozen(names: Sequence[str]) -> Explanation:
 
 
 def _cut(answers: Sequence[Answer]) -> Explanation:
-    """The answers, at the place of the one that speaks for most parameters.
+    """Return the explanation from the answers, at the place of the one with the most parameters.
 
-    What never ran cut nothing off: it is reported where nothing else is there to tell.
+    Modules that never ran did not cut the graph, so they are reported only if there is no other
+    answer.
     """
     cuts = [one for one in answers if one.cause != "not-called"] or answers
     ordered = sorted(cuts, key=lambda one: -len(one.upstream))

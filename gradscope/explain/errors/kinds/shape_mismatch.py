@@ -1,4 +1,4 @@
-"""Shapes that an operation or a loss cannot combine: both sides, and the fix."""
+"""Explains shapes that an operation or a loss cannot combine: both sides, and the fix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from gradscope.explain.shared.operations import Trait, by_function
 
 
 def _classes(case: Case) -> Explanation | None:
-    """Cross entropy and its like: classes at dimension 1, one target for each place."""
+    """Explain cross entropy and similar losses: classes at dimension 1, one target for each
+    place."""
     sides = case.failed.sides
     if sides is None or not by_function(case.failed.function).has(Trait.CLASSES):
         return None
@@ -56,7 +57,7 @@ def _fewer(rows: int, targets: int) -> str:
 
 
 def _compared(case: Case) -> Explanation | None:
-    """A loss that compares elements."""
+    """Explain a loss that compares elements."""
     sides = case.failed.sides
     if sides is None or not re.search(r"[Tt]arget size|target and input", case.text):
         return None

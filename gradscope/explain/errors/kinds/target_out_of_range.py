@@ -1,4 +1,5 @@
-"""A loss got class ids out of range: their values, their number and their places."""
+"""Explains class ids that are out of range for a loss: their values, their number and their
+places."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from gradscope.explain.shared.operations import Trait, by_function
 
 
 def explain(case: Case) -> Explanation | None:
-    """Class ids against the number of classes; a loss may also look ids up alone."""
+    """Explain class ids that exceed the number of classes."""
     return first_explanation(case, (_target, index_out_of_range.explain))
 
 
