@@ -262,6 +262,58 @@ def test_both_ways_say_the_same(way):
         assert differences(measure(tensor), tensor) == []
 
 
+def wrong_rows(library: one_pass.Library, logits: torch.Tensor, *, causal: bool) -> list[str]:
+    """Return the names of the figures of attention that are not an explicit softmax's."""
+    *_, queries, keys = logits.shape
+    places = torch.arange(queries) * max(1, keys // queries)
+    found = library.attention(logits, places, masked=-9e3, causal=causal)
+    assert found is not None
+    later = torch.arange(keys) > places[:, None]
+    seen = logits.masked_fill(later, -math.inf) if causal else logits
+    weights = torch.softmax(seen, -1)
+    expected = {
+        "visible": (~(seen <= -9e3)).sum(-1).to(torch.float64),
+        "largest": seen.amax(-1),
+        "share": weights.amax(-1),
+        "entropy": torch.special.entr(weights).sum(-1),
+        "first": weights[..., 0],
+        "later": (weights * later).sum(-1),
+    }
+    wrong = []
+    for (name, of), one in zip(expected.items(), found, strict=True):
+        if not torch.allclose(one, of, rtol=1e-13, atol=1e-13, equal_nan=True):
+            wrong.append(name)
+    return wrong
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "open"])
+@pytest.mark.parametrize("build", ["library", "common_library"])
+def test_rows_of_attention(build, causal, request):
+    library = request.getfixturevalue(build)
+    draw = torch.Generator().manual_seed(0)
+    for keys in (1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 257):
+        for scale in (1e-3, 1.0, 30.0, 500.0):
+            logits = torch.randn(2, 3, min(keys, 9), keys, dtype=torch.float64, generator=draw)
+            logits *= scale
+            assert wrong_rows(library, logits, causal=causal) == [], (keys, scale)
+            logits[0, 0, :, keys // 2] = -math.inf
+            logits[0, 1, :, keys // 3] = -1e4
+            logits[1, 0] = -math.inf
+            logits[1, 1] = torch.finfo(torch.float64).min
+            logits[1, 2, -1, -1] = math.nan
+            logits[0, 2, 0, 0] = math.inf
+            assert wrong_rows(library, logits, causal=causal) == [], (keys, scale)
+
+
+def test_rows_that_the_library_does_not_read(library):
+    logits, places = torch.randn(2, 4, 8, dtype=torch.float64), torch.arange(4)
+    asked = {"masked": -9e3, "causal": False}
+    assert library.attention(logits.float(), places, **asked) is None
+    assert library.attention(logits.transpose(-1, -2), torch.arange(8), **asked) is None
+    assert library.attention(logits.to("meta"), places, **asked) is None
+    assert library.attention(logits[..., :0].contiguous(), places, **asked) is None
+
+
 def in_use(**variables: str) -> str:
     """Return a new process's report on the library in use."""
     code = "from gradscope.capture import one_pass; print(one_pass.in_use())"

@@ -148,7 +148,7 @@ def given() -> Tensor:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_attention_equals_an_explicit_softmax_in_float64(case):
+def test_attention_equals_an_explicit_softmax_in_float64(case, way):
     attend, kv, visible, bias = CASES[case]
     torch.manual_seed(0)
     model = Attends(attend, kv)
@@ -159,7 +159,7 @@ def test_attention_equals_an_explicit_softmax_in_float64(case):
     assert set(call.masked_rows) == set(call.nan_rows) == {0.0}
 
 
-def test_a_softcap_and_a_learned_sink_are_in_the_logits():
+def test_a_softcap_and_a_learned_sink_are_in_the_logits(way):
     model = Attends(lambda q, k, v: eager(q, k, v, cap=0.5))
     (call,) = gradscope.inspect(model, given()).attention
     scores = 0.5 * torch.tanh(logits(0.0) / 0.5)
@@ -171,7 +171,7 @@ def test_a_softcap_and_a_learned_sink_are_in_the_logits():
     agrees(call, by_hand(scores, torch.ones_like(scores, dtype=torch.bool)))
 
 
-def test_masked_rows_and_nan_rows():
+def test_masked_rows_and_nan_rows(way):
     nothing = torch.ones(6, 6, dtype=torch.bool)
     nothing[:2] = False
     (call,) = gradscope.inspect(Attends(lambda q, k, v: sdpa(q, k, v, nothing)), given()).attention

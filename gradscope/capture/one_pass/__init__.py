@@ -1,8 +1,9 @@
-"""The compiled library: computes the eight statistics of a tensor, or the sums of an optimizer's
-step, in one read.
+"""The compiled library: computes the eight statistics of a tensor, the sums of an optimizer's step,
+or the figures of rows of attention, in one read.
 
-The installation compiles ``one_pass.c``. Without a compiler, ``numbers`` and ``step`` return None,
-and ``reductions.py`` and ``updates.py`` compute the same with PyTorch. ``GRADSCOPE_COMPILED=0``
+The installation compiles ``one_pass.c``. Without a compiler, ``numbers``, ``step`` and
+``attention`` return None, and ``reductions.py``, ``updates.py`` and ``transformer/attention.py``
+compute the same with PyTorch. ``GRADSCOPE_COMPILED=0``
 turns the library off.
 """
 
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 #: The library must return this number; otherwise it was compiled from another version's source.
-_INTERFACE = 2
+_INTERFACE = 3
 #: In the order of ``instruction_set.h``.
 _KINDS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -78,6 +79,21 @@ class _Step(ctypes.Structure):
 _Sums = ctypes.c_double * len(StepSums._fields)
 
 
+class _Attention(ctypes.Structure):
+    _fields_ = [
+        ("logits", ctypes.c_void_p),
+        ("keys", ctypes.c_int64),
+        ("places", ctypes.c_void_p),
+        ("queries", ctypes.c_int64),
+        ("masked", ctypes.c_double),
+        ("causal", ctypes.c_int64),
+    ]
+
+
+#: In the order of ``one_pass.c``.
+_ATTENTION_FIGURES = 6
+
+
 class Library:
     """The compiled library.
 
@@ -104,6 +120,9 @@ class Library:
         self._step, self._locked_step = library.gradscope_step, locked.gradscope_step
         for step in (self._step, self._locked_step):
             step.argtypes, step.restype = [ctypes.POINTER(_Step), ctypes.c_int64, _Sums], None
+        self._attention = library.gradscope_attention
+        attention: list[Any] = [ctypes.POINTER(_Attention), ctypes.c_int64, ctypes.c_void_p]
+        self._attention.argtypes, self._attention.restype = attention, None
 
     def numbers(self, tensor: torch.Tensor) -> list[float] | None:
         """Return norm, mean, std, min, max, zeros, nan, inf over all elements, or None.
@@ -169,6 +188,36 @@ class Library:
         count = weight.numel()
         (self._locked_step if count <= _SMALL else self._step)(asked, count, found)
         return StepSums(*found) if all(map(math.isfinite, found)) else None
+
+    def attention(
+        self, logits: torch.Tensor, places: torch.Tensor, *, masked: float, causal: bool
+    ) -> torch.Tensor | None:
+        """Return figures [6, ..., rows]: visible keys, largest logit, largest weight, entropy,
+        weight of the first key, weight of the keys after the row's position. None unless all are
+        plain, contiguous CPU tensors.
+
+        Args:
+            logits: [..., rows, keys], float64.
+            places: [rows], int64: the position of each row.
+            masked: a logit that is not larger than this is masked.
+            causal: a row sees the keys up to its own position; the others are not read.
+        """
+        for tensor, dtype in ((logits, torch.float64), (places, torch.int64)):
+            if (
+                type(tensor) not in _PLAIN
+                or tensor.dtype != dtype
+                or not tensor.is_cpu
+                or not tensor.is_contiguous()
+                or not _address(tensor)
+            ):
+                return None
+        *leading, keys = logits.shape
+        found = logits.new_empty(_ATTENTION_FIGURES, *leading)
+        asked = _Attention(
+            logits.data_ptr(), keys, places.data_ptr(), places.numel(), masked, causal
+        )
+        self._attention(asked, math.prod(leading), found.data_ptr())
+        return found
 
 
 def _address(tensor: torch.Tensor) -> int | None:
@@ -244,6 +293,13 @@ def numbers(tensor: torch.Tensor) -> list[float] | None:
 def step(weight: torch.Tensor, terms: Terms, **more: Any) -> StepSums | None:
     """Call ``Library.step`` of this installation; None without a library."""
     return None if isinstance(_library, str) else _library.step(weight, terms, **more)
+
+
+def attention(logits: torch.Tensor, places: torch.Tensor, **more: Any) -> torch.Tensor | None:
+    """Call ``Library.attention`` of this installation; None without a library."""
+    if isinstance(_library, str):
+        return None
+    return _library.attention(logits, places, **more)
 
 
 def is_compiled() -> bool:

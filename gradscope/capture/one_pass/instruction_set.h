@@ -47,6 +47,7 @@ static const struct kind NAMED(kinds, of, SET)[] = {
 };
 
 #include "optimizer_step.h"
+#include "attention.h"
 
 #undef PASTE
 #undef NAMED

@@ -17,7 +17,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
-#define INTERFACE 2            /* one_pass/__init__.py expects this number */
+#define INTERFACE 3            /* one_pass/__init__.py expects this number */
 #define BLOCK 2048
 #define PIECE (1 << 18)        /* elements that a thread takes at a time */
 #define FOR_A_THREAD (1 << 20) /* elements that are worth one thread more */
@@ -97,7 +97,23 @@ enum {
     STEP_SUMS
 };
 
+/* Logits [rows, keys] of attention, the rows of a head after each other. */
+struct attention {
+    const double *logits;
+    int64_t keys;
+    const int64_t *places; /* the positions of the rows of a head */
+    int64_t queries;       /* rows of a head */
+    double masked;         /* a logit that is not larger is masked */
+    int64_t causal;        /* a row sees the keys up to its own position */
+};
+
+/* For each row: visible keys, largest logit, largest weight, entropy, weight of the first key, weight
+ * of the keys after its own position. */
+#define ATTENTION_FIGURES 6
+
 typedef double doubles __attribute__((vector_size(32)));
+typedef int64_t longs __attribute__((vector_size(32)));
+typedef double loose_doubles __attribute__((vector_size(32), aligned(8), may_alias));
 typedef float loose_floats __attribute__((vector_size(16), aligned(4), may_alias));
 
 #include "lanes.h"
@@ -131,6 +147,17 @@ EXPORT void gradscope_step(const struct step *step, int64_t count, double *sums)
     }
 #endif
     step_float32_common(step, count, sums);
+}
+
+/* ATTENTION_FIGURES numbers for each row: `found` is [figures, rows]. */
+EXPORT void gradscope_attention(const struct attention *attention, int64_t rows, double *found) {
+#ifdef CHOICE
+    if (kinds() == kinds_of_avx2) {
+        rows_attention_avx2(attention, rows, found);
+        return;
+    }
+#endif
+    rows_attention_common(attention, rows, found);
 }
 
 /* Elements in memory: `rank` axes with the last innermost, or, with none, `count` in a row. */

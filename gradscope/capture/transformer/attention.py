@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradscope.capture import one_pass
 from gradscope.capture.transformer.rows import evenly
 
 #: Number of rows of each head to read, and the largest number of logits of a call.
@@ -73,23 +74,19 @@ def of_queries(
     samples, places = _sampled(batch, count, queries, keys)
     places_on = torch.tensor(places, device=query.device)
     kind = exact(query)
-    parts = []
-    for at in samples:
-        some = query[at].index_select(-2, places_on).to(kind) * factor
-        every = key[at].to(kind).repeat_interleave(groups, 0) if groups > 1 else key[at].to(kind)
-        logits = some @ every.transpose(-1, -2)
-        if causal:
-            hidden = torch.arange(keys, device=query.device) > places_on[:, None]
-            logits.masked_fill_(hidden, -math.inf)
-        if mask is not None:
-            own = mask[at].index_select(-2, places_on)
-            if own.dtype == torch.bool:
-                logits.masked_fill_(~own, -math.inf)
-            else:
-                logits += own.to(kind)
-        parts.append(logits)
+    some = _stacked([query[at].index_select(-2, places_on) for at in samples]).to(kind) * factor
+    every = _stacked([key[at] for at in samples]).to(kind)
+    if groups > 1:
+        every = every.repeat_interleave(groups, 1)
+    logits = some @ every.transpose(-1, -2)
+    if mask is not None:
+        own = _stacked([mask[at].index_select(-2, places_on) for at in samples])
+        if own.dtype == torch.bool:
+            logits.masked_fill_(~own, -math.inf)
+        else:
+            logits += own.to(kind)
     # A row without a visible key is zero here, not NaN.
-    figures = _by_head(_stacked(parts), places_on if queries == keys else None, safe=True)
+    figures = _by_head(logits, places_on, same=queries == keys, causal=causal, safe=True)
     return Measured(figures, queries, keys, _rows(samples, places))
 
 
@@ -114,8 +111,8 @@ def of_scores(scores: Tensor, dim: int, heads: int | None) -> Measured:
     samples, places = _sampled(batch, count, queries, keys)
     places_on = torch.tensor(places, device=scores.device)
     kind = exact(scores)
-    parts = [scores[at].index_select(-2, places_on).to(kind) for at in samples]
-    figures = _by_head(_stacked(parts), places_on if queries == keys else None, safe=False)
+    logits = _stacked([scores[at].index_select(-2, places_on) for at in samples]).to(kind)
+    figures = _by_head(logits, places_on, same=queries == keys, causal=False, safe=False)
     return Measured(figures, queries, keys, _rows(samples, places))
 
 
@@ -170,25 +167,23 @@ def _rows(samples: Sequence[object], places: Sequence[object]) -> int:
     return len(samples) * len(places)
 
 
-def _by_head(logits: Tensor, places: Tensor | None, *, safe: bool) -> Tensor:
+def _by_head(logits: Tensor, places: Tensor, *, same: bool, causal: bool, safe: bool) -> Tensor:
     """Compute figures [measures, heads] of logits [samples, heads, rows, keys]; NaN means unknown.
 
     Args:
-        places: the positions of the rows, if keys have the same positions.
+        places: the positions of the rows.
+        same: keys have the same positions.
+        causal: a row sees the keys up to its own position.
         safe: a row without a visible key gets zeros instead of NaN.
     """
-    visible = logits.shape[-1] - (logits <= _MASKED).sum(-1)
-    weights = torch._softmax(logits, -1, False)  # the public name may be observed
-    most, share = logits.amax(-1), weights.amax(-1)  # NaN if one is
+    rows = one_pass.attention(logits.contiguous(), places, masked=_MASKED, causal=causal)
+    if rows is None:
+        rows = _by_row(logits, places, causal=causal)
+    visible, most, share, entropy, first, later = rows
     lost = share.isnan()
     if safe:
         lost = lost & (most != -math.inf)
     counted = (visible > 1) & ~lost
-    # Entropy = log Σe - Σ(weight·x), with x the logits minus their largest, e = exp(x), weight = e
-    # ⁄ Σe. If a weight is 0, x may be -inf. Faster than PyTorch's `entr`, and than filling with a
-    # mask.
-    below = (logits - most.unsqueeze(-1)).clamp_min_(torch.finfo(logits.dtype).min)
-    entropy = -share.log() - below.mul_(weights).sum(-1)
     largest = most.masked_fill(~(most.isfinite() & (most > _MASKED)), -math.inf).amax((0, 2))
     if not safe:
         # Where the script has taken the largest off each row, as gpt-oss does, it is not known.
@@ -196,23 +191,35 @@ def _by_head(logits: Tensor, places: Tensor | None, *, safe: bool) -> Tensor:
         shifted = ((most == 0) | (visible == 0)).all() & (share * visible > _UNEVEN).any()
         largest = largest.masked_fill(shifted, -math.inf)
     least = entropy.masked_fill(~counted, math.inf).amin((0, 2))
-    every = counted.sum((0, 2)).to(logits.dtype)
-
-    def mean(rows: Tensor) -> Tensor:
-        return rows.masked_fill(~counted, 0.0).sum((0, 2)) / every  # none: 0 / 0 is NaN
-
-    ahead = torch.full_like(largest, math.nan)
-    if places is not None:
-        later = torch.arange(logits.shape[-1], device=logits.device) > places[:, None]
-        ahead = mean((weights * later.to(weights.dtype)).sum(-1))
-    shares = [(visible == 0), lost]
+    relative = entropy / visible.clamp_min(2).log()
+    # A mean over no row is 0 / 0, NaN.
+    sums = torch.stack([entropy, relative, first, later]).masked_fill(~counted, 0.0).sum((1, 3))
+    mean, mean_relative, mean_first, mean_later = sums / counted.sum((0, 2))
+    shares = torch.stack([visible == 0, lost]).to(logits.dtype).mean((1, 3))
     figures = [
         largest.masked_fill(largest == -math.inf, math.nan),
-        mean(entropy),
+        mean,
         least.masked_fill(least == math.inf, math.nan),
-        mean(entropy / visible.clamp_min(2).to(logits.dtype).log()),
-        mean(weights[..., 0]),
-        ahead,
-        *(rows.to(logits.dtype).mean((0, 2)) for rows in shares),
+        mean_relative,
+        mean_first,
+        mean_later if same else torch.full_like(largest, math.nan),
+        *shares,
     ]
     return torch.stack(figures)
+
+
+def _by_row(logits: Tensor, places: Tensor, *, causal: bool) -> Tensor:
+    """Compute what ``one_pass.attention`` does, with PyTorch."""
+    later = torch.arange(logits.shape[-1], device=logits.device) > places[:, None]
+    if causal:
+        logits = logits.masked_fill(later, -math.inf)
+    visible = logits.shape[-1] - (logits <= _MASKED).sum(-1)
+    weights = torch._softmax(logits, -1, False)  # the public name may be observed
+    most, share = logits.amax(-1), weights.amax(-1)  # NaN if one is
+    # Entropy = log Σe - Σ(weight·x), with x the logits minus their largest, e = exp(x), weight = e
+    # ⁄ Σe. If a weight is 0, x may be -inf. Faster than PyTorch's `entr`, and than filling with a
+    # mask.
+    below = (logits - most.unsqueeze(-1)).clamp_min_(torch.finfo(logits.dtype).min)
+    entropy = -share.log() - below.mul_(weights).sum(-1)
+    ahead = (weights * later.to(weights.dtype)).sum(-1)
+    return torch.stack([visible.to(logits.dtype), most, share, entropy, weights[..., 0], ahead])
