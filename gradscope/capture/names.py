@@ -25,8 +25,7 @@ class _Tree:
     are weak references to modules only: ``torch.utils.swap_tensors`` refuses tensors with one.
 
     Attributes:
-        parts: each module, its class, its children and the ids of its own parameters, wrappers
-            included.
+        parts: each module, its class and what it holds, wrappers included.
         places: the first place of each parameter, by its id.
         module_names, parameter_names: each with its name, once they are needed.
         below: each module with the parameters in it and below it, once they are needed.
@@ -34,13 +33,13 @@ class _Tree:
 
     def __init__(self, model: nn.Module) -> None:
         self.parts = [
-            (weakref.ref(one), type(one), _weak(one._modules), _ids(one._parameters))
+            (weakref.ref(one), type(one), _held(one._modules), _held(one._parameters))
             for one in model.modules()
         ]
         self.places: dict[int, _Place] = {}
-        for module, *_, own in self.parts:
-            for name, key in own:
-                if key is not None:
+        for module, _, _, (names, ids) in self.parts:
+            for name, key in zip(names, ids, strict=True):
+                if key != id(None):
                     self.places.setdefault(key, (module, name))
         self.module_names: list[tuple[_Ref, Named]] | None = None
         self.parameter_names: list[tuple[_Place, Named]] | None = None
@@ -54,8 +53,8 @@ class _Tree:
             module = reference()
             if (
                 type(module) is not kind
-                or not _are_same(module._modules, children)
-                or _ids(module._parameters) != parameters
+                or _held(module._modules) != children
+                or _held(module._parameters) != parameters
             ):
                 return False
         return True
@@ -82,22 +81,14 @@ def _walks_itself(kind: type[nn.Module]) -> bool:
     )
 
 
-def _weak(held: Mapping[str, Any]) -> tuple[tuple[str, _Ref | None], ...]:
-    return tuple((k, None if one is None else weakref.ref(one)) for k, one in held.items())
+def _held(things: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the names and the ids of what a module holds.
 
-
-def _ids(held: Mapping[str, Any]) -> tuple[tuple[str, int | None], ...]:
-    # Of a parameter that is gone, another one may have the id: it is then found at the same place.
-    return tuple((k, None if one is None else id(one)) for k, one in held.items())
-
-
-def _are_same(held: Mapping[str, Any], known: tuple[tuple[str, _Ref | None], ...]) -> bool:
-    if len(held) != len(known):
-        return False
-    for (name, one), (before, reference) in zip(held.items(), known, strict=True):
-        if name != before or one is not (None if reference is None else reference()):
-            return False
-    return True
+    A new child with the id of one that is gone is another one: the weak reference of that part is
+    dead. Of a parameter that is gone, another one may have the id: it is then found at the same
+    place.
+    """
+    return tuple(things), tuple(map(id, things.values()))
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
