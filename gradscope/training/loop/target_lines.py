@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 
 from gradscope.explain.shared.frames import shown
 from gradscope.explain.shared.script_tree import assignment, innermost, is_at, tree_of
@@ -10,6 +11,7 @@ from gradscope.explain.shared.script_tree import assignment, innermost, is_at, t
 _NAMES = ("target", "targets", "label", "labels")
 
 
+@lru_cache(maxsize=256)  # sampled steps ask for the same line
 def targets_made(file: str, line: int) -> str | None:
     """Return the last assignment of the variable that a loss on this line gets as its targets, as
     ``train.py:31``; None if the text does not show one."""
