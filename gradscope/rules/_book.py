@@ -1,4 +1,4 @@
-"""The rules that the files of this folder are: a new file is a new rule."""
+"""Loads the rules from the files of this folder: a new file is a new rule."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ OverRanks = Callable[[RanksRecord, Limits], Iterator[TrainingFinding]]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A rule's documentation with its functions, None where its file has none of that name.
+    """A rule's documentation and its functions; None for a function that its file lacks.
 
-    ``find`` reads the record of one step, and ``wants`` says which full sample it needs.
-    ``find_sampled`` takes its place in a step of a training run, which has no full sample.
-    ``find_in_loop`` reads what a training loop does at every step, and takes their place in a run.
+    ``find`` reads the record of one step; ``wants`` names the full sample that it needs. In a
+    training run, whose steps have no full sample, ``find_sampled`` replaces ``find``.
+    ``find_in_loop`` reads the training loop's actions at every step, and replaces both in a run.
     ``find_over_steps`` and ``find_over_samples`` read the history of a training run, and
     ``find_over_ranks`` the files of its processes.
     """
@@ -47,7 +47,7 @@ class Entry:
 
     @property
     def in_runs(self) -> Find | None:
-        """Returns the function that judges a sampled step of a training run."""
+        """Return the function that judges a sampled step of a training run."""
         if self.rule.runs is None or self.find_in_loop is not None:
             return None
         return self.find_sampled or self.find
@@ -62,7 +62,7 @@ FUNCTIONS = (
 
 @functools.cache
 def entries() -> tuple[Entry, ...]:
-    """Every file of this folder, by code."""
+    """Return the entry of every file in this folder, by code."""
     found: dict[str, Entry] = {}
     for name in plugins.names("gradscope.rules"):
         module = plugins.load("gradscope.rules", name)
@@ -78,15 +78,15 @@ def entries() -> tuple[Entry, ...]:
 
 
 def rule_book() -> tuple[Rule, ...]:
-    """Every rule's documentation, by code."""
+    """Return every rule's documentation, by code."""
     return tuple(entry.rule for entry in entries())
 
 
 def lookup(code_or_name: str) -> Rule:
-    """The rule of ``GS101``, ``gs101`` or ``vanishing-gradient``.
+    """Return the rule of ``GS101``, ``gs101`` or ``vanishing-gradient``.
 
     Raises:
-        OptionError: there is none; the closest are offered.
+        OptionError: there is none; the message suggests the closest.
     """
     word = code_or_name.strip().lower().replace("_", "-")
     for rule in rule_book():
@@ -97,10 +97,11 @@ def lookup(code_or_name: str) -> Rule:
 
 @functools.cache
 def chosen(word: str) -> frozenset[str]:
-    """The codes that a word of ``select`` or ``ignore`` means: a code, its beginning, or a name.
+    """Return the codes that a word of ``select`` or ``ignore`` names: a code, its beginning, or a
+    name.
 
     Raises:
-        OptionError: it means none; the closest are offered.
+        OptionError: it names none; the message suggests the closest.
     """
     start = word.strip().upper()
     codes = {rule.code for rule in rule_book() if start and rule.code.startswith(start)}
@@ -110,7 +111,7 @@ def chosen(word: str) -> frozenset[str]:
 
 
 def closest(word: str) -> str:
-    """Suggests a rule for a word that names none."""
+    """Suggest a rule for a word that names none."""
     book, word = rule_book(), word.strip()
     names = did_you_mean(word.lower().replace("_", "-"), [rule.name for rule in book])
     # Codes are numbers: only the same hundred is near.

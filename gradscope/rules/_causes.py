@@ -1,4 +1,5 @@
-"""Causes among a run's findings, the worst first, each with the symptoms that follow from it."""
+"""Finds the causes among a run's findings, the worst first, each with the symptoms that follow from
+it."""
 
 from __future__ import annotations
 
@@ -13,18 +14,18 @@ from gradscope.rules._severity import SEVERITIES
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A finding that no other explains, and those that follow from it, the worst first."""
+    """A finding that no other finding explains, and its symptoms, the worst first."""
 
     finding: TrainingFinding
     symptoms: tuple[TrainingFinding, ...] = ()
 
 
 def folded(findings: Iterable[TrainingFinding]) -> tuple[Cause, ...]:
-    """The causes, the worst first, each with its symptoms; every finding is in one of them.
+    """Return the causes, the worst first, each with its symptoms; every finding is in one of them.
 
-    A finding follows from another where that one's rule names its code (``Rule.explains``), where
-    it began no earlier, and is of the same parameters. Of several causes the worst has it. An info
-    explains no error.
+    A finding follows from another if the other's rule names its code (``Rule.explains``), it began
+    no earlier, and it concerns the same parameters. If there are several causes, it belongs to the
+    worst. An info explains no error.
     """
     ordered = sorted(findings, key=_weight)
     able = [one for one in ordered if _explained_codes().get(one.code)]
@@ -61,7 +62,7 @@ def _weight(found: TrainingFinding) -> tuple[int, bool, int, str, str]:
 
 
 def _root(found: TrainingFinding, parents: dict[int, TrainingFinding | None]) -> TrainingFinding:
-    """The first cause of a finding."""
+    """Return the first cause of a finding."""
     seen = {id(found)}
     while (parent := parents[id(found)]) is not None and id(parent) not in seen:
         seen.add(id(parent))
@@ -112,7 +113,7 @@ def _explained_codes() -> dict[str, tuple[str, ...]]:
 
 @functools.cache
 def _of_every_step() -> frozenset[str]:
-    """The codes of rules that read every step of a run: the loop, or the metrics."""
+    """Return the codes of rules that read every step of a run: the loop, or the metrics."""
     runs = {one.rule.code: one.rule.runs for one in entries()}
     return frozenset(
         code for code, one in runs.items() if one is not None and (one.loop or one.over_steps)

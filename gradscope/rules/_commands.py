@@ -1,7 +1,7 @@
-"""The command that a finding's advice names: about the model that was run, or about the run.
+"""Writes the commands in a finding's advice: on the model, or on the run.
 
-A rule knows no run's file. It writes ``RUN``, ``STEP`` and ``SCRIPT``, and whoever reads the run
-puts in what they stand for.
+A rule does not know the run's file. It writes ``RUN``, ``STEP`` and ``SCRIPT``, and the reader of
+the run replaces them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CALLS = "gradscope show RUN --step STEP --table calls"
 
 
 def why(report: Report, name: str) -> str:
-    """The command, or the Python entry, that asks for the one cause."""
+    """Return the command, or the Python call, that gives the cause."""
     model = _model(report)
     if model is None:
         return f"gradscope.why(model, inputs, names=[{name!r}])"
@@ -47,7 +47,8 @@ class ReadRun:
     sampled: Collection[int]
 
     def named(self, found: TrainingFinding) -> TrainingFinding:
-        """The finding with this run's path, step and script in the commands of its advice."""
+        """Return the finding with this run's path, step and script in the commands of its
+        advice."""
         finding, origin = found.finding, found.origin
         if origin is not None and origin.advice is not None:
             origin = replace(origin, advice=self._filled(origin.advice, found))

@@ -125,15 +125,15 @@ _OLD_NAMES = {
 
 
 def documented() -> tuple[Rule, ...]:
-    """All rules, with those of comparisons."""
+    """Return all rules, with the rules of comparisons."""
     return (*rule_book(), *COMPARISONS)
 
 
 def explained(code_or_name: str) -> Rule:
-    """The rule of a code or a name.
+    """Return the rule of a code or a name.
 
     Raises:
-        OptionError: there is none; the closest are offered.
+        OptionError: there is none; the message suggests the closest.
     """
     word = code_or_name.strip().lower()
     word = _OLD_NAMES.get(word, word)

@@ -1,4 +1,4 @@
-"""The course of a loss since the run began, in as few numbers however long it is."""
+"""Keeps the course of a loss since the run began, in a fixed number of values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _LARGEST = 1e150
 
 @dataclass(slots=True)
 class Block:
-    """Steps in a row: the first and the last number, and the mean and the spread of the loss."""
+    """A block of steps in a row: the first and the last step, and the mean and the spread of the
+    loss."""
 
     first: int
     last: int
@@ -34,7 +35,7 @@ class Block:
         self.squares += before * (value - self.mean)
 
     def joined(self, other: Block) -> Block:
-        """Both as one."""
+        """Return both blocks as one."""
         count = self.count + other.count
         difference = other.mean - self.mean
         return Block(
@@ -71,10 +72,11 @@ def until_course(steps: float) -> int:
 
 
 class Blocks:
-    """Equal numbers of steps each, the last one still growing; ``course`` is that of the others.
+    """Blocks of equally many steps; the last block still grows, and ``course`` describes the
+    others.
 
     Args:
-        size: steps in a block at first.
+        size: the number of steps in a block at first.
     """
 
     __slots__ = ("_began", "_blocks", "_first", "_size", "course")

@@ -1,4 +1,4 @@
-"""The decay of a model's gradients over depth, over all of its samples."""
+"""Measures the decay of a model's gradients over depth, over all of its samples."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ _LARGEST = 1e100
 
 
 class Depth:
-    """The ratio of each layer, or those upstream of it, to those downstream: root mean squares.
+    """The ratio of each layer, and the layers upstream of it, to the layers downstream, as root
+    mean squares over samples.
 
-    The measure of a layer is its gradient over its weight, in norms: what a step of SGD moves it
-    by, but for the learning rate. Where the optimizer makes steps of the same size of small
-    gradients, it is the step itself.
+    The measure of a layer is the norm of its gradient divided by the norm of its weight: the
+    relative step of SGD without the learning rate. For optimizers whose step does not depend on the
+    gradient's size, it is the step itself.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class Depth:
         self._last = names[-1]
 
     def record(self, model: int, optimizer: str) -> LoopDepth:
-        """Returns the course of the gradient over depth, of the layers that every sample had."""
+        """Return the course of the gradient over depth, for the layers in every sample."""
         return LoopDepth(
             model=model,
             optimizer=optimizer,
@@ -63,7 +64,7 @@ class Depth:
 
 
 def _sizes(history: SampleHistory) -> dict[str, float]:
-    """The measure of each layer that trains, in the order of forward."""
+    """Return the measure of each layer that trains, in the order of forward."""
     assert history.now is not None
     report = history.now.report
     by_step = is_scale_free(report.run.optimizer)

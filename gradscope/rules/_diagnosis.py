@@ -1,4 +1,4 @@
-"""The active rules: the full samples that they request, and their findings."""
+"""Runs the active rules: collects the full samples that they request, and their findings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ FULL_SAMPLES = frozenset(
 
 
 def wanted(report: Report, settings: RuleSettings | None = None) -> frozenset[str]:
-    """The full samples that the rules request, because the first pass showed a suspicion.
+    """Return the full samples that the rules request after a suspicion in the first pass.
 
-    Nothing is wanted of a healthy run.
+    A healthy run needs none.
     """
     found: set[str] = set()
     for entry, limits in (settings or RuleSettings()).active():
@@ -28,7 +28,7 @@ def wanted(report: Report, settings: RuleSettings | None = None) -> frozenset[st
 
 
 def diagnose(report: Report, settings: RuleSettings | None = None) -> tuple[Finding, ...]:
-    """Runs the rules on a report. Findings are sorted by severity, then by code."""
+    """Run the rules on a report. Findings are sorted by severity, then by code."""
     found = [
         finding
         for entry, limits in (settings or RuleSettings()).active()
@@ -41,7 +41,7 @@ def diagnose(report: Report, settings: RuleSettings | None = None) -> tuple[Find
 def diagnose_ranks(
     ranks: RanksRecord, settings: RuleSettings | None = None
 ) -> tuple[TrainingFinding, ...]:
-    """Runs the rules on the comparison of several ranks' files."""
+    """Run the rules on the comparison of several ranks' files."""
     found = [
         finding
         for entry, limits in (settings or RuleSettings()).active()

@@ -1,4 +1,4 @@
-"""Histories that rules over time read: the course of a training run in constant memory.
+"""The histories that rules over time read: the course of a training run in constant memory.
 
 A history holds the time *before* the current step or sample, which is ``now``. The cost of a step
 does not grow with the run.
@@ -26,19 +26,19 @@ class StepHistory:
     """The steps of one optimizer.
 
     Attributes:
-        now: the current step; everything else is of the steps before.
-        count: how many steps there were, ``now`` included.
-        alone: whether no other optimizer has stepped in the run so far.
-        loss: window of the losses of steps with as many backwards as ``now``.
-        windows: of the steps before, the losses and the norms of the gradient.
+        now: the current step; everything else covers the steps before.
+        count: the number of steps, including ``now``.
+        alone: True if no other optimizer has stepped in the run so far.
+        loss: the window of losses of steps with as many backwards as ``now``.
+        windows: the losses and the gradient norms of the steps before.
         blocks: the losses since the run began.
         peak: the highest learning rate of any group so far.
-        scales: by how many halvings the loss scale fell before each of the last steps.
+        scales: the number of halvings of the loss scale before each of the last steps.
         halvings: their sum.
-        norms: of the gradient of each parameter, in the steps in which these were read.
-        pace: of the root mean square of the update over the learning rate.
-        taken: of the norms of the gradient as the optimizer got it.
-        rates: the step and the highest learning rate of each of the last steps, ``now`` included.
+        norms: the gradient norms of each parameter, in the steps in which they were read.
+        pace: the window of the update's root mean square divided by the learning rate.
+        taken: the window of the gradient norms that the optimizer got.
+        rates: the step and the highest learning rate of each of the last steps, including ``now``.
     """
 
     now: TrainingStep
@@ -61,7 +61,7 @@ class StepHistory:
 
     @property
     def gradient(self) -> Window:
-        """Of the norms of the gradient before clipping."""
+        """The window of the gradient norms before clipping."""
         return self.windows.gradient
 
     def add(self, step: TrainingStep, *, alone: bool = True) -> None:
@@ -102,7 +102,7 @@ class StepHistory:
 
 
 def pace_of(step: TrainingStep) -> float | None:
-    """The root mean square of a step's update over its learning rate."""
+    """Return the root mean square of a step's update divided by its learning rate."""
     rate, moved = max(step.learning_rates, default=0.0), step.update_rms
     return moved / rate if moved is not None and math.isfinite(moved) and rate > 0 else None
 
@@ -114,10 +114,11 @@ def _halvings(before: float | None, after: float) -> float:
 
 
 class ParameterHistory:
-    """One weight: ``now``, and over the samples before its norm, its gradient's and its update.
+    """One weight: ``now``, and its norm, its gradient and its update in the samples before.
 
-    ``first`` is its norm in the first sample in which it had one, at the step ``since``; ``pace``
-    the highest median of its update ratio so far; ``woke`` how often it moved again after a rest.
+    ``first`` is its norm in the first sample that has it, at the step ``since``; ``pace`` is the
+    highest median of its update ratio so far; ``woke`` is the number of times that it moved again
+    after a pause.
     """
 
     __slots__ = ("first", "gradient", "now", "pace", "rests", "since", "update", "value", "woke")
@@ -132,7 +133,7 @@ class ParameterHistory:
         self.value, self.gradient, self.update = (Window(_SAMPLES) for _ in range(3))
 
     def settle(self, step: int) -> None:
-        """Adds the current step to the history."""
+        """Add the current step to the history."""
         norm = self.now.value.norm
         if self.first is None and norm and math.isfinite(norm):
             self.first, self.since = norm, step
@@ -149,7 +150,7 @@ class ParameterHistory:
 class PartHistory:
     """One attention, routing or residual block: ``now``, and its ``first`` record.
 
-    ``count`` is how many samples had it, ``now`` included.
+    ``count`` is the number of samples with it, including ``now``.
     """
 
     kind: str
@@ -161,10 +162,10 @@ class PartHistory:
 class SampleHistory:
     """The samples of one model in the steps of one optimizer.
 
-    ``now`` is the current sample, ``weights`` are those of two or more axes in it that
-    may train and that the optimizer holds, with their history. ``steps`` has the steps of the
-    samples before. ``parts`` are the attentions, routings and residual blocks of the current
-    sample. ``loss`` is that of the first sample that had one.
+    ``now`` is the current sample. ``weights`` are its trainable weights of two or more axes that
+    the optimizer holds, with their history. ``steps`` has the steps of the earlier samples.
+    ``parts`` are the attentions, routings and residual blocks of the current sample. ``loss`` is
+    the loss of the first sample with one.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Rules that have seen enough of a run: needs declared by ``RULE.runs`` against its contents.
+"""Finds the rules that had enough data in a run, by the needs in ``RULE.runs``.
 
 A rule without a finding means something only if it had enough samples.
 """
@@ -25,13 +25,13 @@ _PLENTY = 16
 
 @dataclass(slots=True)
 class Seen:
-    """Counts the data that rules could read of a run so far.
+    """Counts the data of a run that rules could read so far.
 
-    It is counted for each optimizer, and for each model in the steps of each optimizer: a rule has
-    seen enough where it has of all of them.
+    Data is counted for each optimizer, and for each model in the steps of each optimizer: a rule
+    needs enough of all of them.
 
     Attributes:
-        settings: the rules that look.
+        settings: the active rules.
         ranks: whether the files of several processes are read together.
         cut: whether gradscope ended the script before its end.
         probed: whether the calls of compiled models are recorded.
@@ -59,7 +59,8 @@ class Seen:
         self._read = attrgetter(*self._metrics)
 
     def add_step(self, step: TrainingStep) -> None:
-        """Add a recorded step. Called in every one: no frame of Python's for each metric."""
+        """Add a recorded step. It runs in every step, so it makes no Python call for each
+        metric."""
         optimizer = step.optimizer
         if step.optimizer_step > self._made.get(optimizer, 0):
             self._made[optimizer] = step.optimizer_step
@@ -69,7 +70,7 @@ class Seen:
     def add_sample(
         self, step: int, model: int, optimizer: str, structures: Iterable[str] = ()
     ) -> None:
-        """Add a sample of a model in this step of that optimizer, with the structures it has."""
+        """Add a sample of a model in this step of an optimizer, with its structures."""
         for one in ("", *structures):
             self._samples.setdefault(one, Counter())[model, optimizer] += 1
         self._first = self._first or step == 1
@@ -80,7 +81,7 @@ class Seen:
 
     @property
     def steps_made(self) -> int:
-        """Steps of each optimizer, recorded or not: the fewest."""
+        """The smallest number of steps of an optimizer, recorded or not."""
         return min(self._made.values(), default=0)
 
     @property
@@ -94,11 +95,13 @@ class Seen:
         return not self._without_calls
 
     def samples(self, structure: str = "") -> int:
-        """Fewest samples of a model in the steps of one optimizer, of those with the structure."""
+        """Return the smallest number of samples of a model in the steps of one optimizer, for
+        models with the structure."""
         return min(self._samples.get(structure, {}).values(), default=0)
 
     def steps(self, metrics: tuple[str, ...]) -> int | None:
-        """The steps with these metrics, of the optimizer that has the fewest; None: none has any.
+        """Return the number of steps with these metrics, for the optimizer with the fewest; None if
+        there are none.
 
         Losses that are sums of another number of backwards are not comparable.
         """
@@ -112,7 +115,7 @@ class Seen:
 
 
 def structures(report: Report) -> tuple[str, ...]:
-    """The structures that a sample has, as ``Runs.structure`` names them."""
+    """Return the structures of a sample, as ``Runs.structure`` names them."""
     return tuple(kind for kind in PROBES if getattr(report, kind))
 
 
@@ -160,7 +163,7 @@ def _needs(entry: Entry, limits: Limits, seen: Seen) -> Iterator[NotJudged]:
 
 
 def _helped(lacking: Sequence[NotJudged], made: int) -> Iterator[NotJudged]:
-    """Each with the option that gives enough: one `--every` for all rules with enough steps.
+    """Add to each need the option that gives enough: one `--every` for all rules with enough steps.
 
     With `--every`, the metrics of every step are recorded.
     """

@@ -1,4 +1,4 @@
-"""Shared part of the leak rules: they read the findings of `gradscope leaks`."""
+"""The shared part of the leak rules, which read the results of `gradscope leaks`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def unjudged(report: Report) -> Iterable[str]:
 
 
 def leaking(report: Report, rule: Rule, axis: str) -> Iterator[Finding]:
-    """A finding where the axis leaks."""
+    """Yield a finding if the axis leaks."""
     for one in report.leaks or ():
         if one.axis == axis and one.verdict == "leaks":
             place = one.source

@@ -1,4 +1,4 @@
-"""Shared part of the loop rules: counts of a fact in words, and the parameters it concerns."""
+"""The shared part of the loop rules: counts of a fact in words, and its parameters."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def at(
     model: str | None = None,
     parameters: Parameters | None = None,
 ) -> TrainingFinding:
-    """A finding that lasts from a step on.
+    """Return a finding that lasts from a step on.
 
     Args:
-        model: the name of the one that it is of.
-        parameters: those that it concerns; None: all of the run.
+        model: the name of its model.
+        parameters: the parameters that it concerns; None: all of the run.
     """
     number = next((one.id for one in loop.models if one.name == model), None)
     steps = ((max(1, first), max(1, first, loop.steps)),)
@@ -47,9 +47,8 @@ def at(
 def held_by(
     optimizer: LoopOptimizer, loop: LoopRecord, groups: Sequence[int] = ()
 ) -> Parameters | None:
-    """The parameters of an optimizer, or of these groups of it; None where it holds all there are.
-
-    What is wrong with the only optimizer concerns the run.
+    """Return the parameters of an optimizer, or of some of its groups; None if it holds all
+    parameters: a fault of the only optimizer concerns the run.
     """
     if len(loop.optimizers) == 1 and not groups:
         return None
@@ -64,7 +63,8 @@ def concerned(parameters: Iterable[LoopParameter], loop: LoopRecord) -> Paramete
 
 
 def in_steps(count: int, of: int, what: str = "step", several: str | None = None) -> str:
-    """``in all 48 steps``, ``in 47 of 48 steps``, ``in the only step``."""
+    """Return the steps in words: ``in all 48 steps``, ``in 47 of 48 steps``, ``in the only
+    step``."""
     if count >= of:
         return f"in all {plural(of, what, several)}" if of > 1 else f"in the only {what}"
     return f"in {count:,} of {plural(of, what, several)}"
@@ -77,7 +77,7 @@ def first_location(loop: LoopRecord, kind: str) -> str | None:
 
 
 def operations(loop: LoopRecord, kind: str, share: float) -> Iterator[LossOperation]:
-    """The operations of a kind that are in more than a share of the losses that were read."""
+    """Yield the operations of a kind that are in more than a share of the losses that were read."""
     for one in loop.operations:
         if one.kind == kind and enough(loop, one.count) and one.count > share * loop.graphs:
             yield one
@@ -100,7 +100,8 @@ def in_readings(parameters: Sequence[LoopParameter], loop: LoopRecord) -> str:
 
 
 def full_names(parameters: Iterable[LoopParameter], loop: LoopRecord) -> list[str]:
-    """The parameters' names, with the model's before them where there are several models."""
+    """Return the parameters' names, with the model's name before them if there are several
+    models."""
     several = len(loop.models) > 1
     return [
         f"{one.model}.{one.name}" if several and one.model else one.name or shape(one)
@@ -109,14 +110,14 @@ def full_names(parameters: Iterable[LoopParameter], loop: LoopRecord) -> list[st
 
 
 def shape(parameter: LoopParameter) -> str:
-    """The message on a parameter without a name."""
+    """Return the words for a parameter without a name: its shape."""
     return f"a tensor [{', '.join(map(str, parameter.shape))}]"
 
 
 def gathered(
     parameters: Sequence[LoopParameter],
 ) -> Iterator[tuple[str, str, list[LoopParameter]]]:
-    """Model, common module and members of parameters that lie in the same top-level module."""
+    """Group parameters by top-level module: yield model, common module and members."""
     groups: dict[tuple[str, str], list[LoopParameter]] = {}
     for one in parameters:
         groups.setdefault((one.model, one.name.partition(".")[0]), []).append(one)
@@ -127,11 +128,12 @@ def gathered(
 def by_cause(
     parameters: Sequence[LoopParameter], loop: LoopRecord, state: str
 ) -> tuple[list[tuple[Answer, list[LoopParameter]]], list[LoopParameter]]:
-    """The parameters that one cause explains, for each that a trace has shown, and the others.
+    """Group parameters by the causes that traces found; return these groups and the other
+    parameters.
 
     Args:
-        parameters: those that get no useful gradient.
-        loop: has the causes.
+        parameters: parameters without a useful gradient.
+        loop: the record with the causes.
         state: "missing" or "zero".
     """
     found: list[tuple[Answer, list[LoopParameter]]] = []
@@ -149,7 +151,7 @@ def by_cause(
 
 
 def module_of(members: Sequence[LoopParameter]) -> str:
-    """The module that all of them are in; of a single parameter its own name."""
+    """Return the module that contains all of them; for a single parameter, its own name."""
     return _common([one.name for one in members])
 
 
@@ -159,7 +161,7 @@ def untraced(loop: LoopRecord) -> str:
 
 
 def _common(names: Sequence[str]) -> str:
-    """The module that holds all of them; of a single parameter its own name."""
+    """Return the module that holds all of them; for a single parameter, its own name."""
     if len(names) == 1:
         return names[0]
     split = [name.split(".")[:-1] for name in names]
@@ -172,5 +174,5 @@ def _common(names: Sequence[str]) -> str:
 
 
 def these(names: Sequence[str], *, at_most: int = 4) -> str:
-    """``fc.weight, fc.bias`` in backticks, and how many more."""
+    """Return ``fc.weight, fc.bias`` in backticks, and the number of further ones."""
     return listed(names, at_most=at_most)

@@ -1,4 +1,4 @@
-"""The inputs of a loss: the links of the graph that end in one, each once."""
+"""Finds the inputs of losses: the links of the graph that end in a loss, each once."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def into_cross_entropy(report: Report) -> Iterator[Link]:
 
 
 def unique(report: Report) -> Iterator[Link]:
-    """Each link of the graph once, in its order."""
+    """Yield each link of the graph once, in order."""
     yield from dict.fromkeys(report.links)
 
 
 def output_of(report: Report, name: str | None, call: int | None) -> TensorStats | None:
-    """The first output of a call; of the full model if the operation is in no module."""
+    """Return the first output of a call; the model's output if the operation is in no module."""
     found: ModuleCall | None = None
     for one in report.calls:
         if one.name == (name or "") and (call is None or name is None or one.call == call):
@@ -38,7 +38,8 @@ def output_of(report: Report, name: str | None, call: int | None) -> TensorStats
 
 
 def where(link: Link) -> str:
-    """The module that the finding names: the operation's own, else the one that takes it in."""
+    """Return the module that the finding names: the operation's own, else the module that gets its
+    result."""
     return link.name if link.name is not None else link.into_name or ""
 
 

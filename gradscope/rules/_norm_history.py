@@ -1,4 +1,5 @@
-"""The norms of an optimizer's gradients over its last steps: kept packed, read when a rule asks."""
+"""Keeps the gradient norms of an optimizer's last steps in packed form; they are read only if a
+rule needs them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _LISTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Leap:
-    """The parameter with the largest gradient of a step, and the median of its norms before."""
+    """The parameter with the largest gradient in a step, and the median of its earlier norms."""
 
     name: str
     norm: float
@@ -25,7 +26,8 @@ class Leap:
 
 
 class NormHistory:
-    """Each step costs a reference; only ``largest`` reads the numbers."""
+    """The norms of the last steps. A step only stores a reference; ``largest`` reads the
+    numbers."""
 
     __slots__ = ("_now", "_past")
 
@@ -34,7 +36,7 @@ class NormHistory:
         self._past: dict[int, deque[ParameterNorms]] = {}
 
     def joined(self) -> bool:
-        """Return whether a parameter has a gradient that the last reading of norms lacked."""
+        """Return True if a parameter has a gradient that had none at the last reading of norms."""
         for names, record in self._now:
             past = self._past.get(record.names)
             if not past:
@@ -57,7 +59,7 @@ class NormHistory:
         self._now = norms
 
     def largest(self) -> Leap | None:
-        """The largest gradient before clipping, where the steps before have norms of it."""
+        """Return the largest gradient before clipping, if earlier steps have norms of it."""
         found: list[Leap] = []
         for names, record in self._now:
             if record.gradient is None:

@@ -1,4 +1,4 @@
-"""The effect of a gradient's size on the step, by class of optimizer."""
+"""Knows, by class of optimizer, the effect of a gradient's size on the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared by rules over ranks: the first difference, and the text for ranks and names."""
+"""The shared part of rules over ranks: the first difference, and the text for ranks and names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradscope.rules._words import listed, plural
 
 
 def wrapper(ranks: RanksRecord, model: int) -> str | None:
-    """Names the wrapper that spreads a model over processes (DDP, FSDP); None without one."""
+    """Return the wrapper that spreads a model over processes (DDP, FSDP); None without one."""
     return next((one.wrapper for one in ranks.models if one.id == model), None)
 
 
@@ -19,19 +19,19 @@ def difference(ranks: RanksRecord, model: int, kind: str) -> Difference | None:
 
 
 def starts_before(one: Difference, other: Difference | None) -> bool:
-    """Return True if it began before the other, which then follows from it."""
+    """Return True if one difference began before the other, which then follows from it."""
     return other is None or one.steps[0] < other.steps[0]
 
 
 def named(one: Difference) -> str:
-    """``3 of 8 parameters: `a`, `b` and 1 more``."""
+    """Return the tensors in words: ``3 of 8 parameters: `a`, `b` and 1 more``."""
     if len(one.names) == 1:
         return f"the {one.kind} {listed(one.names)}"
     return f"{len(one.names)} of {plural(one.total, one.kind)} ({listed(one.names)})"
 
 
 def since(one: Difference) -> str:
-    """The first step with the difference, as far as samples tell."""
+    """Return the first step with the difference in words, as far as samples show."""
     first = one.steps[0]
     if one.before is None:
         return f"at step {first}, the first sampled step"
@@ -41,7 +41,8 @@ def since(one: Difference) -> str:
 
 
 def on_ranks(ranks: Sequence[int], total: int) -> str:
-    """``rank 1 of 2``, ``ranks 0 and 3 of 8``, ``ranks 0, 3, 4, 5 and 4 more of 512``."""
+    """Return ranks in words: ``rank 1 of 2``, ``ranks 0 and 3 of 8``, ``ranks 0, 3, 4, 5 and 4 more
+    of 512``."""
     numbers = [str(rank) for rank in ranks[:4]]
     if len(ranks) > 4:
         numbers.append(f"{len(ranks) - 4} more")

@@ -53,7 +53,7 @@ def layers(report: Report) -> list[Layer]:
 
 
 def rms(stats: TensorStats | None) -> float | None:
-    """The root mean square of the finite elements."""
+    """Return the root mean square of the finite elements."""
     if stats is None or stats.norm is None:
         return None
     finite = stats.numel - (stats.nan or 0) - (stats.inf or 0)
@@ -61,7 +61,7 @@ def rms(stats: TensorStats | None) -> float | None:
 
 
 def largest(stats: TensorStats) -> float | None:
-    """The greatest absolute value among the finite elements."""
+    """Return the largest absolute value of the finite elements."""
     if stats.min is None or stats.max is None:
         return None
     return max(abs(stats.min), abs(stats.max))
@@ -79,7 +79,7 @@ def nonfinite(stats: TensorStats | None) -> int:
 
 
 def missing(report: Report) -> list[ParameterStats]:
-    """The trainable parameters that got no gradient."""
+    """Return the trainable parameters that got no gradient."""
     if not complete(report):
         return []
     return [p for p in report.parameters if p.requires_grad and p.gradient is None]
@@ -152,7 +152,7 @@ class Tree:
         return [self.known[parameter] for parameter in self._below[name]]
 
     def inside(self, name: str) -> Iterator[ModuleFacts]:
-        """The modules in a module, itself included."""
+        """Yield the modules in a module, with itself."""
         for facts in self.modules.values():
             if not name or facts.name == name or facts.name.startswith(f"{name}."):
                 yield facts
@@ -198,7 +198,8 @@ def asks_elsewhere(report: Report) -> bool:
 
 
 def never_called(report: Report) -> dict[str, tuple[str, ...]]:
-    """The outermost modules that never ran, with their trainable parameters without a gradient.
+    """Return the outermost modules that never ran, with their trainable parameters without a
+    gradient.
 
     A module whose parameters were used anyway (such as ``MultiheadAttention.out_proj``) is not
     among them.

@@ -1,4 +1,4 @@
-"""The class of a rule: its documentation, its thresholds, and its limits in a run."""
+"""The class of a rule: documentation, thresholds, and limits in a run."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class Limits:
     limits: Mapping[str, Limit] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
-        """The value of a threshold that always has one."""
+        """Return the value of a threshold that always has one."""
         value = self.limits[name].value
         assert value is not None, f"`{name}` is switched off"
         return value
 
     def get(self, name: str) -> float | None:
-        """The value, or None where the test is not made."""
+        """Return the value; None if the test is switched off."""
         return self.limits[name].value
 
     def of(self, name: str) -> Limit:
@@ -183,7 +183,7 @@ class Rule:
     on_demand: bool = False
 
     def limits(self, preset: str | None = None, own: Mapping[str, float] | None = None) -> Limits:
-        """The thresholds, replaced by those of a preset, then by the settings' own."""
+        """Return the thresholds, replaced by those of a preset, then by the settings' own."""
         found = {}
         for threshold in self.thresholds:
             name = threshold.name
@@ -211,10 +211,10 @@ class Rule:
         cause: str | None = None,
         location: str | None = None,
     ) -> Finding:
-        """A finding of this rule; severity and advice are the rule's own unless given.
+        """Return a finding of this rule; severity and advice are the rule's own unless given.
 
-        ``limit`` gives the threshold and its source. A value that is not a number is left out:
-        formats have none.
+        ``limit`` gives the threshold and its source. NaN and Inf as a value are left out, because
+        formats cannot write them.
         """
         if limit is not None:
             threshold, source = limit.value, limit.source

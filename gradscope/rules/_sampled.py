@@ -1,4 +1,4 @@
-"""A sample as a rule may read it: only the parameters that trained in the step."""
+"""Reduces a sample to what a rule may read: the parameters that trained in the step."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from gradscope.records.training import StepSample
 
 
 class Sampled:
-    """One model over its sampled steps, and which of its parameters ever trained.
+    """One model over its sampled steps, with the parameters that trained at least once.
 
-    In a GAN the other optimizer's parameters have no gradient, or one that is thrown away, in half
-    of all steps, and may be frozen for that long.
+    In a GAN, the other optimizer's parameters have no gradient, or a discarded one, in half of all
+    steps, and may be frozen in these steps.
     """
 
     def __init__(self) -> None:
         self._trained: set[str] = set()
 
     def views(self, sample: StepSample) -> dict[str, Report]:
-        """The report as each choice of ``Runs.parameters`` reads it."""
+        """Return the report for each choice of ``Runs.parameters``."""
         report = sample.report
         self._trained.update(p.name for p in report.parameters if p.requires_grad)
         unheld = frozenset(sample.unheld)

@@ -41,7 +41,7 @@ _WORSE, _LEVEL = 1.3, 8
 
 @dataclass(frozen=True, slots=True)
 class _Fact:
-    """A cause beside the samples; ``step`` is the step of its change, infinite without one."""
+    """A cause other than samples; ``step`` is the step of its change, infinite without one."""
 
     step: float
     cause: str
@@ -61,12 +61,12 @@ def spike_cause(capsule: Capsule) -> tuple[str, str]:
 
 
 def mention(capsule: Capsule, cause: str) -> str:
-    """Return what a run says of a step that it keeps: "spike"; "sample", if only a sample is
-    unusual; "" for nothing.
+    """Return the kind of a kept step in a run's summary: "spike"; "sample", if only a sample is
+    unusual; "" for no mention.
 
     Args:
-        capsule: of the step.
-        cause: as ``spike_cause`` has it.
+        capsule: the capsule of the step.
+        cause: the cause from ``spike_cause``.
     """
     if capsule.kind not in ("highest", "input", "sample"):
         return "spike"

@@ -1,4 +1,4 @@
-"""The samples to blame for a spike, by the evidence in its capsule."""
+"""Finds the samples to blame for a spike, by the evidence in its capsule."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Blame:
 
 
 def blamed(capsule: Capsule, *, excused: bool) -> Blame | None:
-    """The samples to blame for a step; None: there is no evidence against one.
+    """Return the samples to blame for a step; None without evidence against any.
 
     Args:
         capsule: of the step.
@@ -71,7 +71,7 @@ def blamed(capsule: Capsule, *, excused: bool) -> Blame | None:
 
 
 def ordered(capsule: Capsule, blame: Blame | None) -> tuple[SpikeSample, ...]:
-    """The samples of a capsule, those to blame first."""
+    """Return the samples of a capsule, those to blame first."""
     first = () if blame is None else blame.samples
     return (*first, *(one for one in capsule.samples if one not in first))
 
@@ -89,7 +89,7 @@ def is_aftermath(capsule: Capsule) -> bool:
 
 
 def unusual_before(capsule: Capsule) -> list[int]:
-    """The steps just before with an unusual gradient or loss."""
+    """Return the steps just before with an unusual gradient or loss."""
     norm = capsule.usual_norm or math.inf
     losses = [one.loss for one in capsule.signals[:-1] if one.loss is not None]
     loss = median(losses) if losses else 0.0
@@ -364,7 +364,7 @@ def _size(sample: SpikeSample, others: Sequence[SpikeSample]) -> float:
 
 
 def _worst_token(sample: SpikeSample) -> list[str]:
-    """A sentence on the token with the largest loss, if it is unusual."""
+    """Return a sentence on the token with the largest loss, if it is unusual."""
     token = sample.token
     if token is None or token.median is None or token.loss < _UNUSUAL * token.median:
         return []

@@ -1,4 +1,4 @@
-"""Updates of a model's weights by an optimizer, over all of its samples."""
+"""Measures the updates of a model's weights by an optimizer, over all of its samples."""
 
 from __future__ import annotations
 

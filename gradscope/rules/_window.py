@@ -19,7 +19,7 @@ class Window:
     """The last values of a series, with robust statistics of them.
 
     ``usual`` is their median and ``spread`` their median absolute deviation, as a standard
-    deviation; ``factor`` is the same of their logarithms, None where one is not above 0. ``high``
+    deviation; ``factor`` is the same for their logarithms; None if a value is not above 0. ``high``
     is the highest of them without the top one in fifty, ``count`` the number of all values so far.
     All except ``count`` are updated after every few values.
     """
@@ -33,7 +33,7 @@ class Window:
         self.factor: float | None = None
 
     def add(self, value: float | None) -> None:
-        """Take a value in; NaN and Inf are left out."""
+        """Add a value; NaN and Inf are left out."""
         if value is None or not math.isfinite(value):
             return
         self.values.append(value)
@@ -54,7 +54,7 @@ class Window:
     def deviations(self, value: float, floor: float) -> float:
         """Return the distance of a value above the median, in standard deviations of the logarithm.
 
-        Noise is relative to the value, and its tails are long, for a loss too. ``floor`` is the
+        Noise is relative to the value and has long tails, also for a loss. ``floor`` is the
         smallest deviation to trust. Without logarithms, the distance is in plain deviations.
         """
         if self.factor is not None and value > 0:
@@ -82,7 +82,7 @@ class StepWindows:
         return self._losses.setdefault(backwards, Window())
 
     def add(self, loss: float | None, backwards: int, norm: float | None) -> None:
-        """Take a step in."""
+        """Add a step."""
         self.losses(backwards).add(loss)
         self.gradient.add(norm)
 

@@ -1,4 +1,4 @@
-"""Words that findings share: numbers, shares, names in a row, an answer's advice as a sentence."""
+"""Formats words for findings: numbers, shares, lists of names, an answer's advice as a sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["either", "listed", "number", "others", "percent", "plural", "sentenc
 
 
 def percent(share: float) -> str:
-    """A share from 0 to 1, never rounded to none or all."""
+    """Format a share from 0 to 1; it is never rounded to 0 % or 100 %."""
     if share in (0, 1):
         return f"{share * 100:.0f} %"
     if share < 0.001:
@@ -19,7 +19,7 @@ def percent(share: float) -> str:
 
 
 def listed(names: Sequence[str], *, at_most: int = 3) -> str:
-    """``a``, ``b`` and how many more; a name of several words is not quoted."""
+    """List ``a``, ``b`` and the number of further ones; a name of several words is not quoted."""
     shown = ", ".join(name if " " in name else f"`{name}`" for name in names[:at_most])
     more = len(names) - at_most
     return f"{shown} and {plural(more, 'more', 'more')}" if more > 0 else shown
@@ -37,6 +37,6 @@ def others(count: int, noun: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """``use it, or remove it`` as a sentence."""
+    """Write ``use it, or remove it`` as a sentence."""
     text = text.strip()
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"

@@ -74,7 +74,8 @@ RULE = Rule(
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """The frontier over depth, weights with a tiny gradient, and decay over steps."""
+    """Yield findings on the frontier over depth, on weights with a tiny gradient, and on decay over
+    steps."""
     yield from _over_depth(report, limits)
     yield from _small(report, limits)
     yield from _over_steps(report, limits)

@@ -98,7 +98,8 @@ _RECURRENT = (
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """Growth over depth and time, weights with a huge gradient, jumps and growth over steps."""
+    """Yield findings on growth over depth and time, on weights with a huge gradient, and on jumps
+    and growth over steps."""
     yield from _over_depth(report, limits)
     yield from _through_time(report, limits)
     yield from _large(report, limits)
@@ -149,7 +150,8 @@ def _through_time(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _one_step(call: ModuleCall) -> float:
-    """No step of a layer makes more of these gradients: ‖g xᵀ‖ ≤ ‖g‖·‖x‖ (Cauchy and Schwarz)."""
+    """Return an upper bound of the gradient from a single time step: ‖g xᵀ‖ ≤ ‖g‖·‖x‖ (Cauchy and
+    Schwarz)."""
     norms = (output.gradient.norm or 0.0 for output in call.outputs if output.gradient)
     return math.hypot(*norms) * (call.inputs[0].activation.norm or 0.0)
 

@@ -66,15 +66,15 @@ _WINDOW = 8
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """The cause, where something is zero."""
+    """Request the causes, if a gradient is zero."""
     if _zeros(report, limits):
         yield "zero"
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per cause and place, or per module if the cause was not searched.
+    """Yield one finding per cause and place, or per module if the cause was not searched.
 
-    All zeros that a few steps end, by one cause, are one finding: they are how a network begins.
+    Zeros with one cause that end after a few steps are one finding: many networks begin so.
     """
     zeros = {p.name: p for p in _zeros(report, limits)}
     explained: set[str] = set()
@@ -100,7 +100,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each cause, else for each module whose gradients are zero, step after step.
+    """Yield one finding for each cause, else for each module with zero gradients step after step.
 
     A bias alone is left out: its gradients often cancel exactly.
     """
@@ -160,7 +160,7 @@ def _unexplained(name: str, upstream: Sequence[str], advice: str) -> Finding:
 
 
 def _explained(answers: list[Answer], level: str | None) -> Finding:
-    """The first answer, for it and for others like it."""
+    """Return the finding of an answer, for it and for similar ones."""
     answer, more = answers[0], len(answers) - 1
     count = sum(len(one.upstream) or 1 for one in answers)
     also = f", and {plural(more, 'place')} more like it" if more else ""

@@ -70,7 +70,7 @@ _SILENT = 0.99
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """Requests unit counts if a row of the gradient is exactly zero for so many of them.
+    """Request unit counts if enough rows of the gradient are exactly zero.
 
     A unit that is dead for the full batch has a zero in the gradient of its layer's bias, or of
     the bias of the norm downstream.
@@ -82,7 +82,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per nonlinearity, at the first call that shows it."""
+    """Yield one finding per nonlinearity, at the first call that shows it."""
     seen: set[tuple[str | None, str]] = set()
     rows = {(call.name, call.call): _rows(call) for call in report.calls}
     for one in report.activity:
@@ -183,10 +183,10 @@ def _of(one: UnitActivity, count: int) -> str:
 
 
 def _estimated(one: UnitActivity, samples: float) -> float:
-    """The share of units that are dead, by a binomial distribution with more zeros than its own.
+    """Estimate the share of dead units by a zero-inflated binomial distribution.
 
-    Of the units that were ever on, the mean number of times tells how often a live unit is on,
-    and with it how many live ones were off by chance. Of one value each nothing is known.
+    The units that were on at least once show how often a live unit is on, and so how many live ones
+    were always off by chance. One value per unit is not enough.
     """
     dead = one.dead / one.units
     if samples < 2 or one.off is None:
@@ -201,7 +201,8 @@ def _estimated(one: UnitActivity, samples: float) -> float:
 
 
 def _held_against(samples: float, share: float) -> float:
-    """The fewer values, the more must be dead: an estimate from two values is off by a third."""
+    """Return the threshold for an estimate: higher for fewer values, because an estimate from two
+    values errs by a third."""
     return float(share + (1 - share) * 2 ** (-samples / 4))
 
 
@@ -213,11 +214,11 @@ def _off(samples: int) -> str:
 
 
 def _shares(report: Report, limits: Limits) -> Iterator[tuple[ParameterStats, float]]:
-    """The parameters with one number, or one row, per unit of a layer that gave enough values, and
-    how many values it gave for each unit.
+    """Yield the parameters with one number, or one row, per unit of a layer with enough values, and
+    the number of values per unit.
 
-    A weight counts if neither its layer nor a norm downstream has a bias: it has other zeros too,
-    as at the rim of a picture. A table's rows are not units.
+    A weight counts only if neither its layer nor a norm downstream has a bias, because weights have
+    other zeros too, such as at the rim of a picture. The rows of an embedding are not units.
     """
     tree = Tree(report)
     normed = {link.name for link in report.links if "BatchNorm" in link.into}

@@ -83,13 +83,13 @@ _RECURRENT = 0.75
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """Requests unit counts if a bounded activation may get large values."""
+    """Request unit counts if a bounded activation may get large values."""
     if complete(report) and (_large_inputs(report, limits) or _flat_values(report)):
         yield "activity"
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per activation, at the first call that shows it."""
+    """Yield one finding per activation, at the first call that shows it."""
     seen: set[tuple[str | None, str]] = set()
     for one in report.activity:
         if not _enough(one, limits) or (one.name, one.op) in seen:
@@ -108,7 +108,7 @@ def _enough(one: UnitActivity, limits: Limits) -> bool:
 
 
 def _units(one: UnitActivity, limits: Limits) -> Finding | None:
-    """Units that are flat nearly always; of few values each, the values that are."""
+    """Judge the units that are nearly always flat; with few values per unit, judge the values."""
     share, message = _fact(one, full=one.samples < limits["samples"])
     if share <= limits["share"]:
         return None
@@ -123,7 +123,7 @@ def _units(one: UnitActivity, limits: Limits) -> Finding | None:
 
 
 def _fact(one: UnitActivity, *, full: bool) -> tuple[float, str]:
-    """The share at the ends and a sentence: by distribution, by value, or by unit."""
+    """Return the saturated share and a sentence: by distribution, by value, or by unit."""
     share = one.saturated / one.units
     count = f"{one.saturated} of {one.units:,}"
     if one.op == "softmax":
@@ -142,7 +142,7 @@ def _over(one: UnitActivity) -> str:
 
 
 def _values(one: UnitActivity, limits: Limits) -> Finding | None:
-    """Values that are nearly flat, whichever unit they are of."""
+    """Judge the nearly flat values of all units together."""
     limit = limits.get("near")
     if limit is None or one.near is None or one.near <= limit:
         return None
@@ -157,7 +157,8 @@ def _values(one: UnitActivity, limits: Limits) -> Finding | None:
 
 
 def _large_inputs(report: Report, limits: Limits) -> bool:
-    """Return True if large values enter an activation, or may: a function has no call to read."""
+    """Return True if large values enter an activation, or may enter one: a function has no recorded
+    call."""
     limit = limits["input"]
     normed = {link.name for link in report.links if "BatchNorm" in link.into}
     if any(

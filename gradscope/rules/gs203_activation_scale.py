@@ -80,7 +80,8 @@ _SCALE = (
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """The drift over depth, else layers where it jumps; and layers outside fixed bounds."""
+    """Yield a finding on the drift over depth, else on layers where the scale jumps; and on layers
+    outside fixed bounds."""
     found = [(layer, layer.spread) for layer in layers(report) if layer.spread]
     drift = list(_drift([(layer, spread) for layer, spread in found if spread], limits))
     yield from drift or _jump(report, limits)

@@ -55,7 +55,7 @@ RULE = Rule(
 
 
 def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
-    """At most one finding, of the largest logit."""
+    """Yield at most one finding, of the largest logit."""
     found: tuple[float, float, int, AttentionCall] | None = None
     for part in history.parts:
         if not isinstance(part.now, AttentionCall) or not isinstance(part.first, AttentionCall):

@@ -53,7 +53,7 @@ RULE = Rule(
 
 
 def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
-    """At most one finding, of the attention with the lowest evenness."""
+    """Yield at most one finding, of the attention with the lowest evenness."""
     lowest: tuple[float, float, AttentionCall] | None = None
     for part in history.parts:
         if not isinstance(part.now, AttentionCall) or not isinstance(part.first, AttentionCall):

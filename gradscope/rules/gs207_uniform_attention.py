@@ -58,7 +58,7 @@ RULE = Rule(
 
 
 def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
-    """At most one finding, of the first such attention."""
+    """Yield at most one finding, of the first such attention."""
     loss = None if history.now is None else history.now.report.loss
     if loss is None or history.loss is None or not math.isfinite(history.loss):
         return

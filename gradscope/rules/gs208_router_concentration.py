@@ -54,7 +54,7 @@ RULE = Rule(
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per routing."""
+    """Yield one finding per routing."""
     for call in report.experts:
         if call.effective is None or not _is_judged(call, limits):
             continue

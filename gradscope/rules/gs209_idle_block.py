@@ -54,7 +54,7 @@ RULE = Rule(
 
 
 def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
-    """One finding per block."""
+    """Yield one finding per block."""
     blocks = [
         (part.now.added, part)
         for part in history.parts

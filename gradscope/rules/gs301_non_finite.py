@@ -39,13 +39,13 @@ RULE = Rule(
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """The origins, if a NaN or Inf matters."""
+    """Request the origins, if a NaN or Inf does harm."""
     if _damaged(report) or _activations(report):
         yield "non_finite"
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """Each origin, or, if none was searched, the first place with a NaN or Inf."""
+    """Yield each origin; if no origin was searched, the first place with a NaN or Inf."""
     damaged = _damaged(report)
     for origin in report.non_finite:
         if damaged or origin.phase in ("loss", "parameter", "step"):
@@ -101,7 +101,7 @@ def _damaged(report: Report) -> tuple[str, str, int] | None:
 
 
 def _activations(report: Report) -> str | None:
-    """The first call that returns NaN or Inf and takes none; the innermost one."""
+    """Return the first innermost call that returns NaN or Inf without getting any."""
     found = [
         call
         for call in report.calls

@@ -53,14 +53,14 @@ _USUAL = 65536.0
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """A forecast, where gradients are small against the smallest half."""
+    """Request a forecast, if gradients are small relative to the smallest fp16 number."""
     usual = _usual(report)
     if usual is not None and _applies(report) and usual * _USUAL < limits["suspicion"]:
         yield "precision"
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding for the full run, at the parameter that loses most."""
+    """Yield one finding for the full run, at the parameter that loses most."""
     if is_half(report):
         yield from _half(report, limits)
         return
@@ -95,7 +95,7 @@ def _applies(report: Report) -> bool:
 
 
 def _usual(report: Report) -> float | None:
-    """The median root mean square of a parameter's gradient."""
+    """Return the median over parameters of the gradient's root mean square."""
     return middle(size for p in report.parameters if (size := rms(p.gradient)))
 
 

@@ -46,7 +46,7 @@ _MASK = 1e30
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding at the first layer; those downstream often inherit the values."""
+    """Yield one finding at the first layer; those downstream often inherit the values."""
     if "bfloat16" in (report.run.dtype, report.run.autocast):
         return
     limit = limits["headroom"]

@@ -71,7 +71,8 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
 
 
 def _ratio(weight: ParameterHistory, rate: float, kind: str | None) -> float | None:
-    """The step over half the spacing at the weight's size; None of a weight in full precision."""
+    """Return the step divided by half the spacing at the weight's size; None for a weight in full
+    precision."""
     value, gradient = weight.now.value, weight.now.gradient
     half, size = _HALF.get(value.dtype.removeprefix("torch.")), rms(value)
     slope = 1.0 if is_scale_free(kind) else rms(gradient)

@@ -45,7 +45,7 @@ _HALF = ("float16", "bfloat16", "float8")
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """At most one finding, of the first block."""
+    """Yield at most one finding, of the first block."""
     for call in report.residual:
         if not call.dtype.startswith(_HALF) or call.largest is None or call.max_to_median is None:
             continue

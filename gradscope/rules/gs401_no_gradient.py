@@ -70,7 +70,7 @@ RULE = Rule(
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """The cause, where something is missing."""
+    """Request the causes, if a gradient is missing."""
     if missing(report):
         yield "missing"
         if asks_elsewhere(report):
@@ -78,7 +78,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per cause and place, or per module if the cause was not searched."""
+    """Yield one finding per cause and place, or per module if the cause was not searched."""
     idle = {name for names in never_called(report).values() for name in names}
     lost = {p.name for p in missing(report)} - idle
     explained: set[str] = set()
@@ -104,7 +104,7 @@ def _unexplained(report: Report, name: str, upstream: Sequence[str], advice: str
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each cause, else for each module whose parameters got no gradient."""
+    """Yield one finding for each cause, else for each module whose parameters got no gradient."""
     lost = [
         one
         for one in loop.parameters
@@ -211,7 +211,8 @@ def _advice(report: Report, answer: Answer, severity: str) -> str | None:
 
 
 def _severity(report: Report, cause: str | None, upstream: Sequence[str]) -> str:
-    """Milder where leaving the parameters out may well be meant, or is not the user's doing."""
+    """Return a milder severity if the parameters may be left out on purpose, or not by the user's
+    code."""
     if cause not in LENIENT:
         return "error"
     lost = {p.name for p in missing(report)}.intersection(upstream)

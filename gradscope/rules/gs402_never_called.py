@@ -38,7 +38,8 @@ RULE = Rule(
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """Asks why gradients are missing: a parameter may be used though its module never ran."""
+    """Request the causes of missing gradients: a parameter may be used though its module never
+    ran."""
     if never_called(report):
         yield "missing"
         if asks_elsewhere(report):
@@ -46,7 +47,8 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per outermost module, or for all of a list that are equal and fare alike."""
+    """Yield one finding per outermost module, or one for equal modules of a list with the same
+    result."""
     tree, idle = Tree(report), never_called(report)
     families = _families(tree, idle)
     alike: dict[tuple[str, str], list[str]] = {}
@@ -75,7 +77,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each module that was never called, with gradients or without."""
+    """Yield one finding for each module that was never called, with gradients or without."""
     idle = [
         one
         for one in loop.parameters
@@ -124,7 +126,8 @@ def _message(names: Sequence[str], lost: int, fate: str, tree: Tree, family: Seq
 
 
 def _families(tree: Tree, idle: Iterable[str]) -> dict[str, list[str]]:
-    """The equal members of each list that one is in: of one class, with the same parameters."""
+    """Return the equal members of each list that contains a module: of one class, with equal
+    parameters."""
     lists = {name.rpartition(".")[0] for name in idle}
     lists = {name for name in lists if name in tree.modules and _is_list(tree.modules[name])}
     alike: dict[object, list[str]] = {}

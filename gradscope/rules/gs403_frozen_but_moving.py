@@ -39,7 +39,7 @@ _DROPOUTS = ("_DropoutNd", "StochasticDepth", "DropPath")
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per kind of frozen part and of movement, at the first module that moves."""
+    """Yield one finding per kind of frozen part and of movement, at the first module that moves."""
     # The totals are of the full model, whatever layers were selected.
     if not (report.totals.trainable or any(p.requires_grad for p in report.parameters)):
         return
@@ -75,14 +75,14 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Moving:
-    """A module that moves, and the outermost frozen part that it belongs to."""
+    """A module that moves, and its outermost frozen part."""
 
     facts: ModuleFacts
     part: str
 
 
 class _Training:
-    """Order of modules that train in forward, from the recorded calls."""
+    """The order in forward of modules that train, from the recorded calls."""
 
     def __init__(self, report: Report) -> None:
         owners = {p.name.rpartition(".")[0] for p in report.parameters if p.requires_grad}
@@ -113,7 +113,7 @@ class _Training:
 
 
 def _alike(moving: list[_Moving]) -> Iterator[list[_Moving]]:
-    """Grouped by parts whose names differ in numbers only, as blocks of one kind do."""
+    """Group modules by parts whose names differ only in numbers, as blocks of one kind do."""
     groups: dict[str, list[_Moving]] = {}
     for one in moving:
         groups.setdefault(_unnumbered(one.part), []).append(one)
@@ -121,7 +121,7 @@ def _alike(moving: list[_Moving]) -> Iterator[list[_Moving]]:
 
 
 def rate(facts: ModuleFacts) -> float:
-    """The share that a module drops, 0 where it drops nothing."""
+    """Return the share that a module drops; 0 if it drops nothing."""
     name = "p" if _is(facts, _DROPOUTS) or facts.type in _DROPOUTS else "dropout"
     value = facts.settings.get(name, facts.settings.get("drop_prob"))
     return float(value) if isinstance(value, int | float) else 0.0
@@ -214,14 +214,14 @@ def _wrote(group: list[_Moving]) -> str:
 
 
 def _whose(group: list[_Moving]) -> str:
-    """The first part, and how many more are like it."""
+    """Return the first part, and the number of similar ones."""
     first, parts = group[0], {one.part for one in group}
     more = f" and {plural(len(parts) - 1, 'part')} more" if len(parts) > 1 else ""
     return f"`{first.part or 'the model'}`{more}"
 
 
 def _advice(group: list[_Moving]) -> str:
-    """The call that stops it."""
+    """Return the advice: the call that stops the movement."""
     also = " and those of the others" if len({one.part for one in group}) > 1 else ""
     return (
         f"Call `{_way(group[0].part)}.eval()`{also}, and again after every `model.train()`, which "
@@ -230,13 +230,13 @@ def _advice(group: list[_Moving]) -> str:
 
 
 def _way(part: str) -> str:
-    """The way to a part, as Python writes it."""
+    """Return the Python expression for a part."""
     names = (f"[{one}]" if one.isdigit() else f".{one}" for one in part.split(".") if one)
     return "model" + "".join(names)
 
 
 def _frozen_part(tree: Tree, name: str) -> str | None:
-    """The outermost module around one, or itself, that has parameters and none that trains."""
+    """Return the outermost module around a module, or itself, that has only frozen parameters."""
     return next(
         (above for above in reversed([name, *ancestors(name)])
          if above in tree.modules and tree.frozen(above)),

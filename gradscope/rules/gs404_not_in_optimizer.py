@@ -40,7 +40,7 @@ RULE = Rule(
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per outermost module, or per parameter if the optimizer holds a part of a
+    """Yield one finding per outermost module, or per parameter if the optimizer holds a part of a
     module."""
     left = [p.name for p in report.parameters if p.requires_grad and p.in_optimizer is False]
     for name, names_inside in Tree(report).gathered(left):
@@ -57,7 +57,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each module that runs and that no optimizer holds, of all that were made."""
+    """Yield one finding for each module that runs and that none of the optimizers holds."""
     if not loop.optimizers or not enough(loop, _all_steps(loop)):
         return
     unheld = [one for one in loop.parameters if {"unheld", "graded"} <= one.facts]
@@ -84,12 +84,14 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _all_steps(loop: LoopRecord) -> int:
-    """Return the most steps of one optimizer, or of those that one line made for the same."""
+    """Return the largest number of steps of one optimizer; optimizers that one line made for the
+    same parameters count together."""
     return max(one.steps + one.anew for one in loop.optimizers)
 
 
 def _steps(models: Sequence[str], loop: LoopRecord) -> int:
-    """Return in how many steps these models ran; all of them where their calls were not seen."""
+    """Return the number of steps in which these models ran; all steps if their calls are
+    unknown."""
     ran = max((one.steps for one in loop.models if one.name in models), default=0)
     return min(ran or _all_steps(loop), _all_steps(loop))
 
@@ -140,7 +142,8 @@ def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord) -> F
 
 
 def _made_at(names: Sequence[str], loop: LoopRecord) -> str | None:
-    """Return the line of the models if others run them, else that of the last optimizer."""
+    """Return the line of the models if other models run them, else the line of the last
+    optimizer."""
     inside = _is_run_by_others(names, loop)
     made = (one.made for one in loop.models if inside and one.name in names and one.made)
     return next(made, loop.optimizers[-1].location)
@@ -171,7 +174,7 @@ def _outside_of(names: Sequence[str], loop: LoopRecord) -> str:
 
 
 def _made(loop: LoopRecord) -> str:
-    """The optimizers that there are, by their names."""
+    """Return a sentence on the existing optimizers, by name."""
     names = list(dict.fromkeys(one.name for one in loop.optimizers))
     if len(names) == 1:
         return f"there is one optimizer: `{names[0]}`"

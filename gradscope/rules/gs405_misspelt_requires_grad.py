@@ -33,7 +33,7 @@ RULE = Rule(
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per attribute and outermost module."""
+    """Yield one finding per attribute and outermost module."""
     written: dict[str, list[str]] = {}
     for parameter in report.parameters:
         for attribute in parameter.misspelt:

@@ -32,7 +32,7 @@ RULE = Rule(
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per outermost module."""
+    """Yield one finding per outermost module."""
     patterns = report.config.get("freeze") or ()
     if isinstance(patterns, str) or not all(isinstance(text, str) for text in patterns):
         return

@@ -34,7 +34,7 @@ RULE = Rule(
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding for all of these layers, at the outermost frozen module that ran first."""
+    """Yield one finding for all of these layers, at the outermost frozen module that ran first."""
     tree = Tree(report)
     first = _first_training(report, tree)
     if not complete(report) or first is None:
@@ -57,9 +57,10 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _first_training(report: Report, tree: Tree) -> int | None:
-    """The order of the first call of a module with a trainable parameter.
+    """Return the order of the first call of a module with a trainable parameter.
 
-    None where a trainable parameter is used outside a call of its owner: it may lie anywhere.
+    None if a trainable parameter is used outside a call of its owner, because its position is then
+    unknown.
     """
     orders: dict[str, int] = {}
     for call in report.calls:

@@ -42,13 +42,13 @@ _GUESSED = (
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """The line that applies it, where there is one to show."""
+    """Request the line of the operation, if there is a finding to locate."""
     if any(find(report, limits)):
         yield "lines"
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per place."""
+    """Yield one finding per place."""
     for link in unique(report):
         if link.op == _SOFTMAX and link.into == LOG_SOFTMAX:
             guessed = is_guessed(report)

@@ -34,13 +34,13 @@ _SQUASHED = {"SigmoidBackward0": "error", "HardsigmoidBackward0": "error", "Tanh
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """The line that applies it, where there is one to show."""
+    """Request the line of the operation, if there is a finding to locate."""
     if any(find(report, limits)):
         yield "lines"
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per place."""
+    """Yield one finding per place."""
     for link in into_cross_entropy(report):
         kind = _SAID.get(link.op) or link.op.partition("Backward")[0].lower()
         if link.op in _CUT or (link.op.startswith("Clamp") and _at_zero(report, link)):

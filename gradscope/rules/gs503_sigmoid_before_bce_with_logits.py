@@ -33,13 +33,13 @@ _OPS = {"SigmoidBackward0": "sigmoid", "SoftmaxBackward0": "softmax"}
 
 
 def wants(report: Report, limits: Limits) -> Iterator[str]:
-    """The line that applies it, where there is one to show."""
+    """Request the line of the operation, if there is a finding to locate."""
     if any(find(report, limits)):
         yield "lines"
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per place."""
+    """Yield one finding per place."""
     for link in unique(report):
         if link.op in _OPS and link.into.startswith("BinaryCrossEntropyWithLogits"):
             yield RULE.finding(

@@ -47,7 +47,7 @@ _RAISED = "more than 1 value per channel"
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding for the run, at the first such norm."""
+    """Yield one finding for the run, at the first such norm."""
     error = report.error
     if error is not None and _RAISED in error.message:
         yield RULE.finding(

@@ -37,7 +37,7 @@ _LAYERS = (
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding per bias."""
+    """Yield one finding per bias."""
     tree = Tree(report)
     takers: dict[str, list[Link]] = {}
     for link in unique(report):
@@ -56,6 +56,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _all_train(tree: Tree, names: set[str | None]) -> bool:
-    """Return True if every norm uses batch statistics; one outside every module counts as so."""
+    """Return True if every norm uses batch statistics; a norm outside of modules counts as one that
+    does."""
     facts = [tree.modules.get(name) if name is not None else None for name in names]
     return all(one is None or one.training for one in facts)

@@ -75,7 +75,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 
 
 def _of_one_backward(report: Report) -> float | None:
-    """A step's loss is the sum over its backwards, and each of these has one to compare."""
+    """Return the loss of one backward: a step's loss is the sum over its backwards."""
     return None if report.loss is None else report.loss / report.run.repeats
 
 

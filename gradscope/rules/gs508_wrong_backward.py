@@ -65,7 +65,7 @@ _CHAIN = "Multiply by `grad_output`, the gradient that comes in: the chain rule.
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each function of the script."""
+    """Yield one finding for each function of the script."""
     for one in loop.functions:
         gives = "zeros" if one.zeros else number(one.backward)
         yield at(

@@ -34,7 +34,7 @@ RULE = Rule(
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding for the model, at the first such layer."""
+    """Yield one finding for the model, at the first such layer."""
     layers = {one.name for one in report.modules if one.settings.get("batch_first") is False}
     outer = min(report.calls, key=lambda call: call.order, default=None)
     if not layers or outer is None or outer.name or not (outer.inputs and outer.outputs):

@@ -48,7 +48,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each activation."""
+    """Yield one finding for each activation."""
     for one in loop.reaches:
         if one.outside < one.readings or (one.share < limits["share"] and not one.counted):
             continue

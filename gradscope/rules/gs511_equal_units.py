@@ -42,7 +42,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each model."""
+    """Yield one finding for each model."""
     models: dict[int, list[EqualUnits]] = {}
     for one in loop.equal_units:
         if one.readings >= limits["samples"]:

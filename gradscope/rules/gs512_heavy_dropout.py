@@ -36,7 +36,7 @@ RULE = Rule(
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding for the model, at the first of them."""
+    """Yield one finding for the model, at the first of them."""
     found = [
         (one.name, one.settings["p"])
         for one in report.modules

@@ -54,7 +54,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each model."""
+    """Yield one finding for each model."""
     for one in loop.batches:
         if one.constant < max(limits["batches"], limits["share"] * one.outputs):
             continue
@@ -78,7 +78,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 @dataclass(frozen=True, slots=True)
 class _Reason:
-    """Return the likeliest reason for it, as the end of the message."""
+    """The likeliest reason, as the end of the message."""
 
     words: str = ""
     advice: str | None = None

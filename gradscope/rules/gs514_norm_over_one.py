@@ -35,7 +35,7 @@ _LAST = ("LayerNorm", "RMSNorm")
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding for each module, at its first call."""
+    """Yield one finding for each module, at its first call."""
     kinds = {one.name: one.kinds for one in report.modules}
     groups = {one.name: one.settings.get("num_groups") for one in report.modules}
     sizes = {one.name: one.shape for one in report.parameters}

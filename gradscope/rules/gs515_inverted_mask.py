@@ -48,14 +48,14 @@ _MASKS = ("key_padding_mask", "src_key_padding_mask")
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """One finding, at the first layer with such a mask."""
+    """Yield one finding, at the first layer with such a mask."""
     found = next(_padding(report), None) or next(_weights(report), None)
     if found is not None:
         yield found
 
 
 def _weights(report: Report) -> Iterator[Finding]:
-    """By what attention looks at."""
+    """Judge the mask by the attention weights."""
     for call in report.attention:
         if call.queries != call.keys or call.keys < 3:
             continue
@@ -71,7 +71,7 @@ def _weights(report: Report) -> Iterator[Finding]:
 
 
 def _padding(report: Report) -> Iterator[Finding]:
-    """By a padding mask and the padding."""
+    """Judge a padding mask by the padding."""
     kinds = {one.name: one.kinds for one in report.modules}
     pads = {one.name: one.settings.get("padding_idx") for one in report.modules}
     tokens = next(
@@ -109,8 +109,8 @@ def _padding(report: Report) -> Iterator[Finding]:
 
 
 def _mask(call: ModuleCall, shape: tuple[int, ...]) -> TensorStats | None:
-    """A call's padding mask for tokens of this shape, and a few of the model's own; None without
-    one."""
+    """Return a call's padding mask for tokens of this shape, with a few more for the model's own
+    tokens; None without one."""
     for one in call.inputs:
         mask = one.activation
         if one.path not in _MASKS or mask.dtype != "bool" or len(mask.shape) != 2:

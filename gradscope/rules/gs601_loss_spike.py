@@ -72,7 +72,8 @@ _SIGNED = 7
 
 
 def stands_out(before: Window, loss: float | None, limits: Limits) -> tuple[float, float] | None:
-    """The deviations of a loss above those before, and how many it takes; None: it is usual."""
+    """Return the distance of a loss above the earlier ones, in deviations, and the limit; None if
+    the loss is usual."""
     if loss is None or before.count == 0 or loss <= before.high:
         return None
     if before.count < limits["history"] or not math.isfinite(loss):
@@ -87,7 +88,7 @@ def stands_out(before: Window, loss: float | None, limits: Limits) -> tuple[floa
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
-    """One finding for an optimizer's steps."""
+    """Yield one finding for an optimizer's steps."""
     before, loss = history.loss, history.now.loss
     found = stands_out(before, loss, limits)
     if found is None or loss is None:

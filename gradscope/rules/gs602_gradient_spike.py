@@ -83,7 +83,7 @@ _FLOOR = 1e-3
 
 
 def stands_out(before: Window, norm: float | None, limits: Limits) -> float | None:
-    """The norm over the median of those before; None where it is usual."""
+    """Return the norm divided by the median of the earlier ones; None if the norm is usual."""
     if norm is None or before.count == 0 or not before.high < norm < math.inf:
         return None
     if before.count < limits["history"] or norm <= limits["beyond"] * before.high:
@@ -96,7 +96,7 @@ def stands_out(before: Window, norm: float | None, limits: Limits) -> float | No
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
-    """One finding for an optimizer's steps."""
+    """Yield one finding for an optimizer's steps."""
     before, norm = history.gradient, history.now.gradient_norm
     ratio = stands_out(before, norm, limits)
     if ratio is None or norm is None:
@@ -117,9 +117,9 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
 
 
 def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
-    """Yield at most one finding per sample, at the weight with the largest jump of its own.
+    """Yield at most one finding per sample, at the weight with the largest jump.
 
-    A sample long after the others is not judged: in the meantime it may have grown.
+    A sample long after the others is not judged, because gradients may have grown in between.
     """
     if _is_far(history):
         return

@@ -54,7 +54,7 @@ RULE = Rule(
 
 
 def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
-    """One finding per weight."""
+    """Yield one finding per weight."""
     for name, weight in history.weights.items():
         norm, first = weight.now.value.norm, weight.first
         if not norm or first is None or weight.value.count < _RISING:

@@ -55,7 +55,7 @@ RULE = Rule(
 
 
 def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
-    """One finding per weight."""
+    """Yield one finding per weight."""
     falls = []
     for name, weight in history.weights.items():
         pace = _pace(weight)

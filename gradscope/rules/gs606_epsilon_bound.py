@@ -49,7 +49,7 @@ RULE = Rule(
 
 
 def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
-    """One finding for a model, at the weight whose gradients are furthest below epsilon."""
+    """Yield one finding for a model, at the weight whose gradients are furthest below epsilon."""
     sample = history.now
     eps = sample.settings.get("eps") if sample is not None else None
     if sample is None or not eps or not divides(sample.report.run.optimizer):

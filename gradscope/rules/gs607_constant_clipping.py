@@ -62,7 +62,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each optimizer."""
+    """Yield one finding for each optimizer."""
     kinds = {one.name: one.kind for one in loop.optimizers}
     for one in loop.clippings:
         if one.known >= limits["history"]:

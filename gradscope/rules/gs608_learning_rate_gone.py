@@ -49,7 +49,7 @@ RULE = Rule(
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
-    """One finding for an optimizer."""
+    """Yield one finding for an optimizer."""
     rates = history.now.learning_rates
     if not rates:
         return

@@ -48,7 +48,7 @@ RULE = Rule(
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
-    """One finding for an optimizer."""
+    """Yield one finding for an optimizer."""
     scale = history.now.loss_scale
     if scale is None:
         return

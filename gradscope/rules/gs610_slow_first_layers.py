@@ -72,7 +72,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each model."""
+    """Yield one finding for each model."""
     course = loop.course
     if course is None or len(loop.optimizers) != 1 or not stands(course, limits):
         return
@@ -85,7 +85,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         layers = 1 + depth.layers.index(frontier)
         finding = RULE.finding(
             frontier.name,
-            f"over {depth.samples} samples the gradient over the weight is "
+            f"over {depth.samples} samples, gradients divided by weights are "
             f"{number(1 / frontier.ratio)} times smaller here{_and(layers)} than nearer the loss, "
             f"as in `{depth.last}`. The loss is at {number(course.last)}, and began at "
             f"{number(course.first)}.",
@@ -101,10 +101,11 @@ def _and(layers: int) -> str:
 
 
 def _frontier(depth: LoopDepth, limits: Limits) -> LayerGradient | None:
-    """The layer nearest the loss below the limit, where the gradient shrinks step by step.
+    """Return the layer nearest the loss that is below the limit, if the gradient shrinks layer by
+    layer.
 
-    Where the next layer has many times more, this one is a branch that matters little, as the
-    queries and keys of an attention that is still even.
+    If the next layer has many times more, this one is a branch that matters little, such as queries
+    and keys of an attention that is still even.
     """
     # A ratio of 0 is GS103's to say.
     below = [n for n, layer in enumerate(depth.layers) if 0 < layer.ratio < limits["ratio"]]

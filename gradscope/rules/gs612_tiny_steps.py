@@ -53,7 +53,7 @@ _FAR = 0.1
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each model."""
+    """Yield one finding for each model."""
     course = loop.course
     if course is None or len(loop.optimizers) != 1 or not is_left(course, limits["left"]):
         return

@@ -1,4 +1,4 @@
-"""GS613: a loss that is that of an answer without looking at the input."""
+"""GS613: a loss that is no better than that of a constant answer."""
 
 from __future__ import annotations
 

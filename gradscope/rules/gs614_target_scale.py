@@ -44,7 +44,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each layer's outputs."""
+    """Yield one finding for each layer's outputs."""
     course = loop.course
     if course is None or not is_left(course, limits["left"]):
         return

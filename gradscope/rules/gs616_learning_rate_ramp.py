@@ -66,7 +66,7 @@ RULE = Rule(
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
-    """One finding for an optimizer's steps."""
+    """Yield one finding for an optimizer's steps."""
     if not history.rates or history.count <= limits["history"]:
         return
     step, now = history.rates[-1]
@@ -95,8 +95,8 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
 def _stretches(
     history: StepHistory, count: int, length: float, growth: float
 ) -> tuple[list[float], int] | None:
-    """The rates at the ends of the last stretches, the latest first, if each grew that much; and
-    how many steps these are."""
+    """Return the rates at the ends of the last stretches, the latest first, if each grew by the
+    factor; and the number of their steps."""
     step, now = history.rates[-1]
     rates = [now]
     for i in range(1, count + 1):

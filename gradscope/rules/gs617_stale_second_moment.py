@@ -55,7 +55,7 @@ RULE = Rule(
 
 
 def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
-    """One finding for an optimizer's steps."""
+    """Yield one finding for an optimizer's steps."""
     step, before, gradients = history.now, history.pace, history.taken
     pace = pace_of(step)
     if pace is None or before.count < limits["history"] or not before.usual:

@@ -50,7 +50,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each pair of optimizers of one model."""
+    """Yield one finding for each pair of optimizers of one model."""
     kinds = {one.name: one for one in loop.optimizers}
     known = [
         one

@@ -41,7 +41,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each optimizer."""
+    """Yield one finding for each optimizer."""
     for one in loop.left_states:
         yield at(
             RULE.finding(

@@ -61,7 +61,7 @@ RULE = Rule(
 
 
 def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
-    """One finding for the first sample of a model in the steps of an optimizer."""
+    """Yield one finding for the first sample of a model in the steps of an optimizer."""
     if history.count > 1 or history.now is None:
         return
     report = history.now.report

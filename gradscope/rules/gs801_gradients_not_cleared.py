@@ -40,7 +40,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each optimizer."""
+    """Yield one finding for each optimizer."""
     for optimizer in loop.optimizers:
         count, first, _ = loop.steps_with(optimizer.name, "uncleared")
         rounds = list(loop.rounds_of(optimizer.name))

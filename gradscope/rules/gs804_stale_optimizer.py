@@ -37,7 +37,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each optimizer."""
+    """Yield one finding for each optimizer."""
     for optimizer in loop.optimizers:
         if optimizer.trained:  # another one holds its parameters in vain
             continue
@@ -118,7 +118,7 @@ def _advice(optimizer: LoopOptimizer, loop: LoopRecord) -> str:
 
 
 def _set_later(loop: LoopRecord) -> list[tuple[str, str | None]]:
-    """The modules that were set after the optimizer was made, with where."""
+    """Return the modules that were set after the optimizer was made, with their lines."""
     several = len(loop.models) > 1
     return [
         (f"{model.name}.{name}" if several else name, line)

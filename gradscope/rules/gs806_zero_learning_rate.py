@@ -29,7 +29,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each optimizer."""
+    """Yield one finding for each optimizer."""
     for optimizer in loop.optimizers:
         zero = [n for n, count in enumerate(optimizer.zero_rates) if count == optimizer.steps]
         if not zero or not enough(loop, optimizer.steps):

@@ -37,7 +37,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each optimizer."""
+    """Yield one finding for each optimizer."""
     for optimizer in loop.optimizers:
         moved = [
             one

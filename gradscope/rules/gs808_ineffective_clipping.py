@@ -61,7 +61,7 @@ _FAULTS = {
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each fault."""
+    """Yield one finding for each fault."""
     for fault, (message, advice) in _FAULTS.items():
         count, first, event = _rounds(loop, fault)
         if event is None or not enough(loop, count) or count <= limits["share"] * loop.steps:

@@ -34,7 +34,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each model."""
+    """Yield one finding for each model."""
     for model in loop.models:
         off: list[tuple[Round, LoopEvent]] = []
         others: list[tuple[Round, LoopEvent]] = []

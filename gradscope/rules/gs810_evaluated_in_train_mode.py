@@ -43,7 +43,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each model that trains."""
+    """Yield one finding for each model that trains."""
     for model in loop.models:
         if not model.calls:
             continue
@@ -78,7 +78,7 @@ def _has(one: Round, kind: str, model: LoopModel) -> bool:
 
 
 def _evaluation(events: tuple[LoopEvent, ...], model: LoopModel) -> LoopEvent | None:
-    """The first evaluation in train mode; none where an input is repeated."""
+    """Return the first evaluation in train mode; None if an input is repeated."""
     found = _in_train_mode(events, model)
     if any("repeated" in event.facts for event in found):
         return None

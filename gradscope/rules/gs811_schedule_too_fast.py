@@ -45,7 +45,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each optimizer."""
+    """Yield one finding for each optimizer."""
     yield from _turning(loop, limits)
     for optimizer in loop.optimizers:
         after = optimizer.steps - optimizer.gone + 1 if optimizer.gone else 0

@@ -30,7 +30,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each scheduler, once the script has ended."""
+    """Yield one finding for each scheduler, once the script has ended."""
     steps = {optimizer.name: optimizer.steps for optimizer in loop.optimizers}
     if not loop.ended:
         return

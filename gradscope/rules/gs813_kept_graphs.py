@@ -41,7 +41,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for a run."""
+    """Yield one finding for a run."""
     least = max(limits["graphs"], limits["share"] * loop.kept_of)
     # Without a step all backwards are of the first, which is under observation to its end.
     if loop.kept_graphs < least or not loop.steps:
@@ -67,7 +67,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _evaluations(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """The graphs of a validation that runs with gradients enabled."""
+    """Yield the finding on a validation that runs with gradients enabled."""
     # Those of one round may belong to an episode that is still going on.
     if loop.kept_evaluations < limits["graphs"] or loop.evaluation_rounds < 3:
         return

@@ -38,7 +38,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for a run."""
+    """Yield one finding for a run."""
     for seed in loop.facts_of("seeded"):
         if seed.count >= limits["calls"] and seed.count > 0.9 * loop.steps / len(loop.optimizers):
             (number,) = seed.figures
@@ -82,7 +82,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _most(loop: LoopRecord) -> LoopEvent:
-    """The line that begins a data loader in the most steps."""
+    """Return the line that begins a data loader in the most steps."""
     counts = Counter[LoopEvent]()
     for one in loop.rounds:
         counts.update({e: one.count for e in one.events if e.kind == "epoch"})

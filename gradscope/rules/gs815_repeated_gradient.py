@@ -34,7 +34,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for backwards, and one for each optimizer."""
+    """Yield one finding for backwards, and one for each optimizer."""
     count, first, event, before = _repeated(loop)
     if event is not None and enough(loop, count) and count > limits["share"] * loop.steps:
         yield at(
@@ -82,7 +82,8 @@ def _alone(event: LoopEvent, before: LoopEvent | None) -> str:
 
 
 def _repeated(loop: LoopRecord) -> tuple[int, int, LoopEvent | None, LoopEvent | None]:
-    """Return the number of steps, the first, the second backward and the one before it."""
+    """Return the number of steps, the first of them, the second backward, and the backward before
+    it."""
     count, first = 0, 0
     found = before = None
     for one in loop.rounds:

@@ -37,7 +37,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for a run whose losses all begin so."""
+    """Yield one finding for a run whose losses all begin so."""
     leaves, total, found = 0, 0, None
     for one in loop.rounds:
         backwards = [event for event in one.events if event.kind == "backward"]

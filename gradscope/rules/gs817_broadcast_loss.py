@@ -41,7 +41,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each operation."""
+    """Yield one finding for each operation."""
     for one in operations(loop, "broadcast", limits["share"]):
         often = in_steps(one.count, loop.graphs, "loss", "losses")
         yield at(

@@ -39,7 +39,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each operation."""
+    """Yield one finding for each operation."""
     for one in operations(loop, "single-softmax", limits["share"]):
         if not one.alone:
             continue

@@ -37,7 +37,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for the losses on each layer's scores."""
+    """Yield one finding for the losses on each layer's scores."""
     for number, one in enumerate(loop.targets):
         if one.empty < one.batches or not enough(loop, one.empty):
             continue

@@ -43,7 +43,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for the losses on each layer's scores."""
+    """Yield one finding for the losses on each layer's scores."""
     for place, one in enumerate(loop.targets):
         batches = one.batches - one.empty
         if one.value is None or one.least < limits["targets"]:

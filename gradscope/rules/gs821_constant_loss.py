@@ -38,7 +38,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for a run."""
+    """Yield one finding for a run."""
     # Before the first steps equal losses may come of a layer that begins with zeros.
     if loop.same_loss < loop.backwards or not loop.batches_differ or loop.first_loss is None:
         return

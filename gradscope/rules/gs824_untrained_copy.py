@@ -1,4 +1,4 @@
-"""GS824: a model is evaluated whose copy is trained in its place."""
+"""GS824: an evaluated model never trains, because a copy of it is trained."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for the models that are evaluated in the place of others like them."""
+    """Yield one finding for models that are evaluated in place of their copies."""
     models = {model.id: model for model in loop.models}
     done: set[int] = set()
     for model in loop.models:
@@ -83,7 +83,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _named(copy: LoopModel, model: LoopModel) -> str:
-    """The one that is trained, which a function may call as the script calls the other."""
+    """Return the name of the trained model, which a function may call by the same name as the
+    script's."""
     return f"`{copy.name}`" if copy.name != model.name else f"another `{copy.kind}`"
 
 
@@ -94,5 +95,5 @@ def _is_left(model: LoopModel) -> bool:
 
 
 def _of(models: Collection[str], events: Iterable[LoopEvent]) -> list[LoopEvent]:
-    """The evaluations of models among events."""
+    """Return the evaluations of models among events."""
     return [event for event in events if event.kind == "evaluation" and event.of in models]

@@ -41,7 +41,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each operation."""
+    """Yield one finding for each operation."""
     for one in operations(loop, "softmax-axis", limits["share"]):
         over_1 = one.name.endswith(" 1")
         shape = ", ".join(map(str, one.shapes[0]))

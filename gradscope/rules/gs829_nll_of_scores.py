@@ -34,7 +34,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for a run."""
+    """Yield one finding for a run."""
     for one in operations(loop, "scores", limits["share"]):
         shape = ", ".join(map(str, one.shapes[0]))
         yield at(

@@ -39,7 +39,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each scheduler."""
+    """Yield one finding for each scheduler."""
     if not loop.ended or loop.cut:
         return
     optimizers = {one.name: one for one in loop.optimizers}
@@ -64,7 +64,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _place(optimizer: LoopOptimizer, scheduler: LoopScheduler) -> str | None:
-    """The line of its numbers; of its steps if these are fewer than the optimizer's."""
+    """Return the line with the scheduler's numbers; if it makes fewer steps than the optimizer, the
+    line of its steps."""
     if 2 * scheduler.steps <= optimizer.steps:
         return scheduler.location
     return scheduler.warmup or scheduler.made or scheduler.location

@@ -35,7 +35,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each model."""
+    """Yield one finding for each model."""
     for model in loop.models:
         if model.undone < limits["loads"]:
             continue

@@ -40,7 +40,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for the losses on each layer's scores."""
+    """Yield one finding for the losses on each layer's scores."""
     for place, one in enumerate(loop.targets):
         if one.value is not None or one.loss != "cross_entropy" or one.judged < limits["batches"]:
             continue

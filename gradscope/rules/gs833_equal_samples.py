@@ -39,7 +39,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each model."""
+    """Yield one finding for each model."""
     no_gradient = any("zero-gradient" in one.facts for one in loop.parameters)
     for one in loop.batches:
         if no_gradient and one.twins >= max(one.batches, limits["batches"]):
@@ -63,7 +63,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _pairs(loop: LoopRecord, one: LoopBatches) -> TrainingFinding:
-    """Two inputs that are the same, as the two sides of pairs."""
+    """Yield the finding on two equal inputs, such as both sides of pairs."""
     name = next((model.name for model in loop.models if model.id == one.model), None)
     read = in_steps(one.twins, one.batches, "batch that was read", "batches that were read")
     return at(

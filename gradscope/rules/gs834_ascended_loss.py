@@ -102,7 +102,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _turned(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """Finds a term that should grow, and is in the loss with a plus."""
+    """Find a term that should grow, but has a positive sign in the loss."""
     if any(one.maximizes for one in loop.optimizers):
         return
     share = limits["share"] / max(1, len(loop.optimizers))

@@ -46,7 +46,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each copy."""
+    """Yield one finding for each copy."""
     if not loop.ended or loop.cut or loop.steps < limits["steps"]:
         return
     for one in loop.copies:

@@ -47,7 +47,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each layer's scores."""
+    """Yield one finding for each layer's scores."""
     for one in loop.targets:
         known = [pair for pair in zip(one.weights, one.counts, strict=False) if min(pair) > 0]
         if len(known) < 2 or sum(one.counts) < limits["targets"]:

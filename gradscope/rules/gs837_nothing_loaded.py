@@ -37,7 +37,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each line."""
+    """Yield one finding for each line."""
     for place, one in enumerate(loop.empty_loads):
         missing, unexpected = one.examples
         yield at(

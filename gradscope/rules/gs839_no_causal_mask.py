@@ -1,4 +1,4 @@
-"""GS839: a model of the next token that sees it."""
+"""GS839: a model that predicts the next token, but sees it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each model."""
+    """Yield one finding for each model."""
     names = {model.id: model.name for model in loop.models}
     for one in loop.tokens:
         if one.batches < limits["batches"] or one.following < one.batches:

@@ -44,7 +44,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each model."""
+    """Yield one finding for each model."""
     names = {model.id: model.name for model in loop.models}
     for one in loop.tokens:
         share = one.padding / one.targets if one.targets else 0.0

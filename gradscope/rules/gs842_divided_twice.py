@@ -58,7 +58,7 @@ _SCALE_FREE = (
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each kind."""
+    """Yield one finding for each kind."""
     for one in loop.operations:
         if one.kind != "divided" or not enough(loop, one.count) or one.count < loop.graphs:
             continue

@@ -38,7 +38,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each term."""
+    """Yield one finding for each term."""
     for one in operations(loop, "penalty", limits["share"]):
         yield at(
             RULE.finding(

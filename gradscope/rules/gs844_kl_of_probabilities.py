@@ -1,4 +1,4 @@
-"""GS844: kl_div of what it does not take."""
+"""GS844: kl_div with probabilities in place of log-probabilities, or the other way round."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _ADVICE = {
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each kind."""
+    """Yield one finding for each kind."""
     for one in loop.operations:
         if one.kind not in _WORDS or not enough(loop, one.count):
             continue

@@ -50,7 +50,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding."""
+    """Yield one finding."""
     for one in loop.operations:
         if one.kind != "posterior" or not enough(loop, one.count):
             continue

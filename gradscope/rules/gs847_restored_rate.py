@@ -50,7 +50,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each optimizer."""
+    """Yield one finding for each optimizer."""
     for one in loop.optimizers:
         before, after = one.restored or (0.0, 0.0)
         if not before or after >= limits["share"] * before or one.steps < limits["steps"]:

@@ -45,7 +45,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each model."""
+    """Yield one finding for each model."""
     names = {model.id: model.name for model in loop.models}
     for one in loop.inputs:
         far = one.least_shift > limits["shift"]

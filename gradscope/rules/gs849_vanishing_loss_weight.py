@@ -39,7 +39,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each kind of weight."""
+    """Yield one finding for each kind of weight."""
     for one in loop.operations:
         if one.kind != "learned-weight" or not enough(loop, one.count):
             continue

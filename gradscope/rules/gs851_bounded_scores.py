@@ -38,7 +38,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding."""
+    """Yield one finding."""
     for one in operations(loop, "cosine", 0.5):
         scale, classes = one.figures
         if not 0 < scale < limits["scale"]:

@@ -63,8 +63,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _discarded(one: Round) -> tuple[int, str | None]:
-    """Return how many backwards of a round there are with clearing between every two, and where
-    it is cleared; 0 if two of them add up, are of different lines, or are of a closure."""
+    """Return the number of backwards in a round if gradients are cleared between every two, and the
+    clearing line; 0 if two backwards add up, come from different lines, or from a closure."""
     if "closure" in one.step.facts:
         return 0, None
     count, lines, cleared, fresh = 0, set[str | None](), None, False

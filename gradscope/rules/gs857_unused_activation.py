@@ -35,7 +35,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each module."""
+    """Yield one finding for each module."""
     for one in loop.facts_of("unused-activation"):
         *unused, before = one.words
         yield at(

@@ -37,7 +37,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each layer, or for the loss."""
+    """Yield one finding for each layer, or for the loss."""
     for one in loop.facts_of("scrambled"):
         before, after = (_shape(shape) for shape in one.shapes)
         yield at(

@@ -34,7 +34,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each list."""
+    """Yield one finding for each list."""
     for one in loop.facts_of("repeated"):
         (kind,) = one.words
         yield at(

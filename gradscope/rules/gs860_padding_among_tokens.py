@@ -35,7 +35,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each embedding."""
+    """Yield one finding for each embedding."""
     for one in loop.facts_of("padding"):
         index, sequences = (int(figure) for figure in one.figures)
         yield at(

@@ -1,4 +1,4 @@
-"""GS861: a data set that is written to as it is read."""
+"""GS861: a data set that changes its own data when it is read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each data set."""
+    """Yield one finding for each data set."""
     epochs = sum(
         sum(event.kind == "epoch" for event in one.events) * one.count for one in loop.rounds
     )

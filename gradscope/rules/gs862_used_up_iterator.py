@@ -36,7 +36,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each iterator."""
+    """Yield one finding for each iterator."""
     for one in loop.facts_of("used-up"):
         if one.count < limits["times"]:
             continue

@@ -37,7 +37,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each loss."""
+    """Yield one finding for each loss."""
     for one in operations(loop, "bootstrapped", limits["share"]):
         yield at(
             RULE.finding(

@@ -34,7 +34,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each call."""
+    """Yield one finding for each call."""
     events = [*(event for one in loop.rounds for event in one.events), *loop.rest]
     evaluated = {one.of for one in events if one.kind == "evaluation" and "eval" in one.facts}
     for one in loop.facts_of("written-dropout"):

@@ -36,7 +36,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each call."""
+    """Yield one finding for each call."""
     for one in loop.facts_of("exchanged-triplet"):
         if not enough(loop, one.count):
             continue

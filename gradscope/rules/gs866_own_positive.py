@@ -39,7 +39,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding."""
+    """Yield one finding."""
     for one in operations(loop, "own-positive", limits["share"]):
         rows = f"{one.figures[0]:g}"
         yield at(

@@ -43,7 +43,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each generator."""
+    """Yield one finding for each generator."""
     optimizers = {one.name: one for one in loop.optimizers}
     for losses in loop.targets:
         for side, real in _helpers(losses, limits["distance"]):
@@ -66,7 +66,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _helpers(losses: LossTargets, distance: float) -> Iterator[tuple[LossSide, float]]:
-    """The losses of generators with the target of fakes, with the target of data."""
+    """Yield the generators' losses with the target for fakes, with the discriminator's target for
+    data."""
     for fake in losses.sides:
         real = _value(losses, fake.optimizer)
         if not fake.generated or fake.value is None or real is None:
@@ -80,7 +81,7 @@ def _helpers(losses: LossTargets, distance: float) -> Iterator[tuple[LossSide, f
 
 
 def _value(losses: LossTargets, optimizer: str) -> float | None:
-    """The target that an optimizer's losses have for data."""
+    """Return the target that an optimizer's losses have for data."""
     return next(
         (s.value for s in losses.sides if s.optimizer == optimizer and not s.generated), None
     )

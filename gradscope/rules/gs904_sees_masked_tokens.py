@@ -1,4 +1,4 @@
-"""GS904: masked tokens change the others, or are read where they are to be predicted."""
+"""GS904: masked tokens change other outputs, or the model reads tokens that it should predict."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ RULE = Rule(
 
 
 def wants(report: Report, limits: Limits) -> Iterable[str]:
-    """Forward passes that differ in one place."""
+    """Request the forward passes that differ in one place."""
     return unjudged(report)
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """Find the first call that passes masked tokens on."""
+    """Yield the finding at the first call that leaks."""
     return leaking(report, RULE, "mask")

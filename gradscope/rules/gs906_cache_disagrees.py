@@ -26,10 +26,10 @@ RULE = Rule(
 
 
 def wants(report: Report, limits: Limits) -> Iterable[str]:
-    """Forward passes that differ in one place."""
+    """Request the forward passes that differ in one place."""
     return unjudged(report)
 
 
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """The call that lets it through."""
+    """Yield the finding at the first call that leaks."""
     return leaking(report, RULE, "cache")

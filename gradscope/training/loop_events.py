@@ -1,4 +1,4 @@
-"""Passes on those events of a loop that other parts than the loop's record need, too."""
+"""Passes some events of a loop to parts that need them besides the loop's record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradscope.training.steps import Parts
 
 
 class LoopEvents:
-    """Some of the events of ``loop.patches.LoopObserver``; the loop itself takes the others.
+    """Handles some events of ``loop.patches.LoopObserver``; the loop itself handles the others.
 
     Args:
         parts: the loop, the current step and the spikes get events.

@@ -112,7 +112,7 @@ def _state(norm: float | None) -> str | None:
 
 
 def _shared(one: Group, other: Group, depths: dict[int, int]) -> int:
-    """The depth of the innermost group around both."""
+    """Return the depth of the innermost group around both."""
     while one is not other:
         deeper = depths[id(one)] - depths[id(other)]
         if deeper >= 0 and one.parent is not None:

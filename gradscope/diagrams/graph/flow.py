@@ -85,7 +85,7 @@ def _passes(node: GraphNode) -> bool:
 
 
 def _joined(onward: dict[int, tuple[int, ...]], passed: set[int]) -> dict[int, tuple[int, ...]]:
-    """Edges without the leaves that a checkpoint's inner graph only passes through."""
+    """Return edges without the leaves that a checkpoint's inner graph only passes through."""
     joined: dict[int, tuple[int, ...]] = {}
     for id, children in onward.items():
         if id in passed:
@@ -108,7 +108,8 @@ def _joined(onward: dict[int, tuple[int, ...]], passed: set[int]) -> dict[int, t
 
 
 def _sort(found: Flow) -> None:
-    """Reverse postorder; a node's first edge is followed last, so that its branch comes first."""
+    """Sort in reverse postorder; a node's first edge is followed last, so that its branch comes
+    first."""
     starts = [id for id in (found.root,) if id is not None and id in found.nodes]
     found.order.extend(_postorder(found, starts))
     if len(found.order) < len(found.nodes):  # no engine leaves any, a file may
@@ -140,7 +141,7 @@ def _postorder(found: Flow, starts: list[int]) -> list[int]:
 def _dead(found: Flow) -> set[int]:
     """Return leaves whose full gradient is zero, and the zero gradients that lead to them.
 
-    Elsewhere a zero is one share of a gradient, as that of a recurrent weight in the first step.
+    Elsewhere a zero is one part of a gradient, such as a recurrent weight's in the first time step.
     """
     dead: set[int] = set()
     for id in reversed(found.order):
@@ -201,7 +202,7 @@ def routes(
 
 
 def main_path(flow: Flow, start: int) -> list[int]:
-    """The longest path from a node down to a leaf."""
+    """Return the longest path from a node down to a leaf."""
     height: dict[int, int] = {}
     following: dict[int, int] = {}
     for id in reversed(flow.order):
@@ -248,7 +249,7 @@ def _counted(flow: Flow, starts: set[int], between: set[int], target: int) -> tu
 
 
 def _shortest(flow: Flow, starts: list[int], target: int) -> list[int]:
-    """Breadth first, so that the first way to the target is a shortest one."""
+    """Search breadth first, so that the first path to the target is a shortest one."""
     before: dict[int, int | None] = dict.fromkeys(starts)
     level = starts
     while target not in before:

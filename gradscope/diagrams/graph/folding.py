@@ -42,7 +42,8 @@ def _runs(groups: list[Group], structure: Structure) -> list[list[Group]]:
 
 
 def _parts(run: list[Group], structure: Structure) -> list[list[Group]]:
-    """A run of equals as chains; all together where no path leads from one to another."""
+    """Split a run of equal groups into chains; all stay together if no path leads from one to
+    another."""
     if len(run) == 1:
         return [run]
     shapes = [structure.shapes(group) for group in run]
@@ -217,7 +218,7 @@ def span(flow: Flow, id: int) -> Span | None:
 
 
 def _joined(spans: list[Span | None]) -> Span | None:
-    """The range over several; none where they have not as many dimensions."""
+    """Return the range over several shapes; None if they have different numbers of dimensions."""
     full = [one for one in spans if one is not None]
     if len(full) < len(spans) or len({len(one) for one in full}) > 1:
         return None

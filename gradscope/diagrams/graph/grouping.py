@@ -52,7 +52,7 @@ class Group:
 
     @property
     def repeats(self) -> str:
-        """The label's suffix for repeats: `` ×12``, `` ×4, side by side``."""
+        """Return the label's suffix for repeats: `` ×12``, `` ×4, side by side``."""
         if self.times == 1:
             return ""
         return f" ×{self.times}" + (", side by side" if self.parallel else "")
@@ -100,7 +100,7 @@ class _Builder:
         self._keys: set[str] = {""}
 
     def of(self, module: str | None, call: int | None) -> Group:
-        """The group of an operation's innermost call."""
+        """Return the group of an operation's innermost call."""
         if module is None:
             return self.root
         place = (module, call or 0)

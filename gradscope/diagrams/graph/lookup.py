@@ -125,7 +125,7 @@ class Lookup:
 
 
 def _around(name: str) -> list[str]:
-    """The modules that hold a parameter, from the model inwards."""
+    """Return the modules that hold a parameter, from the model inwards."""
     parts = name.split(".")[:-1]
     return ["", *(".".join(parts[: i + 1]) for i in range(len(parts)))]
 
@@ -240,7 +240,7 @@ def _within(node: GraphNode, kept: set[int]) -> GraphNode:
 
 
 def _calls(graph: AutogradGraph, nodes: tuple[GraphNode, ...]) -> tuple[GraphCall, ...]:
-    """All calls of the modules that the nodes name, and the calls around them."""
+    """Return all calls of the nodes' modules, and the calls around them."""
     used = {node.module for node in nodes}
     kept = [call.name in used for call in graph.calls]
     for i in reversed(range(len(kept))):
@@ -257,7 +257,7 @@ def _calls(graph: AutogradGraph, nodes: tuple[GraphNode, ...]) -> tuple[GraphCal
 
 
 def _saved(nodes: tuple[GraphNode, ...]) -> int | None:
-    """Bytes that they keep; None where one of them could not be read."""
+    """Return the bytes that nodes keep; None if one of them could not be read."""
     own = [node for node in nodes if node.kind == "function"]
     return None if any(node.saved_bytes is None for node in own) else saved_bytes(own)
 
@@ -287,7 +287,7 @@ def check_expand(graph: AutogradGraph, patterns: Sequence[str]) -> None:
 
 
 def _modules(graph: AutogradGraph) -> Iterator[Named]:
-    """The modules that ran, those around them, and those that hold parameters."""
+    """Yield the modules that ran, the modules around them, and those that hold parameters."""
     types = {call.name: call.type for call in graph.calls}
     names = {"": None, **dict.fromkeys(types)}
     for name in (*types, *(name.rpartition(".")[0] for name in graph.names)):
