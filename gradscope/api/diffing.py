@@ -201,7 +201,7 @@ def _same_batch(
         return None, ["batch: A's, for both"]
     samples = shared_samples(*workloads)
     if samples is None:
-        return None, ["batch: A and B have their own, as requested"]
+        return None, ["batch: A and B each use their own, as requested"]
     if samples.complete:
         return samples, ["batch: B has A's samples in another order; equal samples are compared"]
     ours, theirs = samples.sizes
@@ -220,9 +220,9 @@ def _same_weights(
     equal, every = equal_parameters(*workloads, names)
     known = f"{equal} of {every} (without constants) are equal"
     if any(workload.live for workload in workloads):
-        notices.append(f"weights: A and B have their own; {known}")
+        notices.append(f"weights: A and B each use their own; {known}")
     elif any(one[key] != other[key] for key in _WEIGHTS):
-        notices.append(f"weights: A and B have their own, as the configs require; {known}")
+        notices.append(f"weights: A and B each use their own, as the configs require; {known}")
     elif one["model"] != other["model"] and equal:
         notices.append(f"weights: B's own; {known}")
     else:

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from gradscope import progress
 from gradscope.api.failing import users_problem
-from gradscope.capture.hooks import select_layers, watchable
+from gradscope.capture.hooks import hookable_modules, select_layers
 from gradscope.capture.names import named_modules
 from gradscope.capture.parameters import parameter_count
 from gradscope.config import reading as configs
@@ -88,7 +88,7 @@ def _unwatched(model: nn.Module) -> list[str]:
     notices = []
     if any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl for m in names):
         notices.append("torch.compile: compiled modules run eagerly here")
-    left = sorted(names[m].name or "the model" for m in names.keys() - set(watchable(model)))
+    left = sorted(names[m].name or "the model" for m in names.keys() - set(hookable_modules(model)))
     if left:
         notices.append(f"scripted modules have no hooks, so no rows: {few(left)}")
     return notices

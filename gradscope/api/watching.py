@@ -157,7 +157,7 @@ def watch(
     models = [model] if isinstance(model, nn.Module) else list(model)
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer or ())
     if session.observer is not None:
-        session.observer.watch(models, optimizers)
+        session.observer.observe_only(models, optimizers)
     ended = "0"
     try:
         yield WatchedRun(session)

@@ -59,7 +59,7 @@ def select_layer(model: nn.Module, pattern: str) -> tuple[str, nn.Module]:
     return chosen[0]
 
 
-def watchable(model: nn.Module) -> list[nn.Module]:
+def hookable_modules(model: nn.Module) -> list[nn.Module]:
     """Return the modules that can have hooks: all but scripted modules and wrappers."""
     scripted = torch.jit.ScriptModule
     return [m for m in modules_of(model) if not (isinstance(m, scripted) or wraps(m._modules))]

@@ -28,7 +28,7 @@ def gradient_norms(
             function would compute, it is taken from them.
     """
     known = measured if measured and one_pass.is_compiled() else {}
-    told = [known.get(id(gradient)) for gradient in gradients]
+    statistics = [known.get(id(gradient)) for gradient in gradients]
     # Backward may have built a graph. `no_grad` would take longer than a norm.
     gradients = [g.detach() if g.requires_grad else g for g in map(local, gradients)]
     norms = [0.0] * len(gradients)
@@ -37,7 +37,7 @@ def gradient_norms(
         plain = _is_plain(gradient)
         if plain and gradient.numel() <= BLOCK:
             small.append(number)
-        elif plain and type(gradient) is torch.Tensor and (stats := told[number]) is not None:
+        elif plain and type(gradient) is torch.Tensor and (stats := statistics[number]) is not None:
             own = math.inf if stats.inf else stats.norm
             norms[number] = math.nan if stats.nan or own is None else own
             exact.add(number)

@@ -102,14 +102,14 @@ class LastStep:
             return None
         decay = self.decay(parameter)
         taken = decay.rate * decay.decay if decay is not None and decay.decoupled else 0.0
-        told = terms is not None and (before is None or terms.taken == taken)
-        if terms is None or not told:
+        matches = terms is not None and (before is None or terms.taken == taken)
+        if terms is None or not matches:
             terms = Terms(taken=taken)
         first, second = self.moments(parameter)
         sums = one_pass.step(
             parameter, terms, gradient=parameter.grad, first=first, second=second, before=before
         )
-        if told and sums is not None and sums.unrounded:
+        if matches and sums is not None and sums.unrounded:
             self._unrounded[id(parameter)] = sums.unrounded
         return sums
 

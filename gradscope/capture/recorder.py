@@ -40,7 +40,7 @@ from gradscope.capture.graph import (
     saved_tensors,
     walk,
 )
-from gradscope.capture.hooks import hooked, raised_by_a_handler, watchable
+from gradscope.capture.hooks import hookable_modules, hooked, raised_by_a_handler
 from gradscope.capture.measurements import MeasurementCache, version
 from gradscope.capture.names import first_names, named_modules, written_class
 from gradscope.capture.nodes import Label, describe, links, ordered
@@ -113,7 +113,7 @@ class Recorder:
         self._recomputation = Recomputation(self._gradient_hooks)
         self._chain_roots: list[tuple[Call, str, GradientEdge]] = []
         self._nodes: list[Node] = []
-        self._hooks = watchable(model) if hooks is None else hooks
+        self._hooks = hookable_modules(model) if hooks is None else hooks
         self._only_training = only_training
         self._evaluations = CallStack()
         self._count_saved = saved

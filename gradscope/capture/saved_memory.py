@@ -17,7 +17,7 @@ from torch import nn
 
 from gradscope.capture.calls import Call, CallStack
 from gradscope.capture.graph import SavedBytes, edge_of, walk
-from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.hooks import hookable_modules, hooked
 from gradscope.capture.names import named_modules
 
 _AUTOGRAD: Any = torch._C._autograd
@@ -75,7 +75,7 @@ def counting_saved(model: nn.Module) -> Iterator[SavedBytes]:
         return tensor
 
     with (
-        hooked(watchable(model), before, after),
+        hooked(hookable_modules(model), before, after),
         torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
     ):
         yield saved

@@ -173,7 +173,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     runner, ended = threading.get_ident(), threading.Event()
     reasons: list[TimeIsUp] = []
 
-    def watch() -> None:
+    def end_in_time() -> None:
         if ended.wait(min(seconds, threading.TIMEOUT_MAX)):
             return
         place = _place(sys._current_frames()[runner])
@@ -186,15 +186,15 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         raise reasons[0] if reasons else KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupted)
-    watcher = threading.Thread(target=watch, name="time limit", daemon=True)
-    watcher.start()
+    timer = threading.Thread(target=end_in_time, name="time limit", daemon=True)
+    timer.start()
     try:
         yield
     except TimeIsUp as reason:
         raise Interrupted(str(reason)) from None
     finally:
         ended.set()
-        watcher.join()
+        timer.join()
         signal.signal(signal.SIGINT, before)
 
 

@@ -75,7 +75,7 @@ def run(
 
                 serve(opened.source, View(), opens=True)
             elif sys.stdout.isatty():
-                watch(opened, chosen, display)
+                refresh(opened, chosen, display)
             else:
                 follow(opened, chosen.heading)
 
@@ -120,7 +120,7 @@ _BEFORE = 10
 _LAYERS = (24, 16, 12, 8, 6, 4, 2)
 
 
-def watch(opened: RunFile, chosen: ChosenRun, display: DisplayOptions) -> None:
+def refresh(opened: RunFile, chosen: ChosenRun, display: DisplayOptions) -> None:
     """Update the page until the run ends; the last page stays in the terminal."""
     show = f"gradscope show {shlex.quote(str(chosen.path))}"
     heading = [] if chosen.heading is None else [Text(visible(chosen.heading))]

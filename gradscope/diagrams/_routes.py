@@ -134,8 +134,10 @@ def _caption(route: Route) -> str:
 
 
 def _digits(n: int) -> int:
-    """Return the next lower power of ten, because a number of thousands of digits has no
-    ``str``."""
+    """Return the exponent of the next lower power of ten.
+
+    Python refuses ``str`` of an integer with thousands of digits.
+    """
     return int((n.bit_length() - 1) * 0.30102999566398120)
 
 

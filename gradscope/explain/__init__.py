@@ -8,7 +8,6 @@
 - ``precision``: the loss of values in narrower dtypes;
 - ``shared``: frames and the user's code, operations by all their names, module calls, the tracers.
 
-The first four answer by ``explain.py``, ``units`` by ``activity.py``, ``precision`` by
-``forecast.py``. A question imports ``shared``, and no other question; only ``errors`` may import
-``missing``. A new operation of PyTorch is an entry in ``shared/operations.py``.
+A question imports ``shared``, and no other question; only ``errors`` may import ``missing``. A new
+operation of PyTorch is an entry in ``shared/operations.py``.
 """

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradscope.capture.hooks import hooked, select_layer, select_layers, watchable
+from gradscope.capture.hooks import hookable_modules, hooked, select_layer, select_layers
 from gradscope.capture.maps import PASSING, POOLING, as_map, patch_grid
 from gradscope.capture.names import named_modules
 from gradscope.errors import OptionError
@@ -139,7 +139,7 @@ def last_features(model: nn.Module, inputs: Tensor) -> Layer:
 
 def _all(model: nn.Module) -> list[Layer]:
     names = named_modules(model)
-    return [Layer(names[module].name, module) for module in watchable(model)]
+    return [Layer(names[module].name, module) for module in hookable_modules(model)]
 
 
 def batch_first(values: Tensor, layer: Layer, rows: int) -> Tensor:

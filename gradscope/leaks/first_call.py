@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.hooks import hookable_modules, hooked
 from gradscope.explain.shared.frames import CallSite, shown, source
 from gradscope.explain.shared.operations import Trait, by_function, function_name, written
 from gradscope.explain.shared.tracing_modes import FunctionTracer, ModuleCalls, TracedCall
@@ -193,21 +193,21 @@ class _Log:
 
 def first_call(forwards: Forwards, trial: Trial) -> Crossing | None:
     """Return the first operation whose result carries the leak; None if no single one does."""
-    base, clean = _watched(forwards, trial, trial.base)
-    log, leaking = _watched(forwards, trial, trial.changed, known=base.kept)
+    base, clean = _logged(forwards, trial, trial.base)
+    log, leaking = _logged(forwards, trial, trial.changed, known=base.kept)
     found = trial.gap(clean, leaking)
     if found is None and trial.proves:
         return None  # it does not show between these two
     candidates = {k: s for k, s in log.candidates.items() if k.function not in trial.passes}
     if trial.beside is not None:
         mixed = replace(trial, dirty=torch.zeros(0, dtype=torch.bool))
-        other, _ = _watched(forwards, mixed, trial.beside, known=base.kept)
+        other, _ = _logged(forwards, mixed, trial.beside, known=base.kept)
         candidates = {key: site for key, site in candidates.items() if key in other.candidates}
     moving = None
     for key, site in list(candidates.items())[:TRIES]:
         if found is None:
             return _crossing(key, site)
-        _, patched = _watched(forwards, trial, trial.changed, known=base.kept, patch=key)
+        _, patched = _logged(forwards, trial, trial.changed, known=base.kept, patch=key)
         moves = trial.gap(leaking, patched)
         if moves is None or moves.effect <= MATTERS * found.effect:
             continue
@@ -218,7 +218,7 @@ def first_call(forwards: Forwards, trial: Trial) -> Crossing | None:
     return moving
 
 
-def _watched(
+def _logged(
     forwards: Forwards,
     trial: Trial,
     run: Tensors | Run,
@@ -227,12 +227,12 @@ def _watched(
 ) -> tuple[_Log, Outputs]:
     """Run a forward pass under the log; return both."""
     model = forwards.workload.model
-    calls = ModuleCalls(model, _watched.__code__)
+    calls = ModuleCalls(model, _logged.__code__)
     log = _Log(trial, calls, known, patch)
 
     def around() -> AbstractContextManager[Any]:
         kept = ExitStack()
-        kept.enter_context(hooked(watchable(model), calls.enter, log.returned))
+        kept.enter_context(hooked(hookable_modules(model), calls.enter, log.returned))
         kept.enter_context(FunctionTracer(log.listen))
         return kept
 
@@ -306,7 +306,7 @@ def leak(
     ``words`` complete a sentence that begins with the operation.
     """
     crossing = None if trial is None else first_call(subject.forwards, trial)
-    message, source = told(crossing, words), None
+    message, source = phrase(crossing, words), None
     if crossing is not None and crossing.file is not None and crossing.line is not None:
         source = SourceLine(crossing.file, crossing.line, crossing.text)
     if reach:
@@ -330,7 +330,7 @@ def leak(
     )
 
 
-def told(crossing: Crossing | None, words: str) -> str:
+def phrase(crossing: Crossing | None, words: str) -> str:
     """Return the operation, its place, and its effect, in words."""
     if crossing is None:
         return f"{words} (no single operation lets it through)"

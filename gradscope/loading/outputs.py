@@ -85,7 +85,7 @@ def tensors_of(found: Any) -> list[Tensor]:
     return list(found.values() if isinstance(found, Mapping) else found)
 
 
-def graph_behind(found: Any) -> tuple[set[Any], set[Any]]:
+def graph_upstream(found: Any) -> tuple[set[Any], set[Any]]:
     """Return the graph nodes upstream of numbers, and the parameters at its ends."""
     stack = [t.grad_fn for t in tensors_of(found) if t.grad_fn is not None]
     nodes, leaves = set(stack), set()
@@ -114,7 +114,7 @@ def is_cut(number: Tensor) -> bool:
 
 def _is_setting(number: Tensor) -> bool:
     """Return True if it depends on single numbers only, as a learned temperature does."""
-    nodes, _ = graph_behind(number)
+    nodes, _ = graph_upstream(number)
     sizes = [math.prod(int(n) for n in one.shape) for node in nodes for one in node._input_metadata]
     return all(size <= 1 for size in sizes)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gradscope.loading.outputs import (
-    graph_behind,
+    graph_upstream,
     has_graph,
     is_cut,
     losses_in,
@@ -85,7 +85,7 @@ def own_loss(output: Any) -> OwnLoss | None:
         why = "a number with a graph" if not rest else f"the first of {len(able)} with a graph"
         parts = _inside(found, output)
         own = OwnLoss(name, found, f"the model's own: {why}", _beside(name, numbers), parts)
-        nodes = graph_behind(found)[0]
+        nodes = graph_upstream(found)[0]
         left = [one for one, t in able[1:] if not {x.grad_fn for x in tensors_of(t)} <= nodes]
         own = replace(own, left=tuple(left))
     message = f"; not in it: {few(rest)}" if rest else ""
@@ -102,9 +102,9 @@ def _able(output: Any, numbers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     ]
     if not able:
         return []
-    held = {name: graph_behind(found) for name, found in able}
+    held = {name: graph_upstream(found) for name, found in able}
     # Numbers beside the loss: one that does not reach all of it is a part.
-    wanted = graph_behind(
+    wanted = graph_upstream(
         [t for _, t in walk(output, lambda item: is_a(item, Tensor)) if t.numel() > 1]
     )[1]
     able = [
@@ -128,7 +128,7 @@ def _inside(total: Tensor, output: Any) -> dict[str, Tensor]:
     """Return the numbers in an output from which one of them is computed, if there are several."""
     if total.grad_fn is None:
         return {}
-    nodes = graph_behind(total)[0] - {total.grad_fn}
+    nodes = graph_upstream(total)[0] - {total.grad_fn}
     found: dict[str, Tensor] = {}
     for name, number in numbers_in(output):
         several = {name: number}
@@ -231,7 +231,7 @@ def _beside(name: str, numbers: list[tuple[str, Any]]) -> tuple[str, ...]:
 def _holds(number: Tensor, losses: Mapping[Any, Tensor]) -> bool:
     """Return True if the number is computed from all other losses."""
     others = {t.grad_fn for t in losses.values() if t is not number}
-    return bool(others) and others <= graph_behind(number)[0] - {number.grad_fn}
+    return bool(others) and others <= graph_upstream(number)[0] - {number.grad_fn}
 
 
 def _around(name: str) -> str:

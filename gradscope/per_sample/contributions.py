@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradscope.capture.calls import in_backward
 from gradscope.capture.graph import Edge, edge_of, walk
-from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.hooks import hookable_modules, hooked
 from gradscope.capture.names import named_modules, named_parameters
 from gradscope.nesting import find
 from gradscope.per_sample import layers
@@ -204,7 +204,7 @@ class _Calls:
         self._count = count
         self._refused: set[nn.Module] = set()
         self.found: list[_Pending] = []
-        self._modules = [m for m in watchable(model) if layers.known(m)]
+        self._modules = [m for m in hookable_modules(model) if layers.known(m)]
         holders: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
         for module in model.modules():
             for name, parameter in module.named_parameters(recurse=False):

@@ -47,9 +47,10 @@ class Block:
         )
 
 
-def stands(course: Course, limits: Limits) -> bool:
-    """Return True if a loss stopped falling close to where it began, by a rule's limits: "left",
-    "noise" and "errors".
+def stopped_early(course: Course, limits: Limits) -> bool:
+    """Return True if a loss stopped falling close to its start.
+
+    The rule's limits "left", "noise" and "errors" decide.
     """
     if not is_left(course, limits["left"]) or course.spread > limits["noise"] * course.last:
         return False

@@ -42,7 +42,7 @@ RULE = Rule(
         Threshold(
             "ratio", 10, "epsilon divided by the gradient's root mean square, above which it fires"
         ),
-        Threshold("share", 0.5, "share of elements with such a gradient, above which it fires"),
+        Threshold("share", 0.5, "share of elements above that ratio, above which it fires"),
     ),
     runs=Runs(samples=5, per="model"),
 )

@@ -50,10 +50,10 @@ RULE = Rule(
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """Yield at most one finding."""
-    course, told = loop.course, [one for one in loop.targets if one.constant]
+    course, constant = loop.course, [one for one in loop.targets if one.constant]
     if not loop.ended or course is None or len(loop.optimizers) != 1 or len(loop.targets) != 1:
         return
-    for one in told:
+    for one in constant:
         answer = one.constant or 0.0
         if one.batches < limits["batches"] or course.last < limits["share"] * answer:
             continue

@@ -33,7 +33,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """Yield one finding for each pair of optimizers."""
+    """Yield one finding for each pair of optimizers that share a parameter."""
     pairs: dict[tuple[str, ...], list[LoopParameter]] = {}
     for one in loop.parameters:
         if "held-twice" in one.facts and _take_turns(loop, one.optimizers):

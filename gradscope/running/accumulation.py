@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.hooks import hookable_modules, hooked
 from gradscope.capture.names import module_names, named_modules
 from gradscope.loading.float64 import in_float64
 from gradscope.loading.workload import Workload
@@ -120,7 +120,7 @@ class _Comparison:
                 running[-1] = (running[-1][0], True)
 
         full = replace(self.step.workload, accumulate=1)
-        hookable = watchable(full.model)
+        hookable = hookable_modules(full.model)
         plain = repeated(replace(self.step, workload=full), weights=True)
         with plain as step, hooked(hookable, before, after):
             step.forward()

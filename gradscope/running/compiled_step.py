@@ -11,7 +11,7 @@ from torch import nn
 
 from gradscope.capture.calls import in_backward
 from gradscope.capture.differences import Difference, difference
-from gradscope.capture.hooks import watchable
+from gradscope.capture.hooks import hookable_modules
 from gradscope.capture.names import module_names
 from gradscope.capture.traced_probes import (
     COMPILED,
@@ -79,7 +79,9 @@ class CompiledComparison:
     def observing(self, model: nn.Module) -> Iterator[None]:
         """Probe the modules in the block. What was compiled before it has no probes."""
         names = module_names(model)
-        self._names = {module: names[module] for module in watchable(model) if module in names}
+        self._names = {
+            module: names[module] for module in hookable_modules(model) if module in names
+        }
         probes = [add_probe(module, self._see) for module in self._names]
         listen(self, on=True)
         try:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.calls import ModuleCalls
-from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.hooks import hookable_modules, hooked
 from gradscope.comparison.alignment import CallKey
 from gradscope.nesting import find
 from gradscope.running.step import Observer, Step
@@ -77,7 +77,9 @@ class CoordinateObserver(Observer):
         def before(module: nn.Module, args: Any, kwargs: Any) -> None:
             calls.begin(module)
 
-        modules = [module for module in watchable(step.workload.model) if module in self.names]
+        modules = [
+            module for module in hookable_modules(step.workload.model) if module in self.names
+        ]
         with hooked(modules, before, after):
             yield
         self.steps.append(found)

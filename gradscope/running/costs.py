@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.calls import ModuleCall, ModuleCalls
-from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.hooks import hookable_modules, hooked
 from gradscope.capture.names import module_names
 from gradscope.running.step import Step, repeated
 
@@ -117,7 +117,7 @@ def _metered(step: Step, read: Callable[[], float]) -> dict[Key, float]:
         if call is not None:
             found[call.name, call.number] = now - began[call]
 
-    with repeated(step, weights=True) as plain, hooked(watchable(model), before, after):
+    with repeated(step, weights=True) as plain, hooked(hookable_modules(model), before, after):
         plain.forward()
     return found
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from gradscope.capture.calls import ModuleCall, ModuleCalls, call_tensors
 from gradscope.capture.graph import SavedBytes
-from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.hooks import hookable_modules, hooked
 from gradscope.capture.names import first_names, module_names, named_parameters
 from gradscope.capture.saved_memory import counting_saved
 from gradscope.comparison.alignment import CallKey
@@ -262,7 +262,7 @@ def plain_step(workload: Workload, number: int = 0) -> PlainStep:
     try:
         with (
             rerun(workload, number, observer=observer) as step,
-            hooked(watchable(model), calls.before, calls.after),
+            hooked(hookable_modules(model), calls.before, calls.after),
         ):
             step.compute_gradients()
             return PlainStep(calls.found, observer.loss, gradients_of(model))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from gradscope.capture.hooks import changed, hooked, select_layer, watchable
+from gradscope.capture.hooks import changed, hookable_modules, hooked, select_layer
 from gradscope.capture.maps import PASSING, POOLING, as_map, patch_grid
 from gradscope.capture.names import module_names
 from gradscope.errors import OptionError
@@ -140,7 +140,7 @@ class _Search:
 
     def __post_init__(self) -> None:
         self._names = module_names(self.model)
-        self.modules = [m for m in watchable(self.model) if m is not self.model]
+        self.modules = [m for m in hookable_modules(self.model) if m is not self.model]
         self._patches = patch_grid(self.model, self.inputs)
 
     def after(

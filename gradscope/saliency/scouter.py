@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.hooks import hookable_modules, hooked
 from gradscope.errors import OptionError
 from gradscope.saliency._subject import Subject
 
@@ -51,7 +51,7 @@ def attribute(subject: Subject) -> Tensor:
 
 def heads(model: nn.Module) -> list[nn.Module]:
     """Return the slot-attention heads: modules with ``slot_sign``."""
-    signs = ((m, getattr(m, "slot_sign", None)) for m in watchable(model) if m is not model)
+    signs = ((m, getattr(m, "slot_sign", None)) for m in hookable_modules(model) if m is not model)
     return [module for module, sign in signs if isinstance(sign, int) and sign in (1, -1)]
 
 

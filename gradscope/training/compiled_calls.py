@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gradscope.capture.calls import in_backward
-from gradscope.capture.hooks import select_layers, watchable
+from gradscope.capture.hooks import hookable_modules, select_layers
 from gradscope.capture.names import named_modules
 from gradscope.capture.stats import measure
 from gradscope.capture.traced_calls import Event, calls_of, finished
@@ -70,7 +70,7 @@ class CompiledCalls:
                 chosen = select_layers(model, self._layers)
             except LayerError:  # a pattern that is meant for another of several models
                 continue
-            takes = set(watchable(model))
+            takes = set(hookable_modules(model))
             for module in chosen:
                 if module in takes and module not in self._probes:
                     self._probes[module] = add_probe(module, self._see)

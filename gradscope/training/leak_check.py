@@ -66,7 +66,7 @@ class LeakCheck:
         if not self._done and model.id not in self._inputs:
             self._inputs[model.id] = _kept(args, kwargs)
 
-    def due(self, step: int) -> bool:
+    def is_next(self, step: int) -> bool:
         """Return True if the models are judged after this step."""
         return step >= STEP and not self._done
 

@@ -208,7 +208,7 @@ class Observer:
             return None
         return sum(steps_made(optimizer) or 0 for optimizer in found)
 
-    def watch(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+    def observe_only(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Observe only these models, from the first step on.
 
         Without optimizers, use those that hold a parameter of the models.

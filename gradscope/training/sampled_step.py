@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.fingerprints import combined
 from gradscope.capture.graph import edge_of, walk
-from gradscope.capture.hooks import select_layers, watchable
+from gradscope.capture.hooks import hookable_modules, select_layers
 from gradscope.capture.names import named_modules, named_parameters, parameters_of
 from gradscope.capture.nodes import located
 from gradscope.capture.norms import gradient_norms
@@ -258,7 +258,7 @@ def _entry(
         selected = select_layers(module, layers)
     except LayerError:  # a pattern that is meant for another of several models
         selected = {}
-    hooks: list[nn.Module] = [] if model.compiled else watchable(module)
+    hooks: list[nn.Module] = [] if model.compiled else hookable_modules(module)
     recorder = Recorder(
         *(module, selected),
         hooks=hooks,

@@ -403,7 +403,7 @@ class Steps:
         if is_fixed(self.number):
             self._judge_so_far(self.number)
             wanted = wanted or parts.tracer.wanted
-        judges = parts.leaks is not None and parts.leaks.due(self.number)
+        judges = parts.leaks is not None and parts.leaks.is_next(self.number)
         wanted = wanted or judges
         if wanted:
             self._account(optimizer, known, now, sampled=sampled)
@@ -421,9 +421,9 @@ class Steps:
     def _read_update(self, last: LastStep) -> float:
         """Read how far the step has moved the weights, and return the seconds that this takes."""
         began = time.perf_counter()
-        told = self._parts.current.measure_update(last)
+        is_read = self._parts.current.measure_update(last)
         seconds = time.perf_counter() - began
-        if told:
+        if is_read:
             self._parts.metrics.updates.took(seconds)
         return seconds
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gradscope.capture.calls import in_backward
-from gradscope.capture.hooks import hook_calls, hook_optimizers, watchable
+from gradscope.capture.hooks import hook_calls, hook_optimizers, hookable_modules
 from gradscope.capture.replaced import replace
 from gradscope.leaks.meaning import LABELS, role_named
 from gradscope.nesting import find, replaced
@@ -91,7 +91,7 @@ def on_calls(
         depth = 0  # a forward that raised has left its calls open
 
     def found(model: nn.Module) -> None:
-        for module in watchable(model):
+        for module in hookable_modules(model):
             for hook in hook_calls(module, before, after):
                 patches.callback(hook.remove)
 

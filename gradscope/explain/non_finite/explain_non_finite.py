@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.hooks import hookable_modules, hooked
 from gradscope.capture.names import buffer_names, first_names
 from gradscope.explain.non_finite.operation_tracer import NonFiniteTracer
 from gradscope.explain.non_finite.origins import records, unseen
@@ -97,7 +97,7 @@ def _run_call(
 ) -> tuple[NonFiniteOrigin, ...]:
     """Run the call; return the non-finite values without an origin."""
     left: list[NonFiniteOrigin] = []
-    with hooked(watchable(model), tracer.enter, tracer.leave):
+    with hooked(hookable_modules(model), tracer.enter, tracer.leave):
         try:
             with tracer.active():
                 output = forward()
@@ -132,7 +132,7 @@ def _run(
 ) -> tuple[NonFiniteOrigin, ...]:
     """Run the step; return the non-finite values without an origin."""
     left: list[NonFiniteOrigin] = []
-    with hooked(watchable(model), tracer.enter, tracer.leave):
+    with hooked(hookable_modules(model), tracer.enter, tracer.leave):
         try:
             with tracer.active():
                 loss = forward()
@@ -185,7 +185,7 @@ class ScriptStepTracer:
         self._stack = ExitStack()
         self._left: list[NonFiniteOrigin] = []
         self._stack.enter_context(
-            hooked(watchable(self._model), self._tracer.enter, self._tracer.leave)
+            hooked(hookable_modules(self._model), self._tracer.enter, self._tracer.leave)
         )
         self._stack.enter_context(self._tracer.active())
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.graph import dense_parts
-from gradscope.capture.hooks import Handle, hook_tensor, hooked, watchable
+from gradscope.capture.hooks import Handle, hook_tensor, hookable_modules, hooked
 from gradscope.capture.names import named_parameters
 from gradscope.explain.shared.tracing_modes import ModuleCalls
 from gradscope.nesting import find
@@ -223,7 +223,7 @@ def forecast(
     counter = Counter([Cast(d, s) for d in dtypes for s in sorted({1.0, *scales, *POWERS})])
     tracer = _CastTracer(model, counter)
     try:
-        with hooked(watchable(model), tracer.calls.enter, tracer.leave):
+        with hooked(hookable_modules(model), tracer.calls.enter, tracer.leave):
             backward(forward())
     finally:
         tracer.release()

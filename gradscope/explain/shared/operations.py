@@ -60,7 +60,7 @@ class Trait(Flag):
     CHOOSES = auto()  # takes some elements of what it is given and leaves the others
     SLICES = auto()  # of those, a part that is known beforehand
     JOINS = auto()  # puts parts together, each of which gets the gradient of its own part
-    STEEP = auto()  # has a slope that is NaN or Inf, at numbers where it is finite itself
+    SINGULAR = auto()  # its derivative is NaN or Inf at some inputs with a finite result
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ _enter("add", T.REDUCES, "the sum")
 _enter("sub", T(0), "the difference")
 _enter("mul", T(0), "the product", to_0="other 1", to_1="self 0")
 _enter("addcmul", T(0), "the product", to_1="tensor2 2", to_2="tensor1 1")
-_enter("div", T.REDUCES | T.STEEP, to_1="self 0")
+_enter("div", T.REDUCES | T.SINGULAR, to_1="self 0")
 _enter("lerp", T(0), to_1="weight 2")
 _M = T.PRODUCTS | T.MATMUL
 _enter("mm bmm", _M | T.FEATURES, "the matrix product", to_0="mat2 1", to_1="self 0")
@@ -150,9 +150,9 @@ _enter("weight_norm_interface", T(0), to_0="g 1")
 _enter("sum mean", T.TOTAL | T.REDUCES)
 _enter("cumsum nansum", T.TOTAL)
 _enter("std var std_mean var_mean", T.SPREAD)
-_enter("linalg_vector_norm norm", T.LENGTH | T.DISTANCE | T.STEEP)
+_enter("linalg_vector_norm norm", T.LENGTH | T.DISTANCE | T.SINGULAR)
 _enter("abs", T.DISTANCE)
-_enter("pow cdist", T.DISTANCE | T.STEEP)
+_enter("pow cdist", T.DISTANCE | T.SINGULAR)
 
 # Normalisations
 _N = T.NORMALISES | T.CHANNELS
@@ -177,9 +177,9 @@ _enter("softmax safe_softmax", T.SOFTMAX)
 _enter("log_softmax", T.SOFTMAX | T.LOGITS)
 
 # With slopes that are NaN or Inf everywhere
-_enter("sqrt rsqrt reciprocal log log2 log10 log1p xlogy logit erfinv atan2 hypot", T.STEEP)
-_enter("acos asin acosh atanh float_power pow_scalar lgamma digamma", T.STEEP)
-_enter("linalg_eigh linalg_eig linalg_svd linalg_inv_ex linalg_solve_ex", T.STEEP)
+_enter("sqrt rsqrt reciprocal log log2 log10 log1p xlogy logit erfinv atan2 hypot", T.SINGULAR)
+_enter("acos asin acosh atanh float_power pow_scalar lgamma digamma", T.SINGULAR)
+_enter("linalg_eigh linalg_eig linalg_svd linalg_inv_ex linalg_solve_ex", T.SINGULAR)
 
 # What chooses and joins
 _enter("argmax argmin multinomial kthvalue", T.COMPARES)

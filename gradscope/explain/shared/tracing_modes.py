@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradscope.capture import calls
 from gradscope.capture.calls import ModuleCall, sequence_number
 from gradscope.capture.graph import Span, owners
-from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.hooks import hookable_modules, hooked
 from gradscope.capture.names import module_names
 from gradscope.explain.shared.frames import CallSite, nearest
 from gradscope.nesting import find
@@ -118,7 +118,7 @@ def functions_traced(
 ) -> Iterator[None]:
     """Pass the function calls in the block to the handler, and follow the model's calls."""
     enter, leave = guarding.hook(calls.enter), guarding.hook(calls.leave)
-    with hooked(watchable(model), enter, leave), FunctionTracer(guarding.handler(handler)):
+    with hooked(hookable_modules(model), enter, leave), FunctionTracer(guarding.handler(handler)):
         yield
 
 

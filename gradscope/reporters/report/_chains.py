@@ -83,7 +83,7 @@ def legend(lines: Sequence[ChainLine]) -> list[str]:
     signs = {text.split(" ")[0] for text in (line.operation for line in lines)}
     again = any(leaf.endswith(AGAIN) or f"{AGAIN} →" in leaf for x in lines for leaf in x.leaves)
     below = [f"{BELOW} #n: leads on to the node #n below"] if BELOW in signs else []
-    return below + ([f"{AGAIN}: stands above already"] if again or AGAIN in signs else [])
+    return below + ([f"{AGAIN}: already shown above"] if again or AGAIN in signs else [])
 
 
 def _prepare(chain: Chain) -> _Walk:

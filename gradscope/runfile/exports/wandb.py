@@ -48,7 +48,7 @@ class WandbRun:
     def send(
         self, rows: Sequence[MetricRow], alerts: Sequence[Alert], *, last: bool = False
     ) -> None:
-        """Add the row that the script's current row can carry, and the findings as alerts."""
+        """Send findings as alerts, and add at most one row to the script's current row."""
         for one in alerts:
             title = one.title[:_TITLE]
             self._run.alert(title, one.text, _LEVELS[one.severity], wait_duration=0)

@@ -86,7 +86,7 @@ class KeptGraphs:
         """Return the script's variable that holds several of these graphs, and the responsible
         line."""
         for name, value, file in _variables():
-            if len(set(_steps_behind(value))) > 1:
+            if len(set(_steps_upstream(value))) > 1:
                 return name, _line(name, file)
         return None
 
@@ -116,7 +116,7 @@ def _variables() -> Iterator[tuple[str, Any, str]]:
                 yield from ((f"{name}.{key}", held, file) for key, held in list(own.items()))
 
 
-def _steps_behind(value: Any) -> Iterator[int]:
+def _steps_upstream(value: Any) -> Iterator[int]:
     """Yield the tokens on the nodes upstream of a tensor, or of the tensors in a container."""
     tensors = list(value.values()) if isinstance(value, dict) else value
     tensors = list(tensors) if isinstance(tensors, list | tuple | deque) else [tensors]

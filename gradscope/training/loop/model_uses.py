@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.fingerprints import fingerprints
-from gradscope.capture.hooks import OwnHook, hook_first_call, watchable
+from gradscope.capture.hooks import OwnHook, hook_first_call, hookable_modules
 from gradscope.capture.names import modules_by_name
 from gradscope.records.loop import LoopModel, PlainTensor
 from gradscope.records.loop_figures import LoopFact
@@ -111,7 +111,7 @@ class ModelUses:
                 self.use(model, module)
             if outer is None or model.compiled:
                 continue
-            for module in watchable(outer):
+            for module in hookable_modules(outer):
                 owns = any(one is not None for one in module._parameters.values())
                 if (owns or isinstance(module, ACTIVATIONS)) and module not in self._noticed:
                     self._noticed.add(module)

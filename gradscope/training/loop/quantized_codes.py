@@ -23,12 +23,12 @@ def cut_encoder(root: Node) -> tuple[Node, tuple[float, ...]] | None:
         for encoder, of_encoder, of_codes in sides:
             if encoder is codes or not (_equal(moving, of_codes) and _equal(fixed, of_encoder)):
                 continue
-            behind = _behind([one for one, _ in encoder.next_functions if one is not None], ())
+            upstream = _upstream([one for one, _ in encoder.next_functions if one is not None], ())
             table = _lookup(codes)
-            if behind is None or table is None:
+            if upstream is None or table is None:
                 continue
-            rest = _behind([root], {codes, encoder})
-            if rest is not None and not rest & behind:
+            rest = _upstream([root], {codes, encoder})
+            if rest is not None and not rest & upstream:
                 return table, ()
     return None
 
@@ -63,7 +63,7 @@ def _lookup(codes: Node) -> Node | None:
     return None
 
 
-def _behind(roots: Collection[Node], without: Collection[Node]) -> set[Node] | None:
+def _upstream(roots: Collection[Node], without: Collection[Node]) -> set[Node] | None:
     """Return some nodes and all upstream of them, by paths without the others; None if there are
     too many."""
     stack, seen = list(roots), {*roots, *without}

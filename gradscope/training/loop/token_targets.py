@@ -1,5 +1,6 @@
-"""Compares a loss's targets with its model's tokens: copied, shifted by one, or padding that
-counts.
+"""Compares a loss's targets with its model's tokens.
+
+Targets may copy the tokens, shift them by one position, or include padding.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class SingularPlans:
 def _singular(node: Node) -> bool:
     """Return True if finite inputs can give the node an infinite gradient."""
     operation = by_node(node)
-    if not operation.has(Trait.STEEP):
+    if not operation.has(Trait.SINGULAR):
         return False
     if operation.name == "div":
         # By a number, a division has no second input.

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from gradscope.capture.hooks import hooked, watchable
+from gradscope.capture.hooks import hookable_modules, hooked
 from gradscope.explain.shared.tracing_modes import ModuleCalls
 
 
@@ -43,7 +43,7 @@ class Net(nn.Module):
 def test_a_call_that_runs_again_in_backward_is_the_same_call(reentrant: bool) -> None:
     net = Net(reentrant)
     net.layer.calls = calls = ModuleCalls(net, Net.forward.__code__)
-    with hooked(watchable(net), calls.enter, calls.leave):
+    with hooked(hookable_modules(net), calls.enter, calls.leave):
         net(torch.ones(1, 3)).sum().backward()
     assert net.layer.seen == [("layer", 0, False), ("layer", 1, False), ("layer", 1, True)]
     assert calls.innermost() is None  # though a checkpoint leaves a call once it has what it needs
@@ -52,7 +52,7 @@ def test_a_call_that_runs_again_in_backward_is_the_same_call(reentrant: bool) ->
 def test_the_call_that_made_a_node() -> None:
     net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     calls = ModuleCalls(net, test_the_call_that_made_a_node.__code__)
-    with hooked(watchable(net), calls.enter, calls.leave):
+    with hooked(hookable_modules(net), calls.enter, calls.leave):
         out = net(torch.ones(1, 3))
     loss = out.sum()
     assert loss.grad_fn is not None and out.grad_fn is not None
@@ -78,7 +78,7 @@ def test_a_call_that_raised_is_left_with_the_one_around_it() -> None:
 
     net = Catches()
     calls = ModuleCalls(net, Catches.forward.__code__)
-    with hooked(watchable(net), calls.enter, calls.leave):
+    with hooked(hookable_modules(net), calls.enter, calls.leave):
         net(torch.ones(1))
         assert calls.innermost() is None
     assert calls.called == {net, net.inner}
