@@ -7,7 +7,6 @@ that the write passes to the base, cut to the view's region, is that view's grad
 
 from __future__ import annotations
 
-import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.gradients import GradientHooks, GradientSlot
 from gradscope.capture.graph import WRITE, Consumer, Edge, Walk, edge_of
+from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.capture.stats import Measured
 
 NOTE = "in-place-view"
@@ -28,7 +28,7 @@ class ViewOf:
     """The base of a view at the time of its record, and the region that the view covers."""
 
     edge: Edge
-    base: weakref.ref[torch.Tensor]
+    base: RememberedTensor
     version: int
     base_stride: tuple[int, ...]
     size: tuple[int, ...]
@@ -72,7 +72,7 @@ def view_of(tensor: torch.Tensor) -> ViewOf | None:
         return None
     return ViewOf(
         edge_of(base),
-        weakref.ref(base),
+        remembered(base),
         base._version,
         base.stride(),
         tuple(tensor.shape),

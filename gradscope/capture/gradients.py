@@ -7,7 +7,6 @@ call.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF
 from gradscope.capture.hooks import Handle, hook_node, hook_tensor, raised_by_a_handler
+from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.capture.shards import local, placements_of
 from gradscope.capture.stats import Measured, measure
 from gradscope.errors import message_of
@@ -30,7 +30,7 @@ class GradientCache:
     """
 
     def __init__(self) -> None:
-        self._found: dict[int, tuple[weakref.ref[torch.Tensor], int, Measured]] = {}
+        self._found: dict[int, tuple[RememberedTensor, int, Measured]] = {}
 
     def measured(self, gradient: torch.Tensor) -> Measured:
         """Return the statistics of the gradient's present values."""
@@ -38,10 +38,10 @@ class GradientCache:
             return measure(gradient)
         key, version = id(gradient), gradient._version
         found = self._found.get(key)
-        if found is not None and found[0]() is gradient and found[1] == version:
+        if found is not None and found[0].is_still(gradient) and found[1] == version:
             return found[2]
         measured = measure(gradient)
-        self._found[key] = (weakref.ref(gradient), version, measured)
+        self._found[key] = (remembered(gradient), version, measured)
         return measured
 
 

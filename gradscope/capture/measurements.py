@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 
 import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.gradients import GradientHooks, GradientSlot
+from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.capture.stats import Measured, measure
 
 
 @dataclass(slots=True)
 class _Measurement:
-    tensor: weakref.ref[torch.Tensor]
+    tensor: RememberedTensor
     version: int
     node: Node | None
     measured: Measured
@@ -54,12 +54,12 @@ class MeasurementCache:
 
     def _find(self, tensor: torch.Tensor) -> _Measurement | None:
         found = self._measurements.get(id(tensor))
-        same = found is not None and found.tensor() is tensor
+        same = found is not None and found.tensor.is_still(tensor)
         return found if same and found and version(tensor) == found.version >= 0 else None
 
     def remember(self, tensor: torch.Tensor, measured: Measured) -> _Measurement:
         """Keep the statistics of a tensor, so that it is not measured again."""
-        found = _Measurement(weakref.ref(tensor), version(tensor), None, measured)
+        found = _Measurement(remembered(tensor), version(tensor), None, measured)
         self._measurements[id(tensor)] = found
         return found
 

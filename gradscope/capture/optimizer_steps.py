@@ -120,7 +120,7 @@ class LastStep:
         terms = None if formula is None or numbers is None else formula.terms_of(numbers)
         if formula is None or terms is None:
             return None
-        state = self.optimizer.state[parameter]
+        state = self.optimizer.state.get(parameter, {})
         names = formula.first, formula.second
         kept = zip(names, self.moments(parameter), strict=True)
         return terms if all(name is None or state[name] is one for name, one in kept) else None
@@ -149,7 +149,7 @@ class LastStep:
         terms = None if numbers is None else formula.terms_of(numbers)
         if terms is None:
             return None
-        state = self.optimizer.state[parameter]
+        state = self.optimizer.state.get(parameter, {})
         first, second = (
             None if name is None else state[name] for name in (formula.first, formula.second)
         )

@@ -149,15 +149,20 @@ class Recorder:
         finally:
             self._unfinished = self._stack.abandon()
             self._evaluations.abandon()
-            self._gradient_hooks.release()
-            self._recomputation = Recomputation(self._gradient_hooks)
-            self._measurements.forget()
-            self._chain_roots.clear()
-            self._kept.clear()
+            self.let_go()
             for call in self._calls:
                 call.arguments.clear()
-                for observed in (*call.inputs, *call.outputs):
-                    observed.edge = observed.view = None
+
+    def let_go(self) -> None:
+        """Release every node of the calls so far: their gradients are as they are now."""
+        self._gradient_hooks.release()
+        self._recomputation = Recomputation(self._gradient_hooks)
+        self._measurements.forget()
+        self._chain_roots.clear()
+        self._kept.clear()
+        for call in self._calls:
+            for observed in (*call.inputs, *call.outputs):
+                observed.edge = observed.view = None
 
     @property
     def paused(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 
 from gradscope.capture.norms import gradient_norms
 from gradscope.capture.optimizer_steps import LastStep
+from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.capture.shards import is_plain_or_spread, is_spread, local, placements_of
 from gradscope.nesting import find
 from gradscope.records.norms import finite_or_none
@@ -41,13 +41,13 @@ class LossScales:
     any = False
 
     def __init__(self) -> None:
-        self._known: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
+        self._known: list[tuple[RememberedTensor, torch.Tensor]] = []
 
     def add(self, losses: object, scale: torch.Tensor) -> None:
         """Note the scaled losses, in any nesting, that a scaler returned."""
         self._known = [one for one in self._known if one[0]() is not None][-_MOST_SCALED:]
         for _, loss in find(losses, torch.Tensor):
-            self._known.append((weakref.ref(loss), scale))
+            self._known.append((remembered(loss), scale))
             self.any = True
 
     def of(self, roots: Sequence[torch.Tensor]) -> float | None:

@@ -164,6 +164,7 @@ class Observer:
         self.scaler_step_begins = guard(steps.scaler_step_begins)
         self.scaler_step_ended = guard(steps.scaler_step_ended)
         self.divided = guard(steps.divided)
+        self.graph_is_held = guard(self._let_go)
         self.compiled = guard(self._compiled)
         self.was_compiled = guard(self._was_compiled)
         passed_on = LoopEvents(parts, search.clearing)
@@ -385,6 +386,12 @@ class Observer:
         """Note a compilation: with probes, the first step can be sampled whenever it happens."""
         if self._parts.compiled is not None:
             self._search.search()
+
+    def _let_go(self) -> None:
+        """Release the graphs of the step so far."""
+        self._parts.sampling.let_go()
+        if self._parts.tracer.active:
+            self._parts.tracer.end()
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -105,6 +105,13 @@ class OptimizerTurns:
             self._heap.give_back()
         self.free_graphs(but=1)
 
+    def let_go(self) -> None:
+        """Let go of all graphs now, for a tensor in them is to be swapped."""
+        if self.sampler is not None:
+            self.sampler.let_go()
+            self._nodes.append(self.sampler.take_nodes())
+        self.free_graphs()
+
     def hold(self, nodes: list[Node]) -> None:
         """Free these nodes, too, when their graph is gone."""
         if nodes:

@@ -5,12 +5,41 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.training.discovery import variable_name
 from gradscope.training.gradients import small
+
+
+class LastingParameters:
+    """The parameters of an optimizer; once it is freed, those that are alive."""
+
+    __slots__ = ("_held", "_left")
+
+    def __init__(self) -> None:
+        self._held: tuple[torch.Tensor, ...] = ()
+        self._left: tuple[RememberedTensor, ...] = ()
+
+    def hold(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Note the parameters of the living optimizer."""
+        self._held = tuple(parameters)
+
+    def let_go(self) -> None:
+        """The optimizer is freed."""
+        self._left, self._held = tuple(map(remembered, self._held)), ()
+
+    def each(self) -> list[torch.Tensor | None]:
+        """Return each parameter in order; None for a freed one."""
+        return [*self._held, *(one() for one in self._left)]
+
+    def alive(self) -> list[Any]:
+        """Return the parameters that are alive."""
+        return [one for one in self.each() if one is not None]
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -23,6 +52,7 @@ class ObservedOptimizer:
     backwards: int = 1  # of its last step, until the gradients were ready
     loss: float | None = None  # of its last step that was recorded
     held: frozenset[nn.Parameter] = frozenset()
+    lasting: LastingParameters = field(default_factory=LastingParameters)
     small: Sequence[nn.Parameter] = ()  # those of ``held`` whose gradients every step reads
     settings: dict[str, float] = field(default_factory=dict)  # as the step found them
     groups: Sequence[int] = ()
@@ -38,9 +68,14 @@ class ObservedOptimizer:
     def look(self, optimizer: Optimizer) -> None:
         """Read the optimizer's present parameters."""
         self.groups = [len(group["params"]) for group in optimizer.param_groups]
-        self.held = frozenset(p for g in optimizer.param_groups for p in g["params"])
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        self.held = frozenset(parameters)
+        self.lasting.hold(parameters)
         self.small = small(self.held)
         self.kind = type(optimizer).__name__
+
+    def __del__(self) -> None:
+        self.lasting.let_go()
 
 
 class Optimizers:
@@ -60,8 +95,8 @@ class Optimizers:
         self._seen: weakref.WeakKeyDictionary[Optimizer, ObservedOptimizer] = (
             weakref.WeakKeyDictionary()
         )
-        # One parameter of each optimizer that had the name, by name.
-        self._named: dict[str, list[weakref.ref[nn.Parameter]]] = {}
+        # The parameters of each optimizer that had the name, by name.
+        self._named: dict[str, list[LastingParameters]] = {}
         # The one that stepped last; weak, as it holds the parameters.
         self._latest: tuple[weakref.ref[Optimizer], weakref.ref[ObservedOptimizer]] | None = None
 
@@ -101,10 +136,12 @@ class Optimizers:
         """
         plain = variable_name(optimizer) or type(optimizer).__name__
         name, number = plain, 1
-        while (before := self._named.get(name)) and not any(one() in known.held for one in before):
+        while (before := self._named.get(name)) and not any(
+            one.each()[:1] and one.each()[0] in known.held for one in before
+        ):
             number += 1
             name = f"{plain}#{number}"
-        self._named.setdefault(name, []).extend(weakref.ref(p) for p in list(known.held)[:1])
+        self._named.setdefault(name, []).append(known.lasting)
         return name
 
     def held(self) -> list[nn.Parameter]:

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from gradscope.capture.calls import in_backward
 from gradscope.capture.hooks import hook_node_before, hook_optimizers, without_own_hooks
+from gradscope.capture.remembered import observe_swaps
 from gradscope.capture.replaced import replace
 from gradscope.training.discovery import IN_PLACE, compiled_method
 
@@ -82,6 +83,9 @@ class TrainingObserver(Protocol):
     def was_compiled(self) -> None:
         """Called when ``torch.compile`` or ``Module.compile`` returns."""
 
+    def graph_is_held(self) -> None:
+        """``torch.utils.swap_tensors`` is about to refuse a tensor that is in a graph."""
+
     def divided(self, by: float) -> None:
         """Called when a pipeline has divided gradients by its number of microbatches, after all
         backwards."""
@@ -94,6 +98,7 @@ class TrainingObserver(Protocol):
 def observe(observer: TrainingObserver) -> ExitStack:
     """Call ``observer`` at each of these events, until the stack is closed."""
     patches = ExitStack()
+    observe_swaps(patches, observer.graph_is_held)
     for handle in hook_optimizers(observer.step_begins, observer.step_ended):
         patches.callback(handle.remove)
     replace(patches, torch.autograd, "_make_grads", lambda f: _gradients_made(f, observer))

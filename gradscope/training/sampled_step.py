@@ -209,6 +209,11 @@ class SampledStep:
             entry.alike, entry.inputs = [], []
         return found
 
+    def let_go(self) -> None:
+        """Release the graphs of the calls so far, which no later backward reaches."""
+        for entry in self._entries:
+            entry.recorder.let_go()
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Ignore calls in the block: they are not the script's."""
@@ -223,6 +228,10 @@ class SampledStep:
     def remove(self) -> list[Node]:
         """Remove every hook. The recorded nodes must be freed when the graph is gone."""
         self._stack.close()
+        return self.take_nodes()
+
+    def take_nodes(self) -> list[Node]:
+        """Return the nodes that were seen."""
         return [node for entry in self._entries for node in entry.recorder.take_nodes()]
 
     def _of(self, held: Collection[nn.Parameter]) -> list[_SampledModel]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import weakref
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -12,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 from torch.autograd.function import BackwardCFunction
-from torch.utils.weak import WeakTensorKeyDictionary
 
+from gradscope.capture.remembered import TensorValues, remembered
 from gradscope.explain.missing.disabled_gradients import called_at
 from gradscope.explain.missing.values import Flow, LiveMasks, Value
 from gradscope.explain.shared.operations import node_name
@@ -124,16 +123,16 @@ class ObservedTensors:
             self._memory[memory_of(p)] = self._memory.get(memory_of(p), 0) | self.bits[id(p)]
         self._memory.pop(0, None)
         # The value last noted for a tensor, and the memory that the tensor had then.
-        self._noted: MutableMapping[torch.Tensor, tuple[int, int]] = WeakTensorKeyDictionary()
+        self._noted = TensorValues[tuple[int | None, int]]()
         self._holders: dict[int, int] = {}  # memory to the latest value in it
         self._writes: dict[int, int] = {}  # memory to the latest value written in place
-        self._existing = {id(tensor): weakref.ref(tensor) for tensor in live_objects(torch.Tensor)}
+        self._existing = {id(tensor): remembered(tensor) for tensor in live_objects(torch.Tensor)}
 
     def value_of(self, tensor: torch.Tensor) -> int | None:
         """Return the number of a tensor's present value; None if no followed data went into it."""
         tensor = bare(tensor)
         memory = memory_of(tensor)
-        number, before = self._noted.get(tensor, (None, memory))
+        number, before = self._noted.get(tensor) or (None, memory)
         if before != memory and id(tensor) not in self.bits:
             # `set_` gives a tensor the memory of another, and no mode sees it.
             shared = self._holders.get(memory, self.source.get(self._memory.get(memory, 0)))
@@ -214,7 +213,7 @@ class ObservedTensors:
 
     def latest(self, tensor: torch.Tensor) -> int | None:
         """Return the value that was noted last for this tensor object."""
-        return self._noted.get(tensor, (None, 0))[0]
+        return (self._noted.get(tensor) or (None, 0))[0]
 
     def note(self, tensor: torch.Tensor, value: Value, *, written: bool) -> None:
         """Note that the tensor has this value now."""

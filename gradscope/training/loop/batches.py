@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from gradscope.capture.fingerprints import fingerprints
+from gradscope.capture.remembered import remembered
 from gradscope.nesting import find
 
 
@@ -60,7 +60,7 @@ class _Part:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         base = tensor if tensor._base is None else tensor._base
-        self._base, self._elements = weakref.ref(base), tensor.numel()
+        self._base, self._elements = remembered(base), tensor.numel()
         self._place = _place(tensor)
 
     def is_same(self, tensor: torch.Tensor) -> bool:

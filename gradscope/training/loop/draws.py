@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.records.loop_figures import Draw
 from gradscope.training.loop.script_lines import script_line
 
@@ -48,7 +48,7 @@ class Draws:
 
     def __init__(self) -> None:
         self._drawn: dict[_Key, _Drawn] = {}
-        self._latest: tuple[weakref.ref[torch.Tensor], _Key] | None = None
+        self._latest: tuple[RememberedTensor, _Key] | None = None
         self._scored: set[_Key] = set()
         self._used: set[_Key] = set()
 
@@ -74,7 +74,7 @@ class Draws:
         if inside:
             self._used.add(key)
         elif key not in self._used:
-            self._latest = weakref.ref(drawn), key
+            self._latest = remembered(drawn), key
 
     def given(self, tensors: Iterable[torch.Tensor]) -> None:
         """Note the inputs of a model's call with gradients: a sample may be among them."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
 
 import torch
-from torch import nn
+from torch.optim import Optimizer
 
 from gradscope.capture.shards import version_of
 
@@ -34,8 +33,9 @@ class GradientUse:
         mixed: the lines of the two backwards of a "mixed" step.
     """
 
-    def __init__(self) -> None:
-        self._probe: weakref.ref[nn.Parameter] | None = None
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self._probe: tuple[int, int, int] | None = None  # its group, its place there, and its id
         self._used: State = None  # what the last step left
         self._stale = False  # a backward adds to that
         self._cleared = False  # something was, since the last backward
@@ -87,13 +87,12 @@ class GradientUse:
         """Note a call with gradients: later backwards belong to another forward."""
         self._called = True
 
-    def step_begins(self, held: Iterable[nn.Parameter], *, closure: bool) -> frozenset[str]:
+    def step_begins(self, *, closure: bool) -> frozenset[str]:
         """Return the facts of the step that begins, from the present gradients."""
         facts: set[str] = {"closure"} if closure else set()
         now, used = self._state(), self._used
         if now is None:
-            probe = next((p for p in held if p.grad is not None), None)
-            self._probe = None if probe is None else weakref.ref(probe)
+            self._probe = self._new_probe()
             self._stale = False
             if self._probe is None and self.backwards:
                 facts.add("cleared" if self._cleared else "none")
@@ -121,6 +120,14 @@ class GradientUse:
         self._used, self._stale, self._cleared, self.backwards = self._state(), False, False, 0
         self._other = self._adds = None
 
+    def _new_probe(self) -> tuple[int, int, int] | None:
+        optimizer = self._optimizer()
+        for group, settings in enumerate(() if optimizer is None else optimizer.param_groups):
+            for place, parameter in enumerate(settings["params"]):
+                if parameter.grad is not None:
+                    return group, place, id(parameter)
+        return None
+
     def _state(self) -> State:
         gradient = self._gradient()
         return None if gradient is None else version_of(gradient)
@@ -134,5 +141,11 @@ class GradientUse:
         return 0.0 if gradient is None else float(gradient.detach().double().sum())
 
     def _gradient(self) -> torch.Tensor | None:
-        probe = None if self._probe is None else self._probe()
-        return None if probe is None else probe.grad
+        optimizer = None if self._probe is None else self._optimizer()
+        if optimizer is None or self._probe is None:
+            return None
+        group, place, number = self._probe
+        groups = optimizer.param_groups
+        held = groups[group]["params"] if group < len(groups) else ()
+        probe = held[place] if place < len(held) else None
+        return None if probe is None or id(probe) != number else probe.grad

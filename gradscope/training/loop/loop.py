@@ -364,10 +364,10 @@ class Loop:
         mine = uses.get(optimizer) or uses.add(optimizer, None, self._construction.now())
         if not mine.parameters.steps:
             mine.name = known.name
-            if uses.begins(mine, known.held):
+            if uses.begins(mine, known):
                 self._made_for_others.add(mine.made)
                 self.changed = True
-        mine.facts = mine.use.step_begins(known.held, closure=closure)
+        mine.facts = mine.use.step_begins(closure=closure)
         mine.parameters.step_begins(
             known.held, optimizer.param_groups, cleared="cleared" in mine.facts
         )

@@ -5,11 +5,11 @@ It also records the course of all losses.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 
 import torch
 
+from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.records.loop_figures import Course
 from gradscope.rules import Blocks
 from gradscope.training.loop.loss_walk import operations
@@ -41,7 +41,7 @@ class Losses:
         self.same = 0
         self.first: float | None = None
         self._differs = False
-        self._latest: weakref.ref[torch.Tensor] | None = None
+        self._latest: RememberedTensor | None = None
         self._count = 0
         self._blocks = Blocks(self.BLOCK)
 
@@ -68,7 +68,7 @@ class Losses:
         latest = None if self._latest is None else self._latest()
         if latest is root:
             return _REPEATED
-        self._latest = weakref.ref(root)
+        self._latest = remembered(root)
         node, before = root.grad_fn, None if latest is None else latest.grad_fn
         if node is None or before is None:
             return frozenset()

@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from gradscope.capture.fingerprints import fingerprints
 from gradscope.capture.hooks import OwnHook, hook_first_call, hookable_modules
 from gradscope.capture.names import modules_by_name
+from gradscope.capture.remembered import remembered
 from gradscope.records.loop import LoopModel, PlainTensor
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.guard import Guard
@@ -64,7 +65,7 @@ class ModelUse:
         before, self._plain = self._plain, {}
         for found, leaf in plain_tensors(module, held):
             path = found.module, found.attribute
-            self._plain[path] = weakref.ref(leaf), leaf._version
+            self._plain[path] = remembered(leaf), leaf._version
             known, version = before.get(path, (lambda: None, 0))
             if known() is leaf and version == leaf._version:
                 yield found

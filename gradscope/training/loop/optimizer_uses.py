@@ -17,15 +17,15 @@ from gradscope.training.loop.held_parameters import HeldParameters
 from gradscope.training.loop.schedulers import inner
 from gradscope.training.loop.script_lines import ScriptLine, call_of, script_line
 from gradscope.training.models import Models
-from gradscope.training.optimizers import Optimizers
+from gradscope.training.optimizers import LastingParameters, ObservedOptimizer, Optimizers
 
 
 class OptimizerUse:
     """The observed use of an optimizer."""
 
-    def __init__(self, made: ScriptLine | None, number: int) -> None:
+    def __init__(self, optimizer: Optimizer, made: ScriptLine | None, number: int) -> None:
         self.made, self.number = made, number
-        self.use, self.parameters = GradientUse(), HeldParameters()
+        self.use, self.parameters = GradientUse(optimizer), HeldParameters()
         self.facts = frozenset[str]()
         self.backwards = 0  # after which its parameters had gradients, before its first step
         self.fresh = False  # the last backward is not among them yet
@@ -34,7 +34,7 @@ class OptimizerUse:
         # made is when the function has returned.
         self.record: LoopOptimizer | None = None
         self.held: dict[int, LoopParameter] = {}
-        self.refs: tuple[weakref.ref[nn.Parameter], ...] = ()
+        self.lasting = LastingParameters()
         self.name = ""
         self.unscaled = False
         self.rate = 0.0  # before a state is loaded
@@ -83,21 +83,21 @@ class OptimizerUses:
         """Note an optimizer that was made on this line; ``number`` comes from ``Construction``."""
         mine = self._of.get(optimizer)
         if mine is None:
-            mine = self._of[optimizer] = OptimizerUse(made, number)
+            mine = self._of[optimizer] = OptimizerUse(optimizer, made, number)
             self.every.append((weakref.ref(optimizer), mine))
         return mine
 
-    def begins(self, mine: OptimizerUse, held: Iterable[nn.Parameter]) -> bool:
+    def begins(self, mine: OptimizerUse, known: ObservedOptimizer) -> bool:
         """Note an optimizer's first step; return True if the previous optimizer from the same line
         held other parameters.
         """
-        mine.refs = tuple(map(weakref.ref, held))
+        mine.lasting = known.lasting
         line = str(mine.made)
         before = None if mine.made is None else self._latest.get(line)
         self._latest[line] = mine
         if before is None:
             return False
-        same = {one() for one in before.refs} == {one() for one in mine.refs}
+        same = set(map(id, before.lasting.each())) == set(map(id, known.held))
         if same and before.parameters.steps == 1:
             mine.anew = before.anew + 1
         return not same
@@ -106,7 +106,7 @@ class OptimizerUses:
         """Return True at the first step of an optimizer with a new set of parameters, except for
         the first optimizer.
         """
-        held = hash(frozenset(id(one()) for one in mine.refs))
+        held = hash(frozenset(map(id, mine.lasting.each())))
         new, first = held not in self._held_sets, not self._held_sets
         self._held_sets.add(held)
         return new and not first
@@ -142,9 +142,9 @@ class OptimizerUses:
         optimizer = reference()
         if optimizer is not None:
             known = self._optimizers.known(optimizer)
-            mine.name, mine.refs = known.name, tuple(map(weakref.ref, known.held))
+            mine.name, mine.lasting = known.name, known.lasting
             return known.held
-        return [parameter for one in mine.refs if (parameter := one()) is not None]
+        return mine.lasting.alive()
 
     def records(self) -> Iterator[LoopOptimizer]:
         """Yield the records of live optimizers, and of those that lived at the last record, in

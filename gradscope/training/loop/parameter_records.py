@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import torch
 from torch import nn
 
 from gradscope.capture.facts import of_library
 from gradscope.capture.names import named_parameters
+from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.records.loop import LoopParameter
 from gradscope.training.loop.construction import Construction, Made
 from gradscope.training.loop.held_parameters import HeldParameters
@@ -40,22 +39,17 @@ class ParameterRecords:
         self._model_uses, self._construction = model_uses, construction
         self._last_unheld: dict[int, LoopParameter] = {}
         # Gradients of parameters that no optimizer held, as they were when another phase began.
-        self._left: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._left: dict[int, tuple[RememberedTensor, int]] = {}
 
     def phase_begins(self) -> None:
         """Note the first step of an optimizer for a new set of parameters.
 
         A parameter that gets no gradient from now on belonged to the previous phase.
         """
-        held = {
-            id(one)
-            for _, mine in self._uses.every
-            for ref in mine.refs
-            if (one := ref()) is not None
-        }
+        held = {id(one) for _, mine in self._uses.every for one in mine.lasting.alive()}
         self._last_unheld.clear()
         self._left = {
-            id(parameter): (weakref.ref(parameter.grad), parameter.grad._version)
+            id(parameter): (remembered(parameter.grad), parameter.grad._version)
             for model in self._models
             for parameter in model.module.parameters()
             if parameter.grad is not None and id(parameter) not in held
@@ -66,7 +60,9 @@ class ParameterRecords:
         left, gradient = self._left.get(id(parameter)), parameter.grad
         if left is None or gradient is None:
             return False
-        return gradient is left[0]() and gradient._version == left[1]
+        of, version = left
+        # Of a gradient with the content of another the version says nothing.
+        return gradient is of() and (of.swapped or gradient._version == version)
 
     def records(self) -> Iterator[LoopParameter]:
         """Yield parameters with a fact; for dead optimizers and models, the last one known."""

@@ -18,7 +18,7 @@ from gradscope.records.modules import ModuleCall
 from gradscope.training.nan_detector.first_module import first_non_finite_module, returned_finite
 from gradscope.training.nan_detector.loss_operations import LossLines, explain_loss, loss_part
 from gradscope.training.nan_detector.no_collectives import NoCollectives, no_collectives
-from gradscope.training.nan_detector.recorded_calls import RecordedCall
+from gradscope.training.nan_detector.recorded_calls import MarkedEdge, RecordedCall, nodes_of
 from gradscope.training.nan_detector.replayed_calls import rerun, rerun_results
 from gradscope.training.nan_detector.side_effects import SideEffects
 from gradscope.training.nan_detector.singular_nodes import SingularPlans
@@ -119,7 +119,7 @@ class NanDetector:
             return None
         if self._in_a_row < _IN_A_ROW and not self._loss:
             with self._looking():
-                known = dict(self._known())
+                known = self._known(roots)
                 self._loss += explain_loss(roots, self._spans(), known, self._lines)
         self._worst = max(self._worst, worst)
         return KINDS[worst]
@@ -217,8 +217,9 @@ class NanDetector:
                 return found
         return explain_singular_derivatives(self._plans.nodes(self._lines))
 
-    def _known(self) -> Iterator[tuple[Edge, torch.Tensor]]:
-        """Yield the outputs of calls, by the edges at which the loss used them."""
+    def _known(self, roots: Sequence[torch.Tensor]) -> dict[Edge, torch.Tensor]:
+        """Return the outputs of calls, by the edges at which the loss used them."""
+        known: dict[MarkedEdge, torch.Tensor] = {}
         for call in self._calls:
             results = (call.alive() or rerun_results(call)) if call.returned else None
             if results is None or len(results) != len(call.results):
@@ -226,7 +227,9 @@ class NanDetector:
             call.level = max(map(level, results), default=FINITE)
             for (_, edge), result in zip(call.results, results, strict=True):
                 if edge is not None:
-                    yield edge, result.detach()
+                    known[edge] = result.detach()
+        nodes = nodes_of({mark for mark, _ in known}, roots)
+        return {(nodes[mark], n): value for (mark, n), value in known.items() if mark in nodes}
 
     def _run(self, call: RecordedCall, *, backward: bool) -> tuple[NonFiniteOrigin, ...]:
         found = rerun(call, alone=len(self._models()) <= 1, backward=backward)

@@ -6,8 +6,7 @@ On a plain step this is most of the NaN detector's work, so everything else is d
 from __future__ import annotations
 
 import sys
-import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
@@ -20,6 +19,7 @@ from gradscope.capture.calls import any_autocast, autocast_dtypes
 from gradscope.capture.graph import Span
 from gradscope.capture.hooks import Handle, hook_first_output, hook_node_before
 from gradscope.capture.measurements import version
+from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.capture.shards import is_spread
 from gradscope.explain.non_finite.reasons import level
 from gradscope.explain.shared.frames import is_hidden
@@ -30,6 +30,18 @@ _PLAIN = (int, float, str, type(None))
 _SEQUENCE = torch._C._autograd._get_sequence_nr
 
 
+#: In the metadata of a node, which lives as long as the node.
+_KEY = "gradscope.result"
+
+
+class NodeMark:
+    """What identifies a node without keeping it, and the tensors that it saved, alive."""
+
+    __slots__ = ()
+
+
+#: A node, and the number of its output.
+MarkedEdge = tuple[NodeMark, int]
 Arrived = torch.Tensor | tuple[torch.Tensor | None, ...] | None
 
 
@@ -42,11 +54,12 @@ class RecordedCall:
         autocast: the kinds of device that it was on for, with the dtype.
         before: functions that restore the other state, part by part.
         copied: the arguments are copies, for its forward writes to its input.
-        nodes: those that made its results, each with the gradients that arrived at it, for each
-            backward one, or a tuple of one for each output.
+        nodes: the marks of those that made its results, each with the gradients that arrived at
+            it, for each backward one, or a tuple of one for each output.
         hooks: those on them.
         end: the number of the first node that was made after it.
         results: with the edges at which they enter the graph, for as long as the script holds them.
+            A graph that the script drops is freed, with the tensors that it saves.
         level: the worst among its results, where that is known.
         carried: it is of the step before.
         refused: run again, it would have waited for other processes.
@@ -58,7 +71,7 @@ class RecordedCall:
     autocast: Sequence[tuple[str, torch.dtype]] = ()
     before: Sequence[PutBack] = ()
     copied = False
-    results: Sequence[tuple[weakref.ref[torch.Tensor], tuple[Node, int] | None]] = ()
+    results: Sequence[tuple[RememberedTensor, MarkedEdge | None]] = ()
     level: int | None = None
     carried = False
     refused = drew = in_graph = _last = False
@@ -94,9 +107,9 @@ class RecordedCall:
                 self.args, self.kwargs = cloned(args, kwargs)
                 self.copied = True
         trained = side_effects.trained()
-        self._weights = -1 if trained is None else trained._version
+        self._weights = None if trained is None else (id(trained), trained._version)
         self.hooks: list[Handle | dict[int, Any]] = []
-        self.nodes: dict[Node, list[Arrived]] = {}
+        self.nodes: dict[NodeMark, list[Arrived]] = {}
         self._start = _SEQUENCE()
 
     def ended(self, output: Any) -> None:
@@ -105,14 +118,19 @@ class RecordedCall:
         if isinstance(output, torch.Tensor) and output.output_nr == 0:
             node = output.grad_fn
             if node is None:
-                self.results = ((weakref.ref(output), None),)
+                self.results = ((remembered(output), None),)
             else:
-                self.results = ((weakref.ref(output), (node, 0)),)
-                arrived = self.nodes[node] = []
+                mark = _marked(node)
+                self.results = ((remembered(output), (mark, 0)),)
+                arrived = self.nodes[mark] = []
                 # A list's own method, for frames of Python's cost more.
                 self.hooks.append(hook_first_output(node, arrived.append))
         else:
-            self.results = [(weakref.ref(t), _edge(t)) for t in tensors_of((output,))]
+            found = tensors_of((output,))
+            self.results = [
+                (remembered(t), None if t.grad_fn is None else (_marked(t.grad_fn), t.output_nr))
+                for t in found
+            ]
             self.listen_last()
         if self.side_effects.learning:
             self.side_effects.learn(self.overwritten, self.line)
@@ -126,9 +144,10 @@ class RecordedCall:
             return
         self._last = True
         self.release()
-        nodes = [edge[0] for _, edge in self.results if edge is not None]
-        for node in dict.fromkeys(nodes):
-            arrived = self.nodes.setdefault(node, [])
+        marks = {edge[0] for _, edge in self.results if edge is not None}
+        alive = [result for reference, _ in self.results if (result := reference()) is not None]
+        for mark, node in nodes_of(marks, alive).items():
+            arrived = self.nodes.setdefault(mark, [])
             self.hooks.append(hook_node_before(node, arrived.append))
 
     @property
@@ -155,7 +174,7 @@ class RecordedCall:
     def moved(self) -> bool:
         """True if the weights changed since."""
         trained = self.side_effects.trained()
-        return trained is not None and self._weights != trained._version
+        return trained is not None and self._weights != (id(trained), trained._version)
 
     @property
     def repeatable(self) -> bool:
@@ -183,9 +202,9 @@ class RecordedCall:
         ]
         return bool(arrived) and not any(level(g) for g in arrived if g is not None)
 
-    def gradient_of(self, number: int, node: Node, backward: int) -> torch.Tensor | None:
+    def gradient_of(self, number: int, mark: NodeMark, backward: int) -> torch.Tensor | None:
         """Return the gradient of a node's output, by its number; None without one."""
-        arrived = self.nodes.get(node, [])
+        arrived = self.nodes.get(mark, [])
         if backward >= len(arrived):
             return None
         several = arrived[backward]
@@ -245,8 +264,36 @@ def tensors_of(values: Any) -> list[torch.Tensor]:
     return found
 
 
-def _edge(tensor: torch.Tensor) -> tuple[Node, int] | None:
-    return None if tensor.grad_fn is None else (tensor.grad_fn, tensor.output_nr)
+def nodes_of(marks: Set[NodeMark], roots: Iterable[torch.Tensor]) -> dict[NodeMark, Node]:
+    """Return the marked nodes in the graphs of these tensors."""
+    found: dict[NodeMark, Node] = {}
+    stack: list[Node | None] = [root.grad_fn for root in roots]
+    seen: set[Node] = set()
+    while stack and len(found) < len(marks):
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        mark: NodeMark | None = _metadata(node).get(_KEY)
+        if mark is not None and mark in marks:
+            found[mark] = node
+        stack += [following for following, _ in node.next_functions]
+    return found
+
+
+def _marked(node: Node) -> NodeMark:
+    mark: NodeMark = _metadata(node).setdefault(_KEY, NodeMark())
+    return mark
+
+
+def _metadata(node: Any) -> dict[str, Any]:
+    found: dict[str, Any] = node.metadata  # a property, whatever its annotation says
+    return found
+
+
+def _edge(tensor: torch.Tensor) -> tuple[NodeMark | None, int] | None:
+    node = tensor.grad_fn
+    return None if node is None else (_metadata(node).get(_KEY), tensor.output_nr)
 
 
 def _line() -> tuple[str, int] | None:

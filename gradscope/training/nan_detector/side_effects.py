@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.measurements import version
+from gradscope.capture.remembered import TensorPlace, buffer_places, parameter_places
 from gradscope.capture.shards import local
 from gradscope.running.state import same_bits
 
@@ -46,10 +47,10 @@ class SideEffects:
         self.module = weakref.ref(module)
         self._modules = [weakref.ref(m) for m in module.modules()]
         self._stateful = list(self._modules)
-        self._buffers = [weakref.ref(b) for b in module.buffers() if not b.is_meta]
-        self._parameters = [weakref.ref(p) for p in module.parameters()]
-        trained = (weakref.ref(p) for p in module.parameters() if p.requires_grad)
-        self.trained: Callable[[], nn.Parameter | None] = next(trained, lambda: None)
+        self._buffers = list(buffer_places(module))
+        self._parameters = list(parameter_places(module))
+        trained = (p for p in self._parameters if (one := p()) is not None and one.requires_grad)
+        self.trained: Callable[[], torch.Tensor | None] = next(trained, lambda: None)
         self._devices = _cuda(module)
         self._mixed = True
         self._python, self._numpy = True, True
@@ -122,8 +123,8 @@ class _Entry:
     def __init__(
         self,
         modules: list[weakref.ref[nn.Module]],
-        buffers: list[weakref.ref[torch.Tensor]],
-        parameters: list[weakref.ref[nn.Parameter]],
+        buffers: list[TensorPlace],
+        parameters: list[TensorPlace],
     ) -> None:
         self._python, self._numpy = random.getstate(), _numpy_state()
         self._torch = torch.default_generator.get_state()
@@ -216,8 +217,9 @@ def _scripted(module: nn.Module) -> bool:
     return isinstance(module, torch.jit.ScriptModule)
 
 
-def _values(buffers: Sequence[weakref.ref[torch.Tensor]]) -> PutBack:
-    copies = [(b, _clone(b)) for ref in buffers if (b := ref()) is not None]
+def _values(buffers: Sequence[TensorPlace]) -> PutBack:
+    found = [(place(), _copy(place())) for place in buffers]
+    copies = [(b, copy) for b, copy in found if b is not None and copy is not None]
 
     def put_back() -> None:
         with torch.no_grad():
@@ -239,11 +241,7 @@ def _held(module: nn.Module | None) -> list[tuple[str, int]]:
 
 
 def _copy(buffer: torch.Tensor | None) -> torch.Tensor | None:
-    return None if buffer is None else _clone(buffer)
-
-
-def _clone(buffer: torch.Tensor) -> torch.Tensor:
-    return local(buffer).detach().clone()
+    return None if buffer is None or buffer.is_meta else local(buffer).detach().clone()
 
 
 def _same(buffer: torch.Tensor | None, copy: torch.Tensor | None) -> bool:
