@@ -96,6 +96,7 @@ ALL = [
     _of("mnist", "--batch-size", "80"),
     _of("raises"),
     _of("siamese"),
+    _of("swaps", by_default=True),
     _of("time_sequence"),
     _of("timm_style", needs=("timm",)),
     Script("trainpkg", ("-m", "trainpkg", "--lr", "0.004", "-m", "words")),
