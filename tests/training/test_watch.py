@@ -47,6 +47,18 @@ def train(model: nn.Module, steps: int = 12) -> torch.optim.Optimizer:
     return optimizer
 
 
+@pytest.mark.parametrize("every", [1, 2, None])
+def test_an_optimizer_without_a_state_gets_none(every, tmp_path):
+    """``state`` is a dictionary that makes an entry for each parameter that it is asked for."""
+    model = net()
+    with gradscope.watch(model, every=every, out=tmp_path / "run.db"):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            model(torch.randn(16, 4)).square().mean().backward()
+            optimizer.step()
+        assert optimizer.state == {} == optimizer.state_dict()["state"]
+
+
 @pytest.mark.parametrize("every", [1, 5, None])
 def test_the_numbers_are_the_same_to_the_last_bit(every, tmp_path):
     plain, watched = net(), net()
