@@ -35,7 +35,7 @@ _KEY = "gradscope.result"
 
 
 class NodeMark:
-    """What identifies a node without keeping it, and the tensors that it saved, alive."""
+    """Identifies a node, without keeping it and the tensors that it saved alive."""
 
     __slots__ = ()
 
