@@ -98,8 +98,8 @@ def chosen_capsule(run: Path, step: int | None) -> tuple[Path, Capsule, list[int
         )
     capsules = [(path, read_capsule(path)) for number, path in found if step in (None, number)]
     # Ranks share a gradient; the rank whose samples caused the spike has the evidence.
-    worst = max(capsules, key=lambda one: (_size(one[1]), _blames(one[1]), -one[1].step))
-    if step is None:
+    worst = max(capsules, key=lambda one: (*_size(one[1]), _blames(one[1]), -one[1].step))
+    if step is None and not _has_evidence(worst[1]):
         worst = _made_by(worst, capsules)
     return *worst, steps
 
@@ -125,16 +125,29 @@ def _blames(capsule: Capsule) -> bool:
     return spike_cause(capsule)[0] in ("samples", "labels")
 
 
-def _size(capsule: Capsule) -> float:
+def _has_evidence(capsule: Capsule) -> bool:
+    """Return True if inputs of the step itself are unlike all before, whatever came before it."""
+    nonfinite = any(one.nonfinite == "input" for one in capsule.samples)
+    return nonfinite or (capsule.kind == "input" and _blames(capsule))
+
+
+def _size(capsule: Capsule) -> tuple[int, bool, float]:
     """Return the rank of a step: the first NaN or Inf, then spikes, then the most unusual other
-    steps.
+    steps; of these, first those with a cause.
     """
+    found = spike_cause(capsule)[0] != "undetermined"
     if capsule.kind == "non-finite":
-        return math.inf
+        return 3, found, 0.0
     if capsule.kind == "asked":
-        return 0.0
+        return 0, found, 0.0
+    unusual = capsule.kind == "highest" or (capsule.kind in ("input", "sample") and not found)
+    return 1 if unusual else 2, found, _score(capsule)
+
+
+def _score(capsule: Capsule) -> float:
+    """Return how far a step stands out; of an older capsule, by its loss and its gradient."""
     if capsule.score is not None:
-        return capsule.score / (1000.0 if capsule.kind == "highest" else 1.0)
+        return capsule.score
     now = capsule.signals[-1] if capsule.signals else None
     ratios = [1.0]
     if now is not None and now.loss and capsule.usual_loss:

@@ -59,6 +59,7 @@ class SpikeSample:
         length: the number of its tokens, without padding at the end.
         norm_without: if a module mixes the samples (such as BatchNorm), the norm of the
             gradient of the batch without the sample, from another forward and backward.
+        twin: an earlier call whose sample with this index has the same inputs.
     """
 
     index: int
@@ -77,6 +78,7 @@ class SpikeSample:
     constant: bool = field(default=False, metadata=SPARSE)
     length: int | None = field(default=None, metadata=SPARSE)
     norm_without: float | None = field(default=None, metadata=SPARSE)
+    twin: int | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +111,11 @@ class OutsideChange:
     Attributes:
         step: the first step after it.
         kind: "setting": a setting of the optimizer changed; "state": its state is new;
-            "written": its state was written to; "weights": the weights were written to.
+            "written": its state was written to; "weights": the weights were written to; "factor":
+            the script multiplies the loss by another constant; "scaled": the gradients that the
+            optimizer gets still have the scaler's factor.
         name: the name of the setting, or of the tensor in the state.
-        before: the setting's value, or the norm of the weights when last read.
+        before: the setting's value or the constant, or the norm of the weights when last read.
         after: the same after the change.
     """
 
@@ -138,6 +142,8 @@ class BatchHistory:
         spread_input: their robust standard deviation, of the logarithms.
         constant: the largest number of samples in one step whose inputs repeat one value.
         length: the largest number of tokens of a sample in one step.
+        copies: the largest number of samples with equal inputs in one step.
+        twins: the largest number of samples with equal inputs in two calls of one step.
     """
 
     steps: int = 0
@@ -151,6 +157,8 @@ class BatchHistory:
     spread_input: float | None = None
     constant: int | None = None
     length: int | None = None
+    copies: int | None = None
+    twins: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,13 @@ from gradscope.rules._sampled import Sampled
 from gradscope.rules._settings import FAIL_ON, RuleSettings
 from gradscope.rules._severity import SEVERITIES, reaches, severity
 from gradscope.rules._spike_causes import RECENT, mention, spike_cause, with_worst_first
-from gradscope.rules._spike_samples import AFTERMATH, is_unusual_input, is_unusual_loss
+from gradscope.rules._spike_samples import (
+    AFTERMATH,
+    are_unusual_copies,
+    is_unusual_input,
+    is_unusual_length,
+    is_unusual_loss,
+)
 from gradscope.rules._weights import Weights
 from gradscope.rules._window import StepWindows, Window
 
@@ -49,6 +55,7 @@ __all__ = [
     "Threshold",
     "Weights",
     "Window",
+    "are_unusual_copies",
     "diagnose",
     "diagnose_ranks",
     "documented",
@@ -57,6 +64,7 @@ __all__ = [
     "folded",
     "is_exact",
     "is_unusual_input",
+    "is_unusual_length",
     "is_unusual_loss",
     "judgement",
     "lookup",

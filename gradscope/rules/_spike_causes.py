@@ -289,6 +289,10 @@ def _is_worse(capsule: Capsule) -> bool:
 
 def _unscaled(capsule: Capsule) -> _Fact | None:
     """The optimizer got gradients that keep the loss scale."""
+    for one in capsule.changes:
+        message = _of_scale(one, capsule)
+        if message:
+            return _Fact(one.step, "loss-scale", message)
     ratios = [
         (one.step, one.clipped_norm / one.gradient_norm, one.loss_scale or 1.0)
         for one in capsule.signals
@@ -319,6 +323,28 @@ def _unscaled(capsule: Capsule) -> _Fact | None:
                 "loss scale was not removed.",
             )
     return None
+
+
+def _of_scale(change: OutsideChange, capsule: Capsule) -> str:
+    """Return what a change of the loss scale did to the gradients; "" for nothing."""
+    when, before, after = _since(capsule, change.step), change.before or 1.0, change.after or 1.0
+    if change.kind == "scaled" and after > _FACTOR:
+        return (
+            f"the optimizer got gradients multiplied by the loss scale, {number(after)}, {when}: "
+            "they were not unscaled."
+        )
+    if change.kind != "factor" or after < before:
+        return ""
+    norms = [(one.step, one.clipped_norm) for one in capsule.signals if one.clipped_norm]
+    usual = [norm for step, norm in norms if step < change.step]
+    since = [norm for step, norm in norms if step >= change.step]
+    if not usual or not since or max(since) <= _FACTOR * median(usual):
+        return ""
+    return (
+        f"the script multiplies the loss by {number(after)} instead of {number(before)} {when}; "
+        f"the optimizer got gradients {number(max(since) / median(usual))} times as large as "
+        "usual. The factor, as of a loss scale, was not taken off."
+    )
 
 
 def _overflow(capsule: Capsule) -> _Fact | None:
@@ -352,7 +378,10 @@ def _undetermined(capsule: Capsule) -> str:
         )
     shares = [one.share for one in capsule.samples if one.share is not None]
     if not shares:
-        return "nothing before the step stands out; the parts of the samples are not known."
+        return (
+            "nothing before the step stands out; the parts of the samples are not known."
+            f"{_first_look(capsule)}"
+        )
     return (
         f"no sample stands out (the largest share is {percent(min(1.0, max(0.0, max(shares))))} "
         f"of {plural(len(shares), 'sample')}), and neither does anything before the step."

@@ -31,6 +31,8 @@ _INPUT, _DEVIATIONS, _SPREAD = 5.0, 7.0, 0.1
 _LOSS = 3.0
 #: A text is unusually long at so many times the longest of the others, and of the steps before.
 _LONG = 2.0
+#: So many equal inputs, or one in so many of the batch, are unusual if no two were equal before.
+_COPIES, _COPIED = 3, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +127,30 @@ def is_unusual_loss(largest: float | None, middle: float | None, history: BatchH
     high, medians = history.high_loss, history.high_median
     if largest is None or middle is None or high is None or medians is None:
         return False
-    if history.loss_steps < KNOWN or middle < 0:
+    # The loss of a hinge is 0 for nearly all samples: the few others differ by any factor.
+    if history.loss_steps < KNOWN or middle < 0 or not history.usual_loss:
         return False
     return largest > _LOSS * high > 0 and largest > _UNUSUAL * middle and middle <= medians
+
+
+def is_unusual_length(length: int | None, history: BatchHistory) -> bool:
+    """Return True if a batch has far more tokens to a sample than those of all steps before."""
+    return bool(length and history.length and history.steps >= KNOWN) and (
+        (length or 0) > _LONG * (history.length or 0)
+    )
+
+
+def are_unusual_copies(copies: int | None, count: int, history: BatchHistory) -> bool:
+    """Return True if many inputs of a batch are equal, and no two were in the steps before.
+
+    Args:
+        copies: how many are equal to one of them, itself included.
+        count: the samples of the batch.
+        history: of the steps before.
+    """
+    if copies is None or history.copies != 1 or history.steps < KNOWN:
+        return False
+    return copies >= max(_COPIES, count // _COPIED)
 
 
 # ---------------------------------------------------------------- the evidence
@@ -227,7 +250,18 @@ def _odd(capsule: Capsule) -> list[tuple[_Group, str]]:
         if difference:
             found.append((group, difference))
     few = len(found) <= max(1, count // _FEW) and sum(len(g) for g, _ in found) * 2 <= count
-    return found if few else []
+    return found if found and few else _copied(capsule)
+
+
+def _copied(capsule: Capsule) -> list[tuple[_Group, str]]:
+    """The sample that fills much of the batch, if no two inputs were equal before."""
+    history = capsule.history
+    group = max(_groups(capsule.samples), key=len)
+    count = sum(one.call == group[0].call for one in capsule.samples)
+    if not are_unusual_copies(len(group), count, history):
+        return []
+    difference = f"their inputs are equal; in the {history.steps} steps before, no two inputs were"
+    return [(group, difference)]
 
 
 def _difference(sample: SpikeSample, others: Sequence[SpikeSample], history: BatchHistory) -> str:
@@ -241,6 +275,11 @@ def _difference(sample: SpikeSample, others: Sequence[SpikeSample], history: Bat
         return (
             f"its input repeats one value; no other input does, of this step and the "
             f"{history.steps} before"
+        )
+    if sample.twin is not None and history.twins == 0 and history.steps >= KNOWN:
+        return (
+            f"its inputs of calls {sample.twin} and {sample.call} are equal; those of no other "
+            f"sample are, of this step and the {history.steps} before"
         )
     lengths = [one.length for one in others if one.length]
     if sample.length and history.length and len(lengths) == len(others):

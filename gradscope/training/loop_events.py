@@ -37,7 +37,9 @@ class LoopEvents:
 
     def unscaled(self, optimizer: Optimizer) -> None:
         """Note that a gradient scaler divided an optimizer's gradients."""
-        self._current.gradients.multiplied(self._optimizers.known(optimizer).held, 0)
+        known = self._optimizers.known(optimizer)
+        known.is_unscaled = True
+        self._current.gradients.multiplied(known.held, 0)
         self._loop.unscaled(optimizer)
 
     def epoch_begins(self, loader: DataLoader[Any]) -> None:

@@ -53,6 +53,7 @@ class ObservedOptimizer:
     loss: float | None = None  # of its last step that was recorded
     held: frozenset[nn.Parameter] = frozenset()
     lasting: LastingParameters = field(default_factory=LastingParameters)
+    is_unscaled: bool = False  # a gradient scaler divided the gradients of this step
     small: Sequence[nn.Parameter] = ()  # those of ``held`` whose gradients every step reads
     settings: dict[str, float] = field(default_factory=dict)  # as the step found them
     groups: Sequence[int] = ()

@@ -482,6 +482,7 @@ class Steps:
             parts.stacks.end()
         if known is not None:
             known.backwards = parts.current.until_ready
+            known.is_unscaled = False
         parts.current.begin(None if known is None else known.held)
         if parts.compiled is not None:
             parts.compiled.step_ended()
@@ -536,12 +537,14 @@ class Steps:
         """Note that a scaler skipped the step, if the optimizer made none."""
         parts = self._parts
         if self._scaler_steps and self._scaler_steps.pop() == self.number:
+            known = parts.optimizers.known(optimizer)
             self.event(
                 "skipped-step",
                 "the gradient scaler skipped a step: a scaled gradient was NaN or Inf",
-                optimizer=parts.optimizers.known(optimizer).name,
+                optimizer=known.name,
                 loss_scale=parts.current.scale,
             )
+            known.is_unscaled = False
             parts.current.skip()
             if parts.nan_detector is not None:
                 parts.nan_detector.step_ended()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -29,6 +30,9 @@ class BatchFigures:
         input_max: the largest absolute value of the inputs that are real numbers.
         constant: how many samples have inputs that repeat one value.
         length: how many tokens a sample has.
+        copies: how many samples have the inputs of one sample, itself included.
+        count: the samples of its call.
+        twins: how many samples have the same inputs in two calls, as an anchor and its negative.
         sample_loss: the largest loss of a sample.
         median_loss: the median of the samples' losses.
     """
@@ -36,6 +40,9 @@ class BatchFigures:
     input_max: float | None = None
     constant: int | None = None
     length: int | None = None
+    copies: int | None = None
+    count: int = 0
+    twins: int | None = None
     sample_loss: float | None = None
     median_loss: float | None = None
 
@@ -47,6 +54,7 @@ class BatchWindows:
         self.inputs = Window()
         self.losses, self.medians = Window(_STEPS), Window(_STEPS)
         self.lengths, self.constants = Window(), Window()
+        self.copies, self.twins = Window(), Window()
 
     def add(self, figures: BatchFigures) -> None:
         """Add the figures of a step."""
@@ -55,6 +63,8 @@ class BatchWindows:
         self.medians.add(figures.median_loss)
         self.lengths.add(figures.length)
         self.constants.add(figures.constant)
+        self.copies.add(figures.copies)
+        self.twins.add(figures.twins)
 
     @property
     def history(self) -> BatchHistory:
@@ -66,7 +76,9 @@ class BatchWindows:
         def high(window: Window) -> float | None:
             return max(window.values, default=None)
 
-        constant, length = high(self.constants), high(self.lengths)
+        def highest(window: Window) -> int | None:
+            return None if not window.values else int(max(window.values))
+
         return BatchHistory(
             max(len(self.inputs.values), len(self.constants.values)),
             len(self.losses.values),
@@ -77,8 +89,10 @@ class BatchWindows:
             usual(self.inputs),
             self.inputs.high if self.inputs.count else None,
             self.inputs.factor,
-            None if constant is None else int(constant),
-            None if length is None else int(length),
+            highest(self.constants),
+            highest(self.lengths),
+            highest(self.copies),
+            highest(self.twins),
         )
 
 
@@ -89,16 +103,19 @@ class Row:
     Attributes:
         largest: the largest absolute value of its inputs that are real numbers.
         constant: all its inputs repeat one value.
+        trait: equal for samples with equal inputs, and seldom for others; () without inputs.
     """
 
     largest: float | None
     constant: bool
+    trait: tuple[float, ...] = ()
 
 
 def rows_of(call: RecordedCall, count: int) -> tuple[list[Row], int | None]:
     """The samples of a call, and how many tokens each has; None: its inputs are no tokens."""
     largest: list[float | None] = [None] * count
     constant, known, length = [True] * count, False, None
+    traits: list[tuple[float, ...]] = [()] * count
     for _, tensor in find((call.args, call.kwargs), torch.Tensor):
         if not has_rows(tensor, count):
             continue
@@ -112,15 +129,18 @@ def rows_of(call: RecordedCall, count: int) -> tuple[list[Row], int | None]:
             length = max(length or 0, flat.shape[1])
         if flat.shape[1] >= _VALUES:
             known = True
+            each = zip(lows, highs, flat.sum(1).tolist(), strict=True)
+            traits = [(*old, *one) for old, one in zip(traits, each, strict=True)]
             constant = [old and a == b for old, a, b in zip(constant, lows, highs, strict=True)]
-    rows = [Row(one, same and known) for one, same in zip(largest, constant, strict=True)]
-    return rows, length
+    each_row = zip(largest, constant, traits, strict=True)
+    return [Row(one, same and known, trait) for one, same, trait in each_row], length
 
 
 def input_figures(calls: Iterable[RecordedCall]) -> BatchFigures:
     """The figures of the inputs of these calls."""
     largest: list[float] = []
-    constant, length, any_rows = 0, None, False
+    constant, length, copied, of, twins, any_rows = 0, None, 0, 0, 0, False
+    earlier: list[list[tuple[float, ...]]] = []
     for call in calls:
         count = batch_size(call.args, call.kwargs)
         if not count:
@@ -129,11 +149,18 @@ def input_figures(calls: Iterable[RecordedCall]) -> BatchFigures:
         any_rows = True
         largest += [one.largest for one in rows if one.largest is not None]
         constant += sum(one.constant for one in rows)
+        traits = [one.trait for one in rows]
+        twins += sum(any(one and one == old[n] for old in earlier) for n, one in enumerate(traits))
+        earlier = [*(old for old in earlier if len(old) == count), traits]
+        same = Counter(one for one in traits if one)
+        copied, of = max((copied, of), *((many, count) for many in same.values()))
         length = own if length is None else max(length, own or 0)
     size = max(largest, default=None)
     if size is not None and not all(map(math.isfinite, largest)):
         size = None  # of a NaN the samples say where it is
-    return BatchFigures(size, constant if any_rows else None, length)
+    if not any_rows:
+        return BatchFigures(size)
+    return BatchFigures(size, constant, length, copied or None, of, twins)
 
 
 def loss_figures(losses: Sequence[float]) -> tuple[float | None, float | None]:
@@ -157,6 +184,22 @@ def copies(call: RecordedCall, count: int) -> list[int | None]:
     for n, key in enumerate(keys):
         before = first.setdefault(tuple(key), n) if key else n
         found.append(None if before == n else before)
+    return found
+
+
+def twins(call: RecordedCall, count: int, earlier: Sequence[RecordedCall]) -> list[int | None]:
+    """For each sample of a call, the first earlier call that has the same inputs in its row."""
+    found: list[int | None] = [None] * count
+    own = [t.detach() for _, t in find((call.args, call.kwargs), torch.Tensor)]
+    for place, other in enumerate(earlier):
+        its = [t.detach() for _, t in find((other.args, other.kwargs), torch.Tensor)]
+        pairs = [(a, b) for a, b in zip(own, its, strict=False) if has_rows(a, count)]
+        pairs = [(a, b) for a, b in pairs if a.numel() >= _VALUES * count]
+        if len(own) != len(its) or not pairs or any(a.shape != b.shape for a, b in pairs):
+            continue
+        same = torch.stack([(a == b).reshape(count, -1).all(1) for a, b in pairs]).all(0)
+        each = zip(found, same.tolist(), strict=True)
+        found = [place if old is None and equal else old for old, equal in each]
     return found
 
 

@@ -12,7 +12,15 @@ from torch.optim import Optimizer
 from gradscope.capture.norms import gradient_norms
 from gradscope.records.norms import finite_or_none
 from gradscope.records.spike import OptimizerState, SpikeSignals
-from gradscope.rules import Limits, StepWindows, Window, is_unusual_input, is_unusual_loss
+from gradscope.rules import (
+    Limits,
+    StepWindows,
+    Window,
+    are_unusual_copies,
+    is_unusual_input,
+    is_unusual_length,
+    is_unusual_loss,
+)
 from gradscope.rules.gs601_loss_spike import stands_out as loss_stands_out
 from gradscope.rules.gs602_gradient_spike import stands_out as gradient_stands_out
 from gradscope.training.current_step import CurrentStep
@@ -29,13 +37,18 @@ _Row = list[Any]
 _NORM, _WEIGHTS, _UPDATE = 2, 5, 7
 #: Number of steps needed to know how a figure scatters, and the least scatter that is believed.
 _KNOWN, _FLOOR = 32, 0.1
-#: For so many steps a change of the optimizer or of the weights adds as much to the score as an
-#: unusual loss.
-_SOON, _CHANGED = 8, 10.0
+#: For so many steps a change of the optimizer or of the weights adds this to the score: these steps
+#: are kept before all others that do not stand out.
+_SOON, _CHANGED = 8, 100.0
+#: Updates that move the weights far add as much as an unusual loss.
+_FAR = 10.0
+_NONE = BatchFigures()
 #: A learning rate that grows by more jumps; weights that were written to moved if by more.
 _JUMP, _MOVED = 3.0, 0.05
 #: A gradient that is so many times as large as nearly all before jumps: as GS602 has it.
 _PROBE = 6.0
+#: The score of GS601.
+_DEVIATIONS = 7.0
 
 
 class StepsBefore:
@@ -56,7 +69,7 @@ class StepsBefore:
         self._taken, self._paces, self._probes = Window(), Window(), Window()
         self._jumped = False  # the gradient of a small parameter has, in this step
         self._pace = 0.0  # how far the last update stands out
-        self._changed = -math.inf  # the step of the last change
+        self._changed = self._moved = -math.inf  # the step of the last change, or of a large update
         self._weights: float | None = None
         self._rows: deque[_Row] = deque(maxlen=_STEPS)
 
@@ -89,12 +102,16 @@ class StepsBefore:
         """Return "input" or "sample" where one input or one sample's loss is unlike all before;
         "" where neither is.
         """
-        if figures.input_max is None and figures.sample_loss is None and not figures.constant:
+        if figures == _NONE:
             return ""  # as of most steps that take less than a millisecond
         history = self.batches.history
-        if is_unusual_input(figures.input_max, history):
-            return "input"
-        if figures.constant and history.constant == 0 and history.steps >= _KNOWN:
+        if (
+            is_unusual_input(figures.input_max, history)
+            or is_unusual_length(figures.length, history)
+            or are_unusual_copies(figures.copies, figures.count, history)
+            or (figures.constant and history.constant == 0 and history.steps >= _KNOWN)
+            or (figures.twins and history.twins == 0 and history.steps >= _KNOWN)
+        ):
             return "input"
         unusual = is_unusual_loss(figures.sample_loss, figures.median_loss, history)
         return "sample" if unusual else ""
@@ -110,6 +127,16 @@ class StepsBefore:
         window.add(norm)
         self._jumped = jumps
         return jumps
+
+    def input_size(self, figures: BatchFigures) -> float:
+        """Return how far the inputs of a batch are from those before, in robust deviations."""
+        found = [_DEVIATIONS]  # of one repeated value, or of copies
+        for window, value in (
+            (self.batches.inputs, figures.input_max),
+            (self.batches.lengths, figures.length),
+        ):
+            found += [] if value is None else [window.deviations(value, _FLOOR)]
+        return max(found)
 
     def score(self, step: int, current: CurrentStep, figures: BatchFigures) -> float:
         """Return how far a step stands out by any of its figures, in robust deviations.
@@ -127,14 +154,26 @@ class StepsBefore:
         ):
             if value is not None and window.count >= _KNOWN:
                 found.append(window.deviations(value, _FLOOR))
-        changed = _CHANGED if step - self._changed < _SOON else 0.0
-        return max(found) + changed
+        if step - self._changed < _SOON:
+            return max(found) + _CHANGED
+        return max(found) + (_FAR if step - self._moved < _SOON else 0.0)
 
     def look(
-        self, step: int, optimizer: Optimizer, known: ObservedOptimizer, current: CurrentStep
+        self,
+        step: int,
+        optimizer: Optimizer,
+        known: ObservedOptimizer,
+        current: CurrentStep,
+        factor: float | None,
     ) -> None:
-        """Find the changes since the step before; called before the update."""
+        """Find the changes since the step before; called before the update.
+
+        ``factor`` is the constant that the script multiplies the loss by; None if unknown.
+        """
         self.changes.step_begins(step, optimizer, known.held)
+        has_scale = current.scale is not None and not known.is_unscaled
+        scaled = has_scale and not getattr(optimizer, "_step_supports_amp_scaling", False)
+        self.changes.loss_scale_is(step, factor, current.scale if scaled else None)
         if self.changes.weights_written:
             current.measure_values(list(known.held))
         rate = _rate(optimizer)
@@ -144,7 +183,7 @@ class StepsBefore:
         weights = math.hypot(*current.values.values()) if current.values else None
         last = self._weights
         if weights and last and abs(weights - last) > _MOVED * last:
-            self._changed = step
+            self._moved = step
             if self.changes.weights_written:
                 self.changes.weights_moved(step, last, weights)
         self._weights = weights or last

@@ -21,7 +21,7 @@ from gradscope.training.models import Models
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.replicas import batch_size
 from gradscope.training.sample_schedule import Schedule
-from gradscope.training.spikes.batch_figures import copies, lengths, rows_of
+from gradscope.training.spikes.batch_figures import copies, lengths, rows_of, twins
 from gradscope.training.spikes.batch_indices import BatchIndices
 from gradscope.training.spikes.sample_losses import RowLosses
 from gradscope.training.spikes.samples import (
@@ -80,6 +80,7 @@ class CapsuleContents:
         self._models, self._schedule, self._indices = models, schedule, indices
         self._megabytes, self._weights = megabytes, weights
         self._losses: Sequence[RowLosses | None] = ()
+        self._split = True
         self._began = time.perf_counter()
 
     def fill(
@@ -88,6 +89,8 @@ class CapsuleContents:
         calls: Sequence[RecordedCall],
         losses: Sequence[RowLosses | None],
         scale: float,
+        *,
+        split: bool = True,
     ) -> tuple[Capsule, dict[str, torch.Tensor]]:
         """The capsule with its samples, and its tensors.
 
@@ -96,8 +99,9 @@ class CapsuleContents:
             calls: those that gradients arrived at.
             losses: the terms of the loss of each backward.
             scale: the loss scale in the gradients.
+            split: split the gradient by sample: a replay of the step.
         """
-        self._losses = losses
+        self._losses, self._split = losses, split
         notes: list[str] = []
         tables: list[CallSamples] = []
         counts = [batch_size(call.args, call.kwargs) for call in calls]
@@ -107,7 +111,9 @@ class CapsuleContents:
             if found is not None:
                 length = tokens_each(call, len(found.samples))
                 found = self._with_losses(found, place, len(calls), batches[place], length, notes)
-                tables.append(found if call.overwritten else _with_inputs(found, call))
+                known = not call.overwritten
+                earlier = [one for one in calls[:place] if not one.overwritten]
+                tables.append(_with_inputs(found, call, earlier) if known else found)
         if not calls:
             notes.append("no call of a model can be replayed at this step")
         if len(tables) > 1 and capsule.kind != "non-finite":
@@ -117,9 +123,9 @@ class CapsuleContents:
         tensors = self._tensors(calls, notes)
         norms = [one.norm for one in tables if one.norm is not None]
         signals = capsule.signals
-        if norms and signals and signals[-1].gradient_norm is None and len(norms) == len(calls):
+        if len(calls) == len(norms) == 1 and signals and signals[-1].gradient_norm is None:
             # Of a step whose gradients were read late, the replay has the norm before clipping.
-            signals = (*signals[:-1], replace(signals[-1], gradient_norm=math.hypot(*norms)))
+            signals = (*signals[:-1], replace(signals[-1], gradient_norm=norms[0]))
         return replace(
             capsule,
             signals=signals,
@@ -150,6 +156,12 @@ class CapsuleContents:
             return nonfinite_table(call, place, count)
         # Losses and inputs are known without their parts of the gradient.
         untaken = CallSamples([SpikeSample(n, call=place) for n in range(count)])
+        if not self._split:
+            notes.append(
+                "not taken apart by sample, because it is no spike: `gradscope run --capsule "
+                f"{capsule.step}` does it"
+            )
+            return untaken
         why = self._refusal(call, count)
         if why:
             notes.append(f"not split by sample: {why}")
@@ -275,11 +287,14 @@ class CapsuleContents:
                 yield from _state(module)
 
 
-def _with_inputs(found: CallSamples, call: RecordedCall) -> CallSamples:
-    """The samples with the figures of their inputs."""
+def _with_inputs(
+    found: CallSamples, call: RecordedCall, earlier: Sequence[RecordedCall]
+) -> CallSamples:
+    """The samples with the figures of their inputs; ``earlier`` are the calls before."""
     count = len(found.samples)
     rows, _ = rows_of(call, count)
-    each = zip(found.samples, rows, copies(call, count), lengths(call, count), strict=True)
+    figures = copies(call, count), lengths(call, count), twins(call, count, earlier)
+    each = zip(found.samples, rows, *figures, strict=True)
     samples = [
         replace(
             one,
@@ -287,8 +302,9 @@ def _with_inputs(found: CallSamples, call: RecordedCall) -> CallSamples:
             constant=row.constant,
             copy_of=copy,
             length=length,
+            twin=twin,
         )
-        for one, row, copy, length in each
+        for one, row, copy, length, twin in each
     ]
     return replace(found, samples=samples)
 

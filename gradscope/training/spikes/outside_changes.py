@@ -19,6 +19,8 @@ _MOST, _OFTEN = 16, 64
 _AVERAGING = ("betas", "alpha", "momentum", "rho")
 _PLAIN = ("eps", "weight_decay")
 _FACTOR, _PLAIN_FACTOR = 3.0, 10.0
+#: A loss scale halves and doubles.
+_SCALE_FACTOR = 4.0
 #: The settings of a group that a schedule seldom changes.
 _SETTINGS = (*_AVERAGING, *_PLAIN)
 
@@ -43,6 +45,8 @@ class OutsideChanges:
         self._state: dict[str, tuple[int, int]] = {}
         self._weights: int | None = None
         self._written: dict[str, int] = {}  # the step of the last write, by what was written
+        self._factor: float | None = None
+        self._scaled = True
 
     def step_begins(self, step: int, optimizer: Optimizer, held: Iterable[nn.Parameter]) -> None:
         """Compare with the end of the step before; called before the update."""
@@ -62,6 +66,22 @@ class OutsideChanges:
         self.weights_written = (
             weights is not None and weights != _written_of(held) and self._is_rare(step, "")
         )
+
+    def loss_scale_is(self, step: int, factor: float | None, scale: float | None) -> None:
+        """Compare the scale of the loss with that of the step before.
+
+        Args:
+            step: the current one.
+            factor: the constant that the script multiplies the loss by; None if unknown.
+            scale: the scaler's factor, if the gradients that the optimizer gets still have it.
+        """
+        before = self._factor
+        if before and factor and max(before, factor) > _SCALE_FACTOR * min(before, factor):
+            self.found.append(OutsideChange(step, "factor", "", before, factor))
+        self._factor = factor or before
+        if scale is not None and not self._scaled:
+            self.found.append(OutsideChange(step, "scaled", "", 1.0, scale))
+        self._scaled = scale is not None
 
     def weights_moved(self, step: int, before: float, after: float) -> None:
         """Note the norms of weights that the script wrote to."""

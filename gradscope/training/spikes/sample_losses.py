@@ -12,6 +12,7 @@ from torch.autograd.graph import Node
 
 from gradscope.records.spike import SpikeToken
 from gradscope.training.loop.loss_walk import kind, saved, shape_of, signed
+from gradscope.training.loop.weighted_terms import constant_factor
 
 #: Operations of a scalar loss beside its loss function.
 _SCALAR = frozenset({"AddBackward", "SubBackward", "MulBackward", "DivBackward", "NegBackward"})
@@ -85,6 +86,20 @@ def _worst_token(
     return SpikeToken(place, float(losses[place]), int(targets[place]), median)
 
 
+def loss_factor(roots: Sequence[torch.Tensor]) -> float | None:
+    """The constant that the script multiplies a loss by, as of a loss scale; None if unknown."""
+    node = roots[0].grad_fn if len(roots) == 1 and roots[0].numel() == 1 else None
+    if node is None:
+        return None
+    found = 1.0
+    for _ in range(_MOST):
+        factor, inner = constant_factor(node)
+        if inner is None:
+            break
+        found, node = found * factor, inner
+    return abs(found)
+
+
 def row_losses(roots: Sequence[torch.Tensor]) -> RowLosses | None:
     """The terms of the one loss function that a backward begins with; None where there is none, or
     several, or it is not one of PyTorch's."""
@@ -113,8 +128,8 @@ def _terms(node: Node) -> RowLosses | None:
     if values is None:
         return None
     with torch.no_grad():
-        if name in _POWERS:
-            terms = values.abs() if name == "AbsBackward" else values.pow(_exponent(node))
+        if name in _TERMS:
+            terms = _TERMS[name](node, values)
             return RowLosses(
                 terms.flatten(), torch.ones_like(terms, dtype=torch.bool).flatten(), None
             )
@@ -128,8 +143,14 @@ def _terms(node: Node) -> RowLosses | None:
         return RowLosses(terms.flatten(), counts.flatten(), target.detach())
 
 
-def _exponent(node: Node) -> float:
-    return float(getattr(node, "_saved_exponent", 2))
+def _clamped(node: Node, values: torch.Tensor) -> torch.Tensor:
+    low, high = getattr(node, "_saved_min", None), getattr(node, "_saved_max", None)
+    return values if low is None and high is None else values.clamp(low, high)
+
+
+def _softplus(node: Node, values: torch.Tensor) -> torch.Tensor:
+    beta, threshold = (float(getattr(node, f"_saved_{name}")) for name in ("beta", "threshold"))
+    return F.softplus(values, beta, threshold)
 
 
 _Terms = Callable[[Node, dict[str, torch.Tensor]], torch.Tensor]
@@ -170,6 +191,14 @@ _LOSSES: dict[str, _Terms] = {
         F.binary_cross_entropy_with_logits, "weight", "pos_weight"
     ),
 }
-#: A distance by hand, or of ``l1_loss``, that a mean or a sum reduces.
-_POWERS = frozenset({"PowBackward", "AbsBackward"})
-_KNOWN = _POWERS | _LOSSES.keys()
+#: The terms by hand that a mean or a sum reduces: a distance as of ``l1_loss``, a hinge as of a
+#: triplet loss, a softplus or a log-sigmoid as of a pairwise loss.
+_TERMS: dict[str, Callable[[Node, torch.Tensor], torch.Tensor]] = {
+    "PowBackward": lambda node, values: values.pow(float(getattr(node, "_saved_exponent", 2))),
+    "AbsBackward": lambda _, values: values.abs(),
+    "ClampMinBackward": _clamped,
+    "ClampBackward": _clamped,
+    "SoftplusBackward": _softplus,
+    "LogSigmoidBackward": lambda _, values: -F.logsigmoid(values),
+}
+_KNOWN = _TERMS.keys() | _LOSSES.keys()

@@ -32,7 +32,7 @@ from gradscope.training.spikes.batch_figures import BatchFigures, input_figures,
 from gradscope.training.spikes.batch_indices import BatchIndices
 from gradscope.training.spikes.before import StepsBefore, state_of
 from gradscope.training.spikes.capsule_contents import CapsuleContents
-from gradscope.training.spikes.sample_losses import RowLosses, row_losses
+from gradscope.training.spikes.sample_losses import RowLosses, loss_factor, row_losses
 from gradscope.typeset.numbers import number
 
 #: Number of spikes kept in a run, and of unusual steps beside them; a larger one later replaces the
@@ -43,8 +43,6 @@ MOST = 3
 _KNOWN, _SHARE, _FREE, _CAPSULE = 32, 0.005, 1.0, 4
 #: Terms of a loss that are kept in an unremarkable step, until its gradients are there.
 _TERMS = 1 << 20
-#: The least score of an unusual step.
-_LEAST = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +149,16 @@ class Spikes:
         self._before: dict[str, StepsBefore] = {}
         self._backwards = Window()
         self._losses: list[RowLosses | None] = []
+        self._factor: float | None = None
         # The spikes that are kept, and the unusual steps beside them: size and step.
         self._kept: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
         self._blameless: list[int] = []  # the steps of spikes that no sample made
         self._firsts: set[int] = set()  # the spikes with none in the steps before
         self._latest = -math.inf  # the step of the last spike
         self._nonfinite = False
-        # Capsules of unusual steps leave the figures of each step their time.
-        self._allowance, self._capsules = _Allowance(), _Allowance()
+        # Capsules of unusual steps leave the figures of each step their time; those that are not
+        # split by sample are cheap.
+        self._allowance, self._capsules, self._unsplit = (_Allowance() for _ in range(3))
 
     @property
     def forbidden(self) -> str:
@@ -173,6 +173,10 @@ class Spikes:
         self, step: int, roots: Sequence[torch.Tensor], loss: float | None, scale: float | None
     ) -> None:
         """A loss is there, with its graph: its terms are read, in a usual step if time allows."""
+        if self._settings.explain and self._allowance.affords():
+            with self._allowance.counted():
+                factor = loss_factor(roots)
+            self._factor = None if factor is None else factor / (scale or 1.0)
         loss = None if loss is None else loss / (scale or 1.0)
         usual = loss is not None and loss <= self._backwards.high  # false for NaN
         self._backwards.add(loss)
@@ -212,7 +216,7 @@ class Spikes:
         if before is None:
             before = self._before[known.name] = StepsBefore()
         figures = self._figures()
-        before.look(step, optimizer, known, current)
+        before.look(step, optimizer, known, current, self._factor)
         spike = self._spike(step, before, current, figures)
         capsule = None
         if spike is not None and self._makes_room(step, spike):
@@ -234,9 +238,12 @@ class Spikes:
         before.add(step, optimizer, current, figures)
         if capsule is None:
             return
-        unusual = capsule.kind == "highest"
-        with self._capsules.counted() if unusual else nullcontext():
-            self._take(capsule, optimizer, known, before, current)
+        allowance, split = None, True
+        if capsule.kind == "highest":
+            split = self._splits()
+            allowance = self._capsules if split else self._unsplit
+        with nullcontext() if allowance is None else allowance.counted():
+            self._take(capsule, optimizer, known, before, current, split=split)
 
     def _take(
         self,
@@ -245,13 +252,15 @@ class Spikes:
         known: ObservedOptimizer,
         before: StepsBefore,
         current: CurrentStep,
+        *,
+        split: bool,
     ) -> None:
         """Fill a capsule of the latest step, judge it, and keep it."""
         capsule = replace(capsule, signals=before.signals(optimizer), state=state_of(optimizer))
         with self._detector.replaying() as calls:
             mine = [one for one in calls if any(p in known.held for p in one.module.parameters())]
             capsule, tensors = self._contents.fill(
-                capsule, mine, self._losses, current.scale or 1.0
+                capsule, mine, self._losses, current.scale or 1.0, split=split
             )
             before.norm_is_known(capsule.signals[-1].gradient_norm)
             capsule, cause = self._judged(capsule)
@@ -266,6 +275,7 @@ class Spikes:
         """The optimizer has made its step, with an update of that root mean square if known;
         release the losses of the step. Without an optimizer the step was skipped.
         """
+        self._factor = None
         if self._losses:
             self._losses = []
         before = None if known is None else self._before.get(known.name)
@@ -324,8 +334,8 @@ class Spikes:
             return _Spike("gradient", words, by_norm)
         unusual = before.unusual_batch(figures)
         if unusual == "input":
-            size = before.batches.inputs.deviations(figures.input_max or 0.0, 0.1)
-            return _Spike("input", "one input is unlike those of all steps before", size)
+            words = "one input is unlike those of all steps before"
+            return _Spike("input", words, before.input_size(figures))
         if unusual == "sample":
             usual = before.batches.losses.usual
             words = (
@@ -343,13 +353,17 @@ class Spikes:
         if before.count < _KNOWN:
             return None
         score, kept = before.score(step, current, figures), self._kept[False]
-        if score < _LEAST or (len(kept) == MOST and score <= min(kept)[0]):
+        if len(kept) == MOST and score <= min(kept)[0]:
             return None
-        plain = self._schedule.plain or 0.0
-        if not self._capsules.affords(self._capsules.last or _CAPSULE * plain):
+        if not (self._splits() or self._unsplit.affords(self._unsplit.last or 0.0)):
             return None
         words = "no spike: one of the most unusual of the other steps"
         return _Spike("highest", words, score)
+
+    def _splits(self) -> bool:
+        """Return True if there is time to split the gradient of a step that does not stand out."""
+        plain = self._schedule.plain or 0.0
+        return self._capsules.affords(self._capsules.last or _CAPSULE * plain)
 
     def _makes_room(self, step: int, spike: _Spike) -> bool:
         """Return True if the step is kept; the smallest spike is dropped if the space is full."""
