@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -24,16 +25,31 @@ from gradscope.records.spike import (
     SpikeSignals,
 )
 from gradscope.rules import spike_cause, with_worst_first
-from gradscope.runfile.capsules import capsules_of, every_capsule, read_capsule
+from gradscope.runfile.capsules import (
+    capsule_path,
+    capsules_of,
+    every_capsule,
+    metadata,
+    read_capsule,
+)
 from gradscope.runfile.reader import RunFile
 from gradscope.training.loop.patches import observe_loop
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.nan_detector.side_effects import SideEffects
 from gradscope.training.session import RunSettings, Session
-from gradscope.training.spikes.batch_figures import copies, lengths, rows_of
+from gradscope.training.spikes.batch_figures import (
+    BatchFigures,
+    copies,
+    input_figures,
+    lengths,
+    rows_of,
+    twins,
+)
 from gradscope.training.spikes.batch_indices import BatchIndices
+from gradscope.training.spikes.before import StepsBefore
+from gradscope.training.spikes.capsule_contents import CapsuleContents
 from gradscope.training.spikes.outside_changes import OutsideChanges
-from gradscope.training.spikes.sample_losses import row_losses
+from gradscope.training.spikes.sample_losses import loss_factor, row_losses
 from gradscope.training.spikes.samples import norms_without
 from training.spike_scripts import INNOCENT, KINDS, RANKS, SAMPLES, SCRIPT
 
@@ -271,6 +287,33 @@ def test_a_square_by_hand_and_a_sum_with_a_penalty_are_read_too() -> None:
     assert rows.of_samples(6) == pytest.approx(((VALUES - WANTED) ** 2).mean(1).tolist(), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x + 0.5).clamp_min(0),
+        lambda x: (x + 0.5).clamp(0, 0.8),
+        lambda x: F.softplus(x, beta=2.0),
+        lambda x: F.logsigmoid(x),
+    ],
+)
+def test_the_terms_of_a_pairwise_loss_are_read(
+    function: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    given = VALUES[:, 0].clone().double().requires_grad_()
+    sign = -1.0 if function(given).max() < 0 else 1.0
+    rows = row_losses([sign * function(given).mean()])
+    assert rows is not None
+    assert rows.of_samples(6) == pytest.approx((sign * function(given)).tolist(), rel=1e-12)
+
+
+def test_the_constant_factor_of_a_loss_is_known() -> None:
+    given = VALUES.clone().requires_grad_()
+    loss = F.mse_loss(given, WANTED)
+    assert loss_factor([loss]) == 1.0
+    assert loss_factor([loss * 128 / 4]) == 32.0
+    assert loss_factor([given]) is None
+
+
 def test_two_losses_are_not_taken_for_one() -> None:
     given = VALUES.clone().requires_grad_()
     assert row_losses([F.mse_loss(given, WANTED) + F.l1_loss(given, WANTED)]) is None
@@ -300,6 +343,7 @@ def test_the_indices_are_those_of_the_batch(workers: int) -> None:
 HISTORY = BatchHistory(
     steps=40, loss_steps=32, usual_loss=1.0, high_loss=2.0, usual_median=0.5, high_median=0.8,
     usual_input=3.0, high_input=4.0, spread_input=0.1, constant=0, length=16,
+    copies=1, twins=0,
 )  # fmt: skip
 
 
@@ -319,6 +363,8 @@ def quiet(**odd: object) -> Capsule:
         ({"length": 64}, "samples", "it has 64 tokens; the others have at most 12"),
         ({"loss": 7.0}, "labels", "in the 32 steps before, no sample's is above 2.000"),
         ({"input_max": 15.0}, "undetermined", "no sample stands out"),
+        ({"call": 2, "twin": 0}, "samples", "its inputs of calls 0 and 2 are equal"),
+        ({"copy_of": 3}, "undetermined", "no sample stands out"),
         ({"loss": 3.0}, "undetermined", "The largest loss is that of sample 15 of 16: 3.000"),
     ],
 )
@@ -340,6 +386,47 @@ def test_copies_count_as_one_sample() -> None:
     found = spike_cause(capsule_of([], samples=tuple(rows)))
     assert found[0] == "samples"
     assert found[1].startswith("sample 2 of 8 and its copy 5: 97.0 % of the gradient")
+
+
+@pytest.mark.parametrize(("copies", "cause"), [(1, "samples"), (2, "undetermined")])
+def test_copies_that_fill_a_batch_are_named_if_no_two_inputs_were_equal(
+    copies: int, cause: str
+) -> None:
+    given = quiet()
+    rows = [replace(one, copy_of=2 if one.index in (5, 9, 11) else None) for one in given.samples]
+    history = replace(HISTORY, copies=copies)
+    found, message = spike_cause(replace(given, samples=tuple(rows), history=history))
+    assert found == cause
+    assert ("sample 2 of 16 and its 3 copies 5, 9, 11" in message) == (cause == "samples")
+
+
+def test_the_loss_of_a_hinge_is_no_label() -> None:
+    given = quiet(loss=7.0)
+    assert spike_cause(given)[0] == "labels"
+    mostly_zero = replace(given, history=replace(HISTORY, usual_loss=0.0))
+    assert spike_cause(mostly_zero)[0] == "undetermined"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (OutsideChange(58, "factor", "", 128.0, 65536.0), "the script multiplies the loss by"),
+        (OutsideChange(58, "scaled", "", 1.0, 512.0), "multiplied by the loss scale, 512.0, at"),
+    ],
+)
+def test_a_loss_scale_that_was_not_taken_off_is_found(change: OutsideChange, words: str) -> None:
+    steps = [
+        replace(one, clipped_norm=900.0 if one.step >= 58 else 2.0) for one in signals([1e-3] * 40)
+    ]
+    cause, message = spike_cause(capsule_of(ALIKE, signals=tuple(steps), changes=(change,)))
+    assert cause == "loss-scale"
+    assert words in message
+
+
+def test_a_loss_scale_that_was_taken_off_is_no_cause() -> None:
+    change = OutsideChange(58, "factor", "", 128.0, 65536.0)
+    given = capsule_of(ALIKE, signals=signals([1e-3] * 40), changes=(change,))
+    assert spike_cause(given)[0] == "undetermined"
 
 
 def test_a_changed_setting_comes_before_a_later_learning_rate() -> None:
@@ -388,6 +475,94 @@ def test_what_no_step_made_is_found_and_a_habit_is_not() -> None:
             weight.clamp_(-1, 1)
         step(number)
         assert changes.weights_written == (number == 7)
+
+
+def test_a_new_scale_of_the_loss_is_found_and_a_doubled_one_is_not() -> None:
+    changes = OutsideChanges()
+    for step, factor in enumerate((128.0, 256.0, None, 8192.0), 1):
+        changes.loss_scale_is(step, factor, None)
+    changes.loss_scale_is(5, 8192.0, 1024.0)
+    changes.loss_scale_is(6, 8192.0, 1024.0)
+    found = [(one.step, one.kind, one.before, one.after) for one in changes.found]
+    assert found == [(4, "factor", 256.0, 8192.0), (5, "scaled", 1.0, 1024.0)]
+
+
+def test_a_script_that_never_unscales_changes_nothing() -> None:
+    changes = OutsideChanges()
+    for step in range(1, 4):
+        changes.loss_scale_is(step, None, 1024.0)
+    assert not changes.found
+
+
+def test_equal_inputs_of_a_batch_and_of_two_calls_are_counted() -> None:
+    torch.manual_seed(0)
+    anchor, negative = torch.randn(6, 5), torch.randn(6, 5)
+    negative[4] = anchor[4]
+    anchor[1] = anchor[2] = anchor[0].clone()
+    calls = [SimpleNamespace(args=(one,), kwargs={}) for one in (anchor, negative)]
+    found = input_figures(calls)  # type: ignore[arg-type]
+    assert (found.copies, found.count, found.twins) == (3, 6, 1)
+    assert twins(calls[1], 6, calls[:1]) == [None] * 4 + [0, None]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("figures", "unusual"),
+    [
+        (BatchFigures(1.0, 0, 40, 1, 16, 0), "input"),  # longer
+        (BatchFigures(1.0, 0, 20, 4, 16, 0), "input"),  # copies
+        (BatchFigures(1.0, 0, 20, 2, 16, 0), ""),
+        (BatchFigures(1.0, 0, 20, 1, 16, 1), "input"),  # equal in two calls
+        (BatchFigures(1.0, 1, 20, 1, 16, 0), "input"),  # one value
+    ],
+)
+def test_a_batch_with_an_input_unlike_all_before_stands_out(
+    figures: BatchFigures, unusual: str
+) -> None:
+    before = StepsBefore()
+    for _ in range(40):
+        before.batches.add(BatchFigures(1.0, 0, 16, 1, 16, 0))
+    assert before.unusual_batch(figures) == unusual
+
+
+def kept(folder: Path, *capsules: Capsule) -> Path:
+    """A run with these capsules."""
+    (folder / "run.db").touch()
+    for one in capsules:
+        safetensors.torch.save_file({}, capsule_path(folder / "run.db", one.step), metadata(one))
+    return folder / "run.db"
+
+
+def test_of_unusual_steps_one_with_a_cause_is_shown(tmp_path: Path) -> None:
+    plain = replace(quiet(), step=40, score=90.0)
+    long = replace(quiet(length=64), step=60, score=8.0)
+    assert spike(kept(tmp_path, plain, long)).step == 60
+    input_alone = replace(quiet(), step=80, score=200.0, kind="input")
+    assert spike(kept(tmp_path, input_alone)).step == 60
+
+
+def test_a_nan_in_the_data_is_shown_though_a_sample_stood_out_before(tmp_path: Path) -> None:
+    few = tuple(SpikeSample(n, nonfinite="input" if n == 5 else None) for n in range(8))
+    nan = capsule_of([], kind="non-finite", samples=few, norm=None)
+    label = replace(quiet(loss=7.0), step=40, kind="sample", score=9.0)
+    assert spike(kept(tmp_path, label, nan)).step == 60
+
+
+def test_a_step_that_is_not_split_has_its_samples_and_says_so() -> None:
+    net = torch.nn.Linear(3, 2)
+    call = RecordedCall("net", net, (torch.randn(6, 3),), {}, SideEffects(net))
+    call.ended(net(*call.args))
+    contents = CapsuleContents(
+        SimpleNamespace(),
+        SimpleNamespace(),
+        BatchIndices(),
+        megabytes=1,
+        weights=False,  # type: ignore[arg-type]
+    )
+    filled, tensors = contents.fill(quiet(), [call], [], 1.0, split=False)
+    assert [one.index for one in filled.samples] == list(range(6))
+    assert all(one.share is None and one.input_max for one in filled.samples)
+    assert any("`gradscope run --capsule 60` does it" in note for note in filled.notes)
+    assert list(tensors) == ["call0.args.0"]
 
 
 def test_the_rows_of_a_call_are_those_of_its_tensors() -> None:
