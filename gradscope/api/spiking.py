@@ -46,6 +46,7 @@ def spike(run: Path, step: int | None = None, *, without: Sequence[int] = ()) ->
         without=tuple(_without(capsule, index) for index in without),
         others=tuple(one for one in steps if one != capsule.step),
         rank=capsule.rank,
+        earlier=capsule.earlier,
     )
 
 

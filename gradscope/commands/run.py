@@ -266,6 +266,15 @@ def run(
             "--capsule-weights", metavar="", help="Also keep the weights before the step."
         ),
     ] = False,
+    keep_batches: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="With such a step, keep the batches of the last N steps: its own and those "
+            "before it.",
+            min=1,
+        ),
+    ] = 1,
     probe: Annotated[
         str,
         option(
@@ -357,6 +366,7 @@ def run(
         capsules=tuple(capsule or ()),
         capsule_size=capsule_size,
         capsule_weights=capsule_weights,
+        keep_batches=keep_batches,
         trackers=TrackerSettings.of(to or (), keys, _page, quiet=quiet),
         compiled=compiled,
         rules=rules.settings(None),

@@ -162,6 +162,19 @@ class BatchHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierBatch:
+    """The batch of a step before, with ``run --keep-batches``.
+
+    ``samples`` are in their order, with what is known without a replay. ``note`` has the reason if
+    they are unknown.
+    """
+
+    step: int
+    samples: tuple[SpikeSample, ...] = ()
+    note: str = field(default="", metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
 class OptimizerState:
     """The optimizer before the step.
 
@@ -213,6 +226,7 @@ class Capsule:
             one; None without one in the last steps.
         rank: the rank of these samples; None if the run has one process.
         sources: the files with the script and the model's classes, each with its SHA-256.
+        earlier: the batches of the steps before it, if the user asked for them.
     """
 
     step: int
@@ -238,6 +252,7 @@ class Capsule:
     history: BatchHistory = field(default_factory=BatchHistory, metadata=SPARSE)
     changes: tuple[OutsideChange, ...] = field(default=(), metadata=SPARSE)
     sources: dict[str, str] = field(default_factory=dict, metadata=SPARSE)
+    earlier: tuple[EarlierBatch, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,3 +291,4 @@ class SpikeReport:
     without: tuple[Without, ...] = ()
     others: tuple[int, ...] = ()
     rank: int | None = field(default=None, metadata=SPARSE)
+    earlier: tuple[EarlierBatch, ...] = field(default=(), metadata=SPARSE)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 from gradscope.charts.panels import Curve, Panel, Point, Stretch, point
 from gradscope.pages import Part, Picture
-from gradscope.records.spike import SpikeReport, SpikeSample, SpikeToken
+from gradscope.records.spike import EarlierBatch, SpikeReport, SpikeSample, SpikeToken
 from gradscope.reporters.document import Block, Document, Said
 from gradscope.reporters.formats import formats
 from gradscope.reporters.views import TextView
@@ -77,6 +78,8 @@ def tables(report: SpikeReport) -> Iterator[Table]:
         yield replace(_samples(report.samples), remedy="use a wider terminal, or -f json")
     if report.signals:
         yield replace(_signals(report), remedy="use a wider terminal, or -f json")
+    if report.earlier:
+        yield replace(_earlier(report.earlier), remedy="use a wider terminal, or -f json")
 
 
 def _samples(samples: Sequence[SpikeSample]) -> Table:
@@ -123,6 +126,39 @@ def _signals(report: SpikeReport) -> Table:
             (Heading("loss scale", keep=60), [_number(one.loss_scale) for one in shown]),
         ],
     )
+
+
+def _earlier(batches: Sequence[EarlierBatch]) -> Table:
+    """The batches before, each with its worst sample: NaN or Inf, then loss, then input."""
+    worst = [max(one.samples, key=_badness, default=None) for one in batches]
+    losses = [[s.loss for s in one.samples if s.loss is not None] for one in batches]
+    return of_columns(
+        "the batches before, each with its worst sample",
+        [
+            (Heading("step"), [count(one.step) for one in batches]),
+            (Heading("samples"), [count(len(one.samples)) for one in batches]),
+            (Heading("worst"), ["" if one is None else str(one.index) for one in worst]),
+            (
+                Heading("dataset index"),
+                ["" if one is None else _text(one.dataset_index) for one in worst],
+            ),
+            (Heading("loss"), ["" if one is None else _number(one.loss) for one in worst]),
+            (Heading("median loss"), [_number(median(one)) if one else "" for one in losses]),
+            (
+                Heading("largest input", keep=50),
+                ["" if one is None else _number(one.input_max) for one in worst],
+            ),
+            (
+                Heading("NaN or Inf in", False),
+                ["" if one is None else one.nonfinite or "" for one in worst],
+            ),
+            (Heading("note", False, wraps=True), [plain(one.note) for one in batches]),
+        ],
+    )
+
+
+def _badness(sample: SpikeSample) -> tuple[bool, float, float]:
+    return sample.nonfinite is not None, sample.loss or 0.0, sample.input_max or 0.0
 
 
 def _number(value: float | None) -> str:

@@ -95,6 +95,7 @@ class RunSettings:
     capsules: tuple[int, ...] = ()
     capsule_size: int = 256
     capsule_weights: bool = False
+    keep_batches: int = 1
     trackers: TrackerSettings = field(default_factory=TrackerSettings)
     compiled: bool = False
     rules: RuleSettings = field(default_factory=RuleSettings)
@@ -128,6 +129,7 @@ class RunSettings:
             **({"compiled": True} if self.compiled else {}),
             **({} if self.spikes else {"explain_spikes": False}),
             **({"capsule": list(self.capsules)} if self.capsules else {}),
+            **({} if self.keep_batches == 1 else {"keep_batches": self.keep_batches}),
             **({"to": [one.name for one in self.trackers.to]} if self.trackers.to else {}),
             "rules": {
                 "select": list(self.rules.select),
@@ -351,6 +353,7 @@ class Session:
                 asked=settings.capsules,
                 megabytes=settings.capsule_size,
                 weights=settings.capsule_weights,
+                batches=settings.keep_batches,
             ),
             settings.rules,
             detector=detector,

@@ -48,6 +48,7 @@ from gradscope.training.spikes.batch_figures import (
 from gradscope.training.spikes.batch_indices import BatchIndices
 from gradscope.training.spikes.before import StepsBefore
 from gradscope.training.spikes.capsule_contents import CapsuleContents
+from gradscope.training.spikes.earlier_batches import EarlierBatches
 from gradscope.training.spikes.outside_changes import OutsideChanges
 from gradscope.training.spikes.sample_losses import loss_factor, row_losses
 from gradscope.training.spikes.samples import norms_without
@@ -552,17 +553,87 @@ def test_a_step_that_is_not_split_has_its_samples_and_says_so() -> None:
     call = RecordedCall("net", net, (torch.randn(6, 3),), {}, SideEffects(net))
     call.ended(net(*call.args))
     contents = CapsuleContents(
-        SimpleNamespace(),
-        SimpleNamespace(),
+        SimpleNamespace(),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
         BatchIndices(),
         megabytes=1,
-        weights=False,  # type: ignore[arg-type]
+        weights=False,
+        earlier=EarlierBatches(0, 1),
     )
     filled, tensors = contents.fill(quiet(), [call], [], 1.0, split=False)
     assert [one.index for one in filled.samples] == list(range(6))
     assert all(one.share is None and one.input_max for one in filled.samples)
     assert any("`gradscope run --capsule 60` does it" in note for note in filled.notes)
     assert list(tensors) == ["call0.args.0"]
+
+
+def call_of(net: torch.nn.Module, inputs: torch.Tensor) -> RecordedCall:
+    effects = SideEffects(net)
+    effects.writes_arguments = False  # as is learned over the first calls
+    call = RecordedCall("net", net, (inputs,), {}, effects)
+    call.ended(net(inputs))
+    return call
+
+
+def test_the_batches_before_are_references_without_their_graph() -> None:
+    net = torch.nn.Linear(3, 2)
+    held = EarlierBatches(2, 1)
+    made = torch.ones(4, 3, requires_grad=True) * 2  # by another model
+    given = [made, torch.full((4, 3), 5.0), torch.full((4, 3), 7.0)]
+    given[2][1, 0] = float("nan")
+    for step, inputs in enumerate(given, 1):
+        rows = row_losses([F.mse_loss(net(inputs), torch.zeros(4, 2))])
+        held.add(step, [call_of(net, inputs)], [rows], [[10 * step + n for n in range(4)]])
+    second, third = held.records()
+    assert (second.step, third.step) == (2, 3)
+    assert [one.dataset_index for one in second.samples] == [20, 21, 22, 23]
+    expected = F.mse_loss(net(given[1]), torch.zeros(4, 2)).item()
+    assert [one.loss for one in second.samples] == pytest.approx([expected] * 4, rel=1e-6)
+    assert [one.nonfinite for one in third.samples] == [None, "input", None, None]
+    tensors = dict(held.tensors())
+    assert list(tensors) == [
+        f"step{step}.{name}" for step in (2, 3) for name in ("call0.args.0", "loss0.target")
+    ]
+    assert tensors["step2.call0.args.0"].data_ptr() == given[1].data_ptr()
+    held.add(4, [call_of(net, made)], [None], [None])
+    assert not dict(held.tensors())["step4.call0.args.0"].requires_grad
+
+
+def test_a_script_that_writes_over_its_batch_gets_copies_as_far_as_they_fit() -> None:
+    net, buffer = torch.nn.Linear(3, 2), torch.ones(4, 3)
+    small, large = EarlierBatches(2, 1), EarlierBatches(2, 0)
+    for step in range(1, 5):
+        buffer.fill_(step)
+        for held in (small, large):
+            held.add(step, [call_of(net, buffer)], [None], [None])
+    assert [one.note for one in small.records()] == ["", ""]
+    assert [one.samples[0].input_max for one in small.records()] == [3.0, 4.0]
+    assert [len(one.samples) for one in large.records()] == [0, 0]
+    assert all("larger than `--capsule-size`" in one.note for one in large.records())
+    first = EarlierBatches(1, 1)
+    first.add(1, [call_of(net, buffer)], [None], [None])
+    buffer.zero_()
+    assert first.records()[0].note == "the script has written over this batch since"
+    assert not dict(first.tensors())
+
+
+@pytest.mark.slow
+def test_the_batches_before_a_step_are_kept_and_shown(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = ["run", "--quiet", "--keep-batches", "3", "--capsule", "60", "-o", "run.db"]
+    done = gradscope([*words, "train.py", "classifier", "scale", "1"], cwd=tmp_path)
+    plain = python(["train.py", "classifier", "scale", "1"], cwd=tmp_path)
+    assert (done.stdout, done.stderr) == (plain.stdout, "")
+    order = torch.randperm(1280, generator=torch.Generator().manual_seed(1)).tolist()
+    path = capsules_of(tmp_path / "run.db")[AT]
+    assert [one.step for one in read_capsule(path).earlier] == [58, 59]
+    for one in read_capsule(path).earlier:
+        first = 16 * (one.step - 1)
+        assert [s.dataset_index for s in one.samples] == order[first : first + 16]
+    tensors = safetensors.torch.load_file(path)
+    assert tensors["step59.call0.args.0"].shape == (16, 8)
+    shown = gradscope(["spike", "run.db", "--step", "60"], cwd=tmp_path)
+    assert "the batches before, each with its worst sample" in shown.stdout
 
 
 def test_the_rows_of_a_call_are_those_of_its_tensors() -> None:

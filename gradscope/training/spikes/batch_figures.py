@@ -7,19 +7,29 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any, Protocol
 
 import torch
 
 from gradscope.nesting import find
 from gradscope.records.spike import BatchHistory
 from gradscope.rules import Window
-from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.replicas import batch_size
 
 #: Number of steps to compare with: losses of single samples fall while a model learns.
 _STEPS = 32
 #: An input of fewer values may repeat one by chance.
 _VALUES = 4
+
+
+class Given(Protocol):
+    """The inputs of a call."""
+
+    @property
+    def args(self) -> tuple[Any, ...]: ...
+
+    @property
+    def kwargs(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +121,7 @@ class Row:
     trait: tuple[float, ...] = ()
 
 
-def rows_of(call: RecordedCall, count: int) -> tuple[list[Row], int | None]:
+def rows_of(call: Given, count: int) -> tuple[list[Row], int | None]:
     """The samples of a call, and how many tokens each has; None: its inputs are no tokens."""
     largest: list[float | None] = [None] * count
     constant, known, length = [True] * count, False, None
@@ -136,7 +146,7 @@ def rows_of(call: RecordedCall, count: int) -> tuple[list[Row], int | None]:
     return [Row(one, same and known, trait) for one, same, trait in each_row], length
 
 
-def input_figures(calls: Iterable[RecordedCall]) -> BatchFigures:
+def input_figures(calls: Iterable[Given]) -> BatchFigures:
     """The figures of the inputs of these calls."""
     largest: list[float] = []
     constant, length, copied, of, twins, any_rows = 0, None, 0, 0, 0, False
@@ -170,7 +180,7 @@ def loss_figures(losses: Sequence[float]) -> tuple[float | None, float | None]:
     return max(losses), median(losses)
 
 
-def copies(call: RecordedCall, count: int) -> list[int | None]:
+def copies(call: Given, count: int) -> list[int | None]:
     """For each sample of a call, the first one with the same inputs; None: it is the first."""
     keys: list[list[bytes]] = [[] for _ in range(count)]
     given = [t for _, t in find((call.args, call.kwargs), torch.Tensor) if has_rows(t, count)]
@@ -187,7 +197,7 @@ def copies(call: RecordedCall, count: int) -> list[int | None]:
     return found
 
 
-def twins(call: RecordedCall, count: int, earlier: Sequence[RecordedCall]) -> list[int | None]:
+def twins(call: Given, count: int, earlier: Sequence[Given]) -> list[int | None]:
     """For each sample of a call, the first earlier call that has the same inputs in its row."""
     found: list[int | None] = [None] * count
     own = [t.detach() for _, t in find((call.args, call.kwargs), torch.Tensor)]
@@ -203,7 +213,7 @@ def twins(call: RecordedCall, count: int, earlier: Sequence[RecordedCall]) -> li
     return found
 
 
-def lengths(call: RecordedCall, count: int) -> list[int | None]:
+def lengths(call: Given, count: int) -> list[int | None]:
     """Count the tokens of each sample of a call, without those that fill its end."""
     none: list[int | None] = [None] * count
     for _, tensor in find((call.args, call.kwargs), torch.Tensor):

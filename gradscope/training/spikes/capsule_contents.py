@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from gradscope.training.replicas import batch_size
 from gradscope.training.sample_schedule import Schedule
 from gradscope.training.spikes.batch_figures import copies, lengths, rows_of, twins
 from gradscope.training.spikes.batch_indices import BatchIndices
+from gradscope.training.spikes.earlier_batches import EarlierBatches
 from gradscope.training.spikes.sample_losses import RowLosses
 from gradscope.training.spikes.samples import (
     CallSamples,
@@ -36,7 +37,7 @@ from gradscope.training.spikes.samples import (
     tokens_each,
 )
 from gradscope.training.spikes.sources import sources_of
-from gradscope.typeset.numbers import size
+from gradscope.typeset.numbers import plural, size
 
 #: Dtypes that every version of safetensors can write.
 _DTYPES = frozenset(
@@ -65,6 +66,7 @@ class CapsuleContents:
         indices: of the batches in the dataset.
         megabytes: of tensors in one capsule, at most.
         weights: keep the weights and buffers before the step, too.
+        earlier: the batches of the steps before.
     """
 
     def __init__(
@@ -75,8 +77,9 @@ class CapsuleContents:
         *,
         megabytes: int,
         weights: bool,
+        earlier: EarlierBatches,
     ) -> None:
-        self.forbidden = ""
+        self.forbidden, self._earlier = "", earlier
         self._models, self._schedule, self._indices = models, schedule, indices
         self._megabytes, self._weights = megabytes, weights
         self._losses: Sequence[RowLosses | None] = ()
@@ -136,6 +139,7 @@ class CapsuleContents:
             notes=tuple(dict.fromkeys(notes)),
             tensors=tuple(tensors),
             sources=sources_of([call.module for call in calls]),
+            earlier=self._earlier.records(),
         ), tensors
 
     def _samples(
@@ -261,7 +265,16 @@ class CapsuleContents:
         With ``--capsule-weights`` the weights, too.
         """
         found = dict(self._named(calls))
-        needed = sum(one.numel() * one.element_size() for one in found.values())
+        before = {name: one for name, one in self._earlier.tensors() if _is_dense(one)}
+        needed = _bytes(found)
+        if before and needed + _bytes(before) <= self._megabytes << 20:
+            found |= before
+        elif before:
+            notes.append(
+                f"the tensors of the {plural(len(self._earlier), 'batch', 'batches')} before are "
+                f"not kept: with them {size(needed + _bytes(before))}, more than `--capsule-size` "
+                f"{self._megabytes} MB"
+            )
         if needed > self._megabytes << 20:
             notes.append(
                 f"no tensors are kept: {size(needed)}, more than `--capsule-size` "
@@ -314,6 +327,10 @@ def _state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, tensor in tensors.items():
         if isinstance(tensor, torch.Tensor) and _is_dense(tensor):
             yield f"weights.{name}", tensor
+
+
+def _bytes(tensors: Mapping[str, torch.Tensor]) -> int:
+    return sum(one.numel() * one.element_size() for one in tensors.values())
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

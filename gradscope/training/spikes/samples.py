@@ -18,7 +18,7 @@ from gradscope.training.nan_detector.no_collectives import NeedsOtherRanks
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.nan_detector.replayed_calls import as_it_began, paired, rerun_results
 from gradscope.training.replicas import batch_comes_first, batch_size
-from gradscope.training.spikes.batch_figures import has_rows
+from gradscope.training.spikes.batch_figures import Given, has_rows
 
 #: Number of parameters named for a sample's gradient, and the least share of its square.
 _LAYERS, _PART = 3, 0.1
@@ -175,7 +175,7 @@ def seen_by_hooks(module: nn.Module) -> bool:
     )
 
 
-def input_sizes(call: RecordedCall, count: int) -> list[float] | None:
+def input_sizes(call: Given, count: int) -> list[float] | None:
     """Root mean square of each sample's inputs that are real numbers; None without any."""
     rows = [
         t.detach().reshape(count, -1).double()

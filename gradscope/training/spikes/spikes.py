@@ -32,6 +32,7 @@ from gradscope.training.spikes.batch_figures import BatchFigures, input_figures,
 from gradscope.training.spikes.batch_indices import BatchIndices
 from gradscope.training.spikes.before import StepsBefore, state_of
 from gradscope.training.spikes.capsule_contents import CapsuleContents
+from gradscope.training.spikes.earlier_batches import EarlierBatches
 from gradscope.training.spikes.sample_losses import RowLosses, loss_factor, row_losses
 from gradscope.typeset.numbers import number
 
@@ -54,12 +55,14 @@ class SpikeSettings:
         asked: steps that are kept in any case.
         megabytes: of tensors in one capsule, at most.
         weights: keep the weights and buffers before the step, too.
+        batches: the number of batches to keep: that of the step, and those before it.
     """
 
     explain: bool = True
     asked: tuple[int, ...] = ()
     megabytes: int = 256
     weights: bool = False
+    batches: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +137,14 @@ class Spikes:
     ) -> None:
         self.indices = BatchIndices()
         self._settings, self._detector, self._schedule = settings, detector, schedule
+        self._earlier = EarlierBatches(settings.batches - 1, settings.megabytes)
         self._contents = CapsuleContents(
             models,
             schedule,
             self.indices,
             megabytes=settings.megabytes,
             weights=settings.weights,
+            earlier=self._earlier,
         )
         self._keep, self._drop = keep, drop
         limits = {entry.rule.code: found for entry, found in rules.active()}
@@ -236,8 +241,23 @@ class Spikes:
                 changes=tuple(recent),
             )
         before.add(step, optimizer, current, figures)
-        if capsule is None:
-            return
+        if capsule is not None:
+            self._take_counted(capsule, optimizer, known, before, current)
+        if self._settings.batches > 1:
+            calls = [one for one in self._detector.calls if one.returned]
+            counts = [batch_size(one.args, one.kwargs) for one in calls]
+            indices = self.indices.of_calls(counts, len(self._losses))
+            self._earlier.add(step, calls, self._losses, indices)
+
+    def _take_counted(
+        self,
+        capsule: Capsule,
+        optimizer: Optimizer,
+        known: ObservedOptimizer,
+        before: StepsBefore,
+        current: CurrentStep,
+    ) -> None:
+        """Take a capsule; that of a step that does not stand out counts as time for such steps."""
         allowance, split = None, True
         if capsule.kind == "highest":
             split = self._splits()
