@@ -163,7 +163,19 @@ def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
     rate_left = _rate_left(_steps(plain, None))
     is_open = floor is None and one_batch is not None and bool(one_batch.notes.get("losses"))
     moved = _moved(one_batch)
-    return judge(Arms(with_loss, floor, repeats, dependence, rate_left, moved, is_open))
+    return judge(
+        Arms(
+            with_loss,
+            floor,
+            repeats,
+            dependence,
+            rate_left,
+            moved,
+            is_open,
+            is_paired=bool(seen.get("paired")),
+            is_faulty=_is_faulty(one_batch),
+        )
+    )
 
 
 def _rate_left(steps: Sequence[TrainingStep]) -> float:
@@ -176,6 +188,12 @@ def _moved(one: ArmRun | None) -> float | None:
     """Return how far the steps of an arm can move its weights, if a rule finds that too little."""
     findings = () if one is None or one.history is None else one.history.findings
     return next((finding.value for finding in findings if finding.code == _TINY), None)
+
+
+def _is_faulty(one: ArmRun | None) -> bool:
+    """Return True if a rule reports an error in an arm."""
+    findings = () if one is None or one.history is None else one.history.findings
+    return any(finding.severity == "error" for finding in findings)
 
 
 def _floor(notes: dict[str, Any], curve: Curve) -> float | None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gradscope.experiment.arms import AS_IT_IS, OTHER_SEED
+from gradscope.experiment.arms import AS_IT_IS, BY_NAME, OTHER_SEED
 from gradscope.experiment.curves import Curve
 
 #: A script whose loss falls by less than this share of another arm's fall is held back.
@@ -75,8 +75,10 @@ class Arms:
         curves: by the arm's name; *as it is* is among them.
         floor: the lowest loss that the first batch can have; None: not known.
         repeats: how many times the steps use a sample, on average.
+        is_paired: True if *mismatched* gives a sample the same wrong inputs each time.
         relation: dependence of the targets on the inputs; None: not known.
         rate_left: the last learning rate of *as it is*, as a share of its largest.
+        is_faulty: True if a rule of ``gradscope run`` reports an error in *one batch*.
         moved: the share of its norm that the steps of *one batch* can move the median weight, if
             it is so small that the arm says nothing on the model; else None.
         is_open: True if a loss function of PyTorch makes the loss, or a part of it, and the lowest
@@ -90,6 +92,8 @@ class Arms:
     rate_left: float = 1.0
     moved: float | None = None
     is_open: bool = False
+    is_paired: bool = False
+    is_faulty: bool = False
 
     @property
     def has_ended(self) -> bool:
@@ -156,6 +160,18 @@ class Arms:
             and fall - max(plain, other) > SIGMA * self.curves[name].spread
         )
 
+    @property
+    def faster(self) -> str | None:
+        """A larger learning rate, if the loss falls twice as far with it, and the script as it is
+        has more than half of the way left.
+        """
+        rates = [name for name in self.curves if (BY_NAME[name].factor or 0.0) > 1]
+        best = max(rates, key=self.fall, default=None)
+        if best is None or not self.left(AS_IT_IS.name) > FAR:
+            return None
+        reached = self.fall(best) >= _REACHED * (self.base - self.lowest)
+        return best if reached and self.fall(best) > 2 * self.fall(AS_IT_IS.name) else None
+
     def gain(self, name: str) -> float:
         """Return how much *as it is* gains from the data that the arm removes: a share of the
         largest gain possible.
@@ -174,6 +190,25 @@ class Arms:
     def is_useless(self) -> bool:
         """True if the script as it is gains next to nothing from its inputs."""
         return bool(self.taken) and all(self.gain(name) < HELPS for name in self.taken)
+
+    @property
+    def may_memorise(self) -> bool:
+        """True if samples come again, and the script as it is fits them no faster than wrong
+        pairs, or no arm shows that.
+        """
+        if self.repeats < MEMORISED:
+            return False
+        tested = self.is_paired and "mismatched" in self.curves
+        return not tested or self.gain("mismatched") < HELPS
+
+    @property
+    def memorises(self) -> bool:
+        """True if the script as it is fits its targets no faster than wrong pairs.
+
+        A few samples are memorised before this can be measured, so they do not count.
+        """
+        tested = self.is_paired and self.relation is not None
+        return tested and self.may_memorise and self.left(AS_IT_IS.name) > FAR
 
     @property
     def is_related(self) -> bool | None:
@@ -200,11 +235,13 @@ class Arms:
     def is_stuck(self, name: str) -> bool:
         """Return True if a loss is far from the lowest and falls too slowly to reach it.
 
-        A loss that falls ever faster is leaving a plateau. The end of a schedule stops any loss.
+        If a rule reports an error, less than that is far. A loss that falls ever faster is leaving
+        a plateau. The end of a schedule stops any loss.
         Whether a loss is far from the lowest is not known where this is open.
         """
         curve, slope = self.curves[name], self.curves[name].slope()
-        if slope is None or not self.left(name) > FAR or curve.speeds_up():
+        far = LEFT if self.is_faulty else FAR
+        if slope is None or not self.left(name) > far or curve.speeds_up():
             return False
         if self.has_ended or self.is_open:
             return False

@@ -14,7 +14,6 @@ from gradscope.experiment.comparison import (
     FAR,
     HELPS,
     LEFT,
-    MEMORISED,
     PLANTED,
     SAMPLES,
     SIGMA,
@@ -132,10 +131,12 @@ def _of_data(arms: Arms) -> Judged | None:
             *("model-or-loss", "the model does not overfit one batch", (_fell(arms, one),)),
             "check the loss function, the output's shape and range, and what is frozen",
         )
-    if not arms.is_useless or one is None or not arms.left(one) <= 1 - LEFT or arms.is_related:
+    unlearned = arms.is_useless or arms.memorises
+    if not unlearned or one is None or not arms.left(one) <= 1 - LEFT or arms.is_related:
         return None
     more = f"{_PRINT}; if they belong together: `--steps {10 * len(arms.plain.losses)}`"
-    evidence = (*(_no_better(name, arms) for name in taken), _fell(arms, one))
+    compared = taken if arms.is_useless else ["mismatched"]
+    evidence = (*(_no_better(name, arms) for name in compared), _fell(arms, one))
     if arms.is_related is None:
         return Judged(
             *(None, "undetermined: the targets are unrelated to the inputs, or not learned yet"),
@@ -168,9 +169,12 @@ def _nothing(arms: Arms) -> Judged:
         evidence.append(_fell(arms, "one-batch"))
     count = len(arms.plain.losses)
     told = [cause for cause, shown in _told(arms) if shown]
+    rate = arms.faster
+    if rate is not None:
+        evidence.append(f"{_fell(arms, rate)}: this rate trains more than twice as fast")
     if arms.is_useless:
         evidence.append(_NOT_LEARNED[bool(arms.is_related)])
-    if arms.repeats >= MEMORISED:
+    if arms.may_memorise:
         evidence.append(
             f"the steps use each sample {arms.repeats:.0f} times: a model that memorises them "
             "hides targets that do not belong to its inputs"
@@ -192,7 +196,7 @@ def _told(arms: Arms) -> Iterator[tuple[str, bool]]:
     yield "model or loss", one and _tests_model(arms)
     yield "input", taken
     known = not arms.is_useless or bool(arms.is_related)
-    yield "targets", one and taken and known and arms.repeats < MEMORISED
+    yield "targets", one and taken and known and not arms.may_memorise
     rates = [name for name in names if BY_NAME[name].factor is not None]
     # All the same: the script has no optimizer whose rate could be multiplied.
     yield "learning rate", not all(map(arms.is_same, rates))

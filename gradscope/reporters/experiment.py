@@ -18,6 +18,7 @@ from gradscope.typeset.tables import Heading, Table, of_columns
 from gradscope.typeset.text import plain
 
 _WIDTH = 16  # of a sparkline
+_UNDETERMINED = "undetermined:"
 
 
 def facts(report: ExperimentReport) -> list[str]:
@@ -38,7 +39,10 @@ def verdict(report: ExperimentReport) -> Iterator[Line]:
         lead, tone = "failed:", "bad"
     else:
         lead, tone = (f"{report.cause}:", TONES["error"]) if report.cause else ("no cause:", "")
-    yield Line(plain(report.message), lead, tone)
+    message = plain(report.message)
+    if message.startswith(_UNDETERMINED):
+        lead, message = _UNDETERMINED, message.removeprefix(_UNDETERMINED).lstrip()
+    yield Line(message, lead, tone)
     for sentence in report.evidence:
         yield Line(plain(sentence), indent=1)
     if report.advice:

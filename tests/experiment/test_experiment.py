@@ -151,6 +151,14 @@ def test_a_record_in_every_format(quick: None, folder: Path) -> None:
     assert [chart.title for chart in report.plot().charts] == ["batch and input"]
 
 
+def test_a_verdict_that_is_undetermined_says_so_once() -> None:
+    report = ExperimentReport("train.py", message="undetermined: 3 steps with a loss")
+    text = terminal.render(report, TextView())
+    assert "undetermined: 3 steps with a loss" in text
+    assert "no cause" not in text
+    assert "**undetermined:** 3 steps" in markdown.render(report, TextView())
+
+
 BAD = {
     "ends before the first step": ("print('nothing')", "no optimizer stepped"),
     "raises": (SCRIPT.replace("print(loss", "print(los"), "NameError: name 'los' is not defined"),

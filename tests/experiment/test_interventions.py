@@ -328,6 +328,26 @@ def test_samples_that_come_again_are_counted_once() -> None:
     assert (notes["samples"], notes["distinct"]) == (16, 8)
 
 
+def test_a_sample_that_comes_again_has_the_same_wrong_inputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def twice() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for rows in (slice(0, 8), slice(4, 12), slice(0, 8)):
+            yield X[rows].flip(0), Y[rows].flip(0)
+
+    with arm("mismatched") as notes:
+        first, second, third = trained(twice)[0]
+    assert torch.equal(first, third)
+    assert torch.equal(second[4:], first[:4])  # samples 4 to 8, flipped
+    assert notes["paired"]
+    mismatched = importlib.import_module("gradscope.experiment.interventions.mismatched")
+    monkeypatch.setattr(mismatched, "_MOST_BYTES", 0)
+    with arm("mismatched") as notes:
+        first, second, _ = trained(twice)[0]
+    assert not torch.equal(second[4:], first[:4])
+    assert not notes["paired"]
+
+
 @pytest.mark.parametrize("name", ["one_batch", "no_input", "mismatched"])
 def test_a_call_that_returns_a_loss_has_its_targets_named_or_is_whole(name: str) -> None:
     class Whole(nn.Module):

@@ -252,6 +252,52 @@ def test_targets_that_may_be_memorised_are_not_ruled_out() -> None:
     assert "each sample 25 times" in often.evidence[-1]
 
 
+def test_targets_are_ruled_out_if_right_pairs_are_fitted_faster_than_wrong_ones() -> None:
+    found = judge(Arms(HEALTHY, 0.0, repeats=25.0, relation=NONE, is_paired=True))
+    assert found.cause is None
+    assert "targets" in found.message
+
+
+def test_targets_that_are_memorised_no_faster_than_wrong_ones_are_unrelated() -> None:
+    slow = {name: falling(2.3, 1.9, 60, phase) for phase, name in enumerate(HEALTHY)}
+    curves = {**slow, "one-batch": falling(2.3, 0.05), "no-input": level(2.3)}
+    cases = [
+        (NONE, True, "targets-unrelated"),
+        (FOUND, True, None),  # the targets depend on the inputs
+        (None, True, None),  # not known whether they do
+        (NONE, False, None),  # wrong pairs could not be memorised
+    ]
+    for relation, paired, cause in cases:
+        arms = Arms(curves, 0.0, repeats=6.0, relation=relation, is_paired=paired)
+        assert judge(arms).cause == cause
+    few = judge(Arms(curves, 0.0, repeats=6.0, relation=FEW, is_paired=True))
+    assert few.message.startswith("undetermined: ")
+    assert [line.partition(":")[0] for line in few.evidence[:2]] == ["mismatched", "one-batch"]
+    fitted = {**curves, "as-it-is": falling(2.3, 0.2), "mismatched": falling(2.3, 0.2)}
+    arms = Arms(fitted, 0.0, repeats=50.0, relation=NONE, is_paired=True)
+    assert judge(arms).cause is None  # too late: everything is memorised
+    assert "each sample 50 times" in judge(arms).evidence[-1]
+
+
+def test_less_than_half_of_the_way_accuses_a_model_with_an_error() -> None:
+    """A softmax in front of the cross entropy of two classes: 0.313 of 0.693 is left."""
+    curves = {name: falling(0.693, 0.33, phase=phase) for phase, name in enumerate(HEALTHY)}
+    for name in ("no-input", "mismatched", "learning-rate-x0.01"):
+        curves[name] = level(0.693)
+    assert judge(Arms(curves, 0.0, relation=FOUND)).cause is None
+    assert judge(Arms(curves, 0.0, relation=FOUND, is_faulty=True)).cause == "model-or-loss"
+    assert judge(Arms(HEALTHY, 0.0, relation=FOUND, is_faulty=True)).cause is None
+
+
+def test_a_rate_that_trains_much_faster_is_named_though_it_is_no_cause() -> None:
+    slow = {"as-it-is": falling(2.3, 1.5, 60), "other-seed": falling(2.3, 1.5, 60)}
+    found = judge(Arms({**HEALTHY, **slow}, 0.0))
+    assert found.cause is None
+    assert found.evidence[-1].startswith("learning-rate-x10: the loss falls from 2.300 to 0.2")
+    assert found.evidence[-1].endswith("twice as fast")
+    assert not any("as fast" in line for line in judge(Arms(HEALTHY, 0.0)).evidence)
+
+
 def test_few_steps_say_nothing() -> None:
     curves = {name: Curve(curve.losses[:10]) for name, curve in HEALTHY.items()}
     found = judge(Arms(curves, 0.0))

@@ -80,8 +80,8 @@ class Pairs:
         """Return the dependence of the targets on the inputs; None: it cannot be told.
 
         The largest of several measures: the inner products of inputs against those of gradients
-        (the Hilbert-Schmidt independence criterion, Gretton et al. 2007), their squares, and the
-        gradients of the nearest samples.
+        (the Hilbert-Schmidt independence criterion, Gretton et al. 2007), along one direction only,
+        their squares, and the gradients of the nearest samples.
         """
         calls = [call for call in self._calls if call.is_usable()]
         if not calls:
@@ -202,8 +202,13 @@ def _kernels(inputs: torch.Tensor) -> Iterator[torch.Tensor]:
 def _measures(
     inputs: torch.Tensor, kernels: Sequence[torch.Tensor], gradients: torch.Tensor
 ) -> torch.Tensor:
-    """The sums over pairs of different samples: each kernel times the gradients' inner product."""
+    """The sums over pairs of different samples: each kernel times the gradients' inner product.
+
+    Further the largest squared singular value of the products of inputs and gradients, which stands
+    out if one direction of the inputs is related to one of the gradients.
+    """
     own = inputs.square().sum(1) @ gradients.square().sum(1)
-    found = [(inputs.T @ gradients).square().sum() - own]
+    products = inputs.T @ gradients
+    found = [products.square().sum() - own, torch.linalg.eigvalsh(products.T @ products)[-1]]
     found += [((one @ part) * part).sum() for one in kernels for part in [gradients[: len(one)]]]
     return torch.stack(found)
