@@ -51,7 +51,7 @@ from gradscope.training.spikes.capsule_contents import CapsuleContents
 from gradscope.training.spikes.earlier_batches import EarlierBatches
 from gradscope.training.spikes.outside_changes import OutsideChanges
 from gradscope.training.spikes.sample_losses import loss_factor, row_losses
-from gradscope.training.spikes.samples import norms_without
+from gradscope.training.spikes.samples import mixes_samples, norms_without
 from training.spike_scripts import INNOCENT, KINDS, RANKS, SAMPLES, SCRIPT
 
 #: The step of the fault, as the scripts count.
@@ -667,7 +667,9 @@ def test_the_gradient_without_a_sample_is_that_of_the_other_samples() -> None:
     F.mse_loss(output, torch.zeros(5, 2, dtype=torch.float64)).backward()
     assert output.grad is not None
     before, kept = running.clone(), [p.grad for p in net.parameters()]
-    found = norms_without(call, 5, 1.0)
+    found, whole = norms_without(call, 5, 1.0)
+    grads = [p.grad for p in net.parameters() if p.grad is not None]
+    assert whole == pytest.approx(torch.cat([g.flatten() for g in grads]).norm().item(), rel=1e-12)
     assert torch.equal(running, before)
     assert all(p.grad is one for p, one in zip(net.parameters(), kept, strict=True))
     for n in range(5):
@@ -675,6 +677,99 @@ def test_the_gradient_without_a_sample_is_that_of_the_other_samples() -> None:
         parts = torch.autograd.grad(net(x[others]), list(net.parameters()), output.grad[others])
         norm = torch.cat([one.flatten() for one in parts]).norm().item()
         assert found[n] == pytest.approx(norm, rel=1e-12)
+
+
+class Contrastive(torch.nn.Module):
+    """Each sample is compared with all others, in the model."""
+
+    def __init__(self, returned: str) -> None:
+        super().__init__()
+        self.layer, self.returned = torch.nn.Linear(3, 4), returned
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = F.normalize(self.layer(x), dim=1)
+        if self.returned == "rows":
+            return z - z.mean(0)
+        scores = z @ z.T / 0.1
+        if self.returned == "scores":
+            return scores
+        return F.cross_entropy(scores, torch.arange(len(x)).roll(1))
+
+
+@pytest.mark.parametrize("returned", ["loss", "scores", "rows"])
+def test_a_sample_that_cannot_be_split_off_is_left_out(returned: str) -> None:
+    torch.manual_seed(0)
+    net, x = Contrastive(returned).double(), torch.randn(6, 3, dtype=torch.float64)
+    effects = SideEffects(net)
+    effects.draws = False  # as is learned over the first calls
+    call = RecordedCall("net", net, (x,), {}, effects)
+    output = net(x)
+    call.ended(output)
+    sent = torch.ones(()) if returned == "loss" else torch.randn(output.shape)
+    output.backward(sent.double())
+    assert mixes_samples(call, 6)
+    found, _ = norms_without(call, 6, 1.0)
+    for n in range(6):
+        others = [m for m in range(6) if m != n]
+        rows = sent if returned == "loss" else sent[others]
+        rows = rows[:, others] if returned == "scores" else rows
+        parts = torch.autograd.grad(net(x[others]), list(net.parameters()), rows.double())
+        norm = torch.cat([one.flatten() for one in parts]).norm().item()
+        assert found[n] == pytest.approx(norm, rel=1e-10)
+
+
+def test_a_model_that_keeps_its_samples_apart_mixes_none() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+    effects = SideEffects(net)
+    effects.draws = False
+    call = RecordedCall("net", net, (torch.randn(6, 3),), {}, effects)
+    call.ended(net(*call.args))
+    assert not mixes_samples(call, 6)
+
+
+IN_BATCH = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+
+
+class Pairs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, a, b):
+        scores = self.layer(a) @ self.layer(b).T / 8
+        return F.cross_entropy(scores, torch.arange(len(a)))
+
+
+net = Pairs()
+optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+for step in range(1, 61):
+    a = torch.randn(16, 8)
+    b = a + 0.1 * torch.randn(16, 8)
+    if step == 60:
+        a[5] *= -1000
+    optimizer.zero_grad()
+    net(a, b).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_loss_in_the_model_that_compares_samples_names_the_bad_one(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(IN_BATCH)
+    done = gradscope(["run", "--quiet", "--every", "1", "-o", "run.db", "train.py"], cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    report = spike(tmp_path / "run.db", AT)
+    assert report.cause == "samples", report.message
+    assert report.samples[0].index == 5
+    norms = {one.index: one.norm_without for one in report.samples}
+    known = [one for one in norms.values() if one is not None]
+    assert (len(known), norms[5]) == (16, min(known))
+    assert any("or it returns its loss alone" in note for note in report.notes)
 
 
 def test_the_sample_without_which_the_gradient_is_usual_is_to_blame() -> None:

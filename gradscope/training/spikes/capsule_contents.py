@@ -14,6 +14,7 @@ from torch import nn
 from gradscope.capture.hooks import raised_by_a_handler
 from gradscope.errors import message_of
 from gradscope.nesting import find
+from gradscope.per_sample.contributions import NotSeparable
 from gradscope.records.norms import finite_or_none
 from gradscope.records.spike import Capsule, SpikeSample
 from gradscope.training.extra_passes import refusal
@@ -28,6 +29,7 @@ from gradscope.training.spikes.sample_losses import RowLosses
 from gradscope.training.spikes.samples import (
     CallSamples,
     arrived,
+    mixes_samples,
     nonfinite_table,
     norms_without,
     samples_of_call,
@@ -177,22 +179,52 @@ class CapsuleContents:
                 raise
             first = (message_of(error).strip() or type(error).__name__).splitlines()[0]
             notes.append(f"not split by sample: {first}")
+            if isinstance(error, NotSeparable):
+                return self._with_others(untaken, call, capsule.kind, scale, notes)
             return untaken
         if found is None:
             notes.append("not split by sample: the forward draws other random numbers")
             return untaken
         split = table(call, place, count, found)
-        return self._with_others(split, call, capsule.kind, scale, notes) if found.mixing else split
+        if not (found.mixing or self._mixes(call, count, capsule.kind, notes)):
+            return split
+        return self._with_others(split, call, capsule.kind, scale, notes)
+
+    def _mixes(self, call: RecordedCall, count: int, kind: str, notes: list[str]) -> bool:
+        """Return True if samples change each other's outputs without a batch norm."""
+        if kind == "highest" or count > MIXED:
+            return False
+        try:
+            mixes = mixes_samples(call, count)
+        except Exception as error:
+            if raised_by_a_handler(error):
+                raise
+            return False  # the model takes no smaller batch
+        if mixes:
+            notes.append(
+                f"the outputs of `{call.name}` for a sample depend on the other samples, or it "
+                "returns its loss alone: a sample's part is its effect through its own row"
+            )
+        return mixes
 
     def _with_others(
         self, split: CallSamples, call: RecordedCall, kind: str, scale: float, notes: list[str]
     ) -> CallSamples:
-        """Return the samples of a call whose modules mix them, with the gradient without each."""
+        """Return the samples of a call that cannot be split, with the gradient without each."""
         count = len(split.samples)
         if count > MIXED or count < 2 or kind == "highest":
             return split
-        norms = norms_without(call, count, scale)
+        try:
+            norms, whole = norms_without(call, count, scale)
+        except Exception as error:
+            if raised_by_a_handler(error):
+                raise
+            norms, whole = [None] * count, None  # the model takes no smaller batch
         if all(one is None for one in norms):
+            notes.append(
+                "the gradient without each sample is not known: the forward cannot be "
+                "repeated with fewer samples"
+            )
             return split
         notes.append(
             f"`norm without` is that of the batch without the sample: {count} more forwards and "
@@ -201,7 +233,7 @@ class CapsuleContents:
         samples = [
             replace(one, norm_without=norm) for one, norm in zip(split.samples, norms, strict=True)
         ]
-        return replace(split, samples=samples)
+        return replace(split, samples=samples, norm=whole if split.norm is None else split.norm)
 
     def _refusal(self, call: RecordedCall, count: int) -> str:
         """Return why a call is not split into samples; "" if it is."""

@@ -72,38 +72,72 @@ def taken_apart(call: RecordedCall, count: int, scale: float) -> SampleGradients
     return None if call.drew else found
 
 
-def norms_without(call: RecordedCall, count: int, scale: float) -> list[float | None]:
-    """The norm of a call's gradient without each of its samples, from a replay of the others.
+def norms_without(
+    call: RecordedCall, count: int, scale: float
+) -> tuple[list[float | None], float | None]:
+    """The norm of a call's gradient without each of its samples, and with all, from replays.
 
-    The gradients at the other samples' outputs are those that arrived in the step. None where the
-    forward draws random numbers, or has an output without a row for each sample.
+    The gradients at the other samples' outputs are those that arrived in the step; a loss that the
+    model computes is the loss of the others. None where the forward draws random numbers, or has an
+    output without a row for each sample.
 
     Args:
         count: its samples: so many forwards and backwards are run.
         scale: the loss scale in the gradients that arrived.
     """
-    found: list[float | None] = [None] * count
+    unknown: list[float | None] = [None] * count
     if call.side_effects.draws:
-        return found
+        return unknown, None
+    found: list[float | None] = []
     with as_it_began(call) as (module, args, kwargs), torch.enable_grad():
         trained = [p for p in module.parameters() if p.requires_grad]
-        for n in range(count):
-            others = torch.tensor([m for m in range(count) if m != n])
-            given, named = replaced((args, kwargs), torch.Tensor, _picker(others, count))
+        for left_out in (None, *range(count)):
+            pick = _picker(torch.tensor([m for m in range(count) if m != left_out]), count)
+            given, named = replaced((args, kwargs), torch.Tensor, pick)
             terms = []
             # The replay without the sample has the same outputs in the same order.
             for roots, gradients in paired(call, module(*given, **named)):
                 for root, gradient in zip(roots, gradients, strict=True):
-                    sent = _picker(others, count)(gradient)
+                    sent = pick(gradient)
+                    if gradient.shape == (count, count) and root.shape[1:] == root.shape[:1]:
+                        sent = pick(sent.T).T  # of each with each, as in a contrastive loss
                     if sent.shape != root.shape:
-                        return [None] * count
+                        return unknown, None
                     terms.append((root * sent.to(root.dtype)).sum() / scale)
             if not terms:
-                return [None] * count
+                return unknown, None
             parts = torch.autograd.grad(torch.stack(terms).sum(), trained, allow_unused=True)
             square = sum(float(g.detach().double().square().sum()) for g in parts if g is not None)
-            found[n] = finite_or_none(math.sqrt(square))
-    return found
+            found.append(finite_or_none(math.sqrt(square)))
+    return found[1:], found[0]
+
+
+def mixes_samples(call: RecordedCall, count: int) -> bool:
+    """Return True if the rows of a call's outputs change without its last sample, from a replay.
+
+    True, too, if it has no such output, as of a model that returns its loss alone. False where the
+    forward draws random numbers.
+    """
+    if call.side_effects.draws or count < 2:
+        return False
+    with as_it_began(call) as (module, args, kwargs), torch.no_grad():
+        whole = [t for _, t in find(module(*args, **kwargs), torch.Tensor)]
+        pick = _picker(torch.arange(count - 1), count)
+        given, named = replaced((args, kwargs), torch.Tensor, pick)
+        fewer = [t for _, t in find(module(*given, **named), torch.Tensor)]
+    rows = False
+    for one, other in zip(whole, fewer, strict=False):
+        if not one.is_floating_point() or not has_rows(one, count):
+            continue
+        rows = True
+        if one.shape[1:] != other.shape[1:]:
+            return True
+        # A kernel may round otherwise for another batch size.
+        rounding = math.sqrt(torch.finfo(one.dtype).eps)
+        off = float((one[:-1].double() - other.double()).abs().max())
+        if off > rounding * float(one.abs().max()):
+            return True
+    return not rows
 
 
 def _picker(rows: torch.Tensor, count: int) -> Callable[[torch.Tensor], torch.Tensor]:
