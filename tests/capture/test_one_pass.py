@@ -287,7 +287,9 @@ def wrong_rows(library: one_pass.Library, logits: torch.Tensor, *, causal: bool)
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "open"])
-@pytest.mark.parametrize("build", ["library", "common_library"])
+@pytest.mark.parametrize(
+    "build", ["library", pytest.param("common_library", marks=pytest.mark.slow)]
+)
 def test_rows_of_attention(build, causal, request):
     library = request.getfixturevalue(build)
     draw = torch.Generator().manual_seed(0)

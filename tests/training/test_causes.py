@@ -244,11 +244,11 @@ def test_at_most_three_steps_are_traced(tmp_path: Path, monkeypatch: pytest.Monk
         "import torch\n"
         "from torch import nn\n"
         "nets = []\n"
-        "for turn in range(6):\n"  # each has an optimizer and a part without a gradient
+        "for turn in range(5):\n"  # each has an optimizer and a part without a gradient
         "    net = nn.ModuleDict({'a': nn.Linear(4, 1), f'b{turn}': nn.Linear(4, 1)})\n"
         "    nets.append(net)\n"
         "    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
-        "    for step in range(40):\n"
+        "    for step in range(12):\n"
         "        optimizer.zero_grad()\n"
         "        x = torch.ones(1, 4)\n"
         "        loss = net['a'](x) + net[f'b{turn}'](x).detach()\n"

@@ -274,7 +274,13 @@ def observed(path: Path, loop: Callable[[Truth], None], **options: object) -> Tr
     return truth
 
 
-@pytest.mark.parametrize("name", LOOPS)
+#: Those whose gradients take another way each: the step's own, clipped, scaled, of a closure.
+QUICK = ("AdamW", "clipped_in_parts", "scaled", "closure")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in LOOPS]
+)
 def test_norms_are_those_of_float64(name, tmp_path):
     truth = observed(tmp_path / "run.db", LOOPS[name], every=1)
     count = len(truth.gradient)
