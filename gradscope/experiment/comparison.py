@@ -228,8 +228,14 @@ class Arms:
         return self.curves[name].largest_difference(self.plain) < _SAME
 
     def left(self, name: str) -> float:
-        """The share of the way to the lowest loss that is left at the end."""
-        way = self.start - self.lowest
+        """The share of the way to the lowest loss that is left at the end.
+
+        The way begins at the start. If the script starts with a trained model, it begins where the
+        arms without the right inputs end.
+        """
+        blind = min((self.curves[one].end for one in self.taken), default=math.inf)
+        begin = max(self.start, blind) if math.isfinite(blind) else self.start
+        way = begin - self.lowest
         return (self.curves[name].end - self.lowest) / way if way > 0 else math.nan
 
     def is_stuck(self, name: str) -> bool:

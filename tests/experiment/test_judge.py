@@ -298,6 +298,16 @@ def test_a_rate_that_trains_much_faster_is_named_though_it_is_no_cause() -> None
     assert not any("as fast" in line for line in judge(Arms(HEALTHY, 0.0)).evidence)
 
 
+def test_a_model_that_was_trained_before_has_no_way_left() -> None:
+    """Fine-tuning: the first loss is near the lowest, and the steps barely lower it."""
+    curves = {name: level(4e-4, phase=phase) for phase, name in enumerate(HEALTHY)}
+    curves["no-input"], curves["mismatched"] = level(1.6), level(2.1)
+    found = judge(Arms(curves, 0.0, relation=FOUND))
+    assert found.cause is None
+    assert found.arms["as-it-is"].startswith("0% of the way")
+    assert found.arms["one-batch"] == "overfits"
+
+
 def test_few_steps_say_nothing() -> None:
     curves = {name: Curve(curve.losses[:10]) for name, curve in HEALTHY.items()}
     found = judge(Arms(curves, 0.0))
