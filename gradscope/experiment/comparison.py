@@ -156,6 +156,7 @@ class Arms:
             and plain < _HELD_BACK * fall
             # Another seed may make other data, whose losses differ.
             and other < 2 * _HELD_BACK * fall
+            and not self.left(AS_IT_IS.name) <= LEFT  # trained before the first step
             # Without the seeds' distance: where neither trains, they end anywhere.
             and fall - max(plain, other) > SIGMA * self.curves[name].spread
         )
@@ -192,23 +193,29 @@ class Arms:
         return bool(self.taken) and all(self.gain(name) < HELPS for name in self.taken)
 
     @property
+    def compares_memorising(self) -> bool:
+        """True if the model could memorise wrong pairs as well as right ones, and the samples are
+        enough to tell the two apart.
+        """
+        return self.is_paired and self.relation is not None and "mismatched" in self.curves
+
+    @property
     def may_memorise(self) -> bool:
-        """True if samples come again, and the script as it is fits them no faster than wrong
-        pairs, or no arm shows that.
+        """True if samples come again, and no arm shows that the script as it is fits right pairs
+        faster than wrong ones.
         """
         if self.repeats < MEMORISED:
             return False
-        tested = self.is_paired and "mismatched" in self.curves
-        return not tested or self.gain("mismatched") < HELPS
+        return not self.compares_memorising or self.gain("mismatched") < HELPS
 
     @property
     def memorises(self) -> bool:
         """True if the script as it is fits its targets no faster than wrong pairs.
 
-        A few samples are memorised before this can be measured, so they do not count.
+        After too many steps, both are memorised; this does not count.
         """
-        tested = self.is_paired and self.relation is not None
-        return tested and self.may_memorise and self.left(AS_IT_IS.name) > FAR
+        far = self.left(AS_IT_IS.name) > FAR
+        return self.compares_memorising and self.may_memorise and far
 
     @property
     def is_related(self) -> bool | None:
@@ -230,12 +237,12 @@ class Arms:
     def left(self, name: str) -> float:
         """The share of the way to the lowest loss that is left at the end.
 
-        The way begins at the start. If the script starts with a trained model, it begins where the
-        arms without the right inputs end.
+        The way begins at the start. If the script starts with a trained model, it begins at the
+        loss without the right inputs, before or after training.
         """
-        blind = min((self.curves[one].end for one in self.taken), default=math.inf)
-        begin = max(self.start, blind) if math.isfinite(blind) else self.start
-        way = begin - self.lowest
+        taken = [self.curves[one] for one in self.taken]
+        blind = min((loss for c in taken for loss in (c.first or 0.0, c.end)), default=0.0)
+        way = max(self.start, blind) - self.lowest
         return (self.curves[name].end - self.lowest) / way if way > 0 else math.nan
 
     def is_stuck(self, name: str) -> bool:

@@ -256,6 +256,8 @@ def test_targets_are_ruled_out_if_right_pairs_are_fitted_faster_than_wrong_ones(
     found = judge(Arms(HEALTHY, 0.0, repeats=25.0, relation=NONE, is_paired=True))
     assert found.cause is None
     assert "targets" in found.message
+    few = judge(Arms(HEALTHY, 0.0, repeats=25.0, relation=None, is_paired=True))
+    assert "targets" not in few.message
 
 
 def test_targets_that_are_memorised_no_faster_than_wrong_ones_are_unrelated() -> None:
@@ -306,6 +308,19 @@ def test_a_model_that_was_trained_before_has_no_way_left() -> None:
     assert found.cause is None
     assert found.arms["as-it-is"].startswith("0% of the way")
     assert found.arms["one-batch"] == "overfits"
+
+
+def test_a_small_rate_of_a_model_that_was_trained_before_is_no_cause() -> None:
+    curves = {name: level(0.3, phase=phase) for phase, name in enumerate(HEALTHY)}
+    curves["learning-rate-x100"] = falling(0.3, 0.02)
+    assert judge(Arms(curves, 0.0, relation=FOUND)).cause == "learning-rate"
+    curves["no-input"], curves["mismatched"] = falling(3.5, 1.6), falling(9.0, 2.1)
+    assert judge(Arms(curves, 0.0, relation=FOUND)).cause is None
+    # With a rate that is too high, the arms without the right inputs end anywhere.
+    curves["as-it-is"] = curves["other-seed"] = falling(0.3, 0.9)
+    curves["no-input"] = curves["mismatched"] = falling(0.3, 9.0)
+    curves["learning-rate-x0.01"] = falling(0.3, 0.02)
+    assert judge(Arms(curves, 0.0, relation=FOUND)).cause == "learning-rate"
 
 
 def test_few_steps_say_nothing() -> None:
