@@ -53,6 +53,8 @@ class ModelCalls:
         self.close()
         for model in models:
             outer = model.outer()
+            if isinstance(outer, torch.jit.ScriptModule):
+                continue
             if outer is not None and outer._compiled_call_impl is None:
                 hooks = [
                     self._guard.in_training(partial(method, model), trains=False)

@@ -47,6 +47,26 @@ def train(model: nn.Module, steps: int = 12) -> torch.optim.Optimizer:
     return optimizer
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.parametrize("every", [1, None])
+def test_a_scripted_model_is_observed_without_hooks(every, tmp_path, capfd):
+    """It can have none. Its parameters are read, and nothing is said about its calls."""
+    weights = []
+    for watched in (False, True):
+        model = torch.jit.script(net())
+        context = gradscope.watch(model, every=every, out=tmp_path / "run.db")
+        with context if watched else nullcontext():
+            train(model)
+        weights.append([*model.parameters()])
+    assert all(map(torch.equal, *weights))
+    assert "internal error" not in capfd.readouterr().err
+    with RunFile.open(tmp_path / "run.db") as recorded:
+        assert not recorded.findings
+        history = read_history(recorded, calls=True)
+    assert len(history.steps) == 12 and not history.calls
+    assert all(step.gradient_norm for step in history.steps)
+
+
 @pytest.mark.parametrize("every", [1, 2, None])
 def test_an_optimizer_without_a_state_gets_none(every, tmp_path):
     """``state`` is a dictionary that makes an entry for each parameter that it is asked for."""
