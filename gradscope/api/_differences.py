@@ -137,7 +137,7 @@ def parameter_diffs(
 def _diff(free_running: Difference | None, doubt: Difference | None) -> TensorDiff:
     if free_running is None:
         return TensorDiff(note="B has none")
-    note = None if math.isfinite(free_running.error) else "A is all zeros, or one is NaN or Inf"
+    note = None if math.isfinite(free_running.error) else "A is all zeros, or A or B has NaN or Inf"
     noise = None if doubt is None else finite_or_none(doubt.error)
     return TensorDiff(
         finite_or_none(free_running.error),

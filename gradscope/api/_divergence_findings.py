@@ -79,7 +79,7 @@ def off(own: Difference, noise: Noise) -> str:
     if not math.isfinite(own.error):
         return "NaN or Inf in one run only"
     value, _ = noise.limit(own)
-    words = f"off by {own.error:.1e}, relative"
+    words = f"off by a relative error of {own.error:.1e}"
     if value == own.error:
         return words
     larger = "larger" if own.scale > 0 else "smaller"

@@ -15,8 +15,7 @@ from gradscope.api.viewing import about
 from gradscope.errors import OptionError
 from gradscope.features.channels import ChannelSweep, as_channels
 from gradscope.features.filters import filter_bank
-from gradscope.features.maximize import channel_count, input_range, maximized
-from gradscope.features.outputs import (
+from gradscope.features.layer_outputs import (
     Layer,
     last_features,
     last_map,
@@ -25,6 +24,7 @@ from gradscope.features.outputs import (
     require_called,
     run,
 )
+from gradscope.features.maximize import channel_count, input_range, maximized
 from gradscope.features.pictures import Source, batches, naming
 from gradscope.features.sheets import excitation_sheet, filter_sheet, map_rows, maximized_sheet
 from gradscope.images.sheets import sheets

@@ -20,7 +20,7 @@ from gradscope.commands._options import (
 )
 from gradscope.commands._running import running
 from gradscope.commands._views import PlotOptions, choose_destination
-from gradscope.config.scales import parse_scales, widths_of
+from gradscope.config.width_scales import parse_scales, widths_of
 from gradscope.errors import ModelError, refuse_unknown
 from gradscope.rules import FAIL_ON, SEVERITIES
 

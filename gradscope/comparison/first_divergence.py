@@ -171,9 +171,8 @@ def _finding(
         name, number = name.rpartition(".")[0], 0
     value, limit = found.value, found.limit
     known = value is not None and limit is not None
-    off = f"off by {value:.1e}, relative" if value is not None else f"{diff.note}"
-    if report.measured == "statistics" and value is not None:
-        off += ", at least"
+    least = "at least " if report.measured == "statistics" else ""
+    off = f"{diff.note}" if value is None else f"off by a relative error of {least}{value:.1e}"
     if found.larger is not None:
         larger = "larger" if found.larger else "smaller"
         off = f"{larger} in all elements, by {value:.1e}"

@@ -1,4 +1,4 @@
-"""Descriptions of config keys' values: for people, from their input, and as JSON Schema."""
+"""The keys below ``parallel``, and what all keys share: checks and descriptions of their values."""
 
 from __future__ import annotations
 

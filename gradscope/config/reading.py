@@ -12,12 +12,12 @@ from typing import Any
 
 from gradscope.config import words
 from gradscope.config.checks import check
-from gradscope.config.nodes import Document
 from gradscope.config.overrides import Argument, Origins, assign, interpolate, parse_override
 from gradscope.config.schema import Config
 from gradscope.config.targets import LOSSES, SPELLINGS, normalise, spec_fault
 from gradscope.config.words import Complaint, Text, describe, visible
 from gradscope.config.yaml12 import is_file, parse, read_text
+from gradscope.config.yaml_nodes import Document
 from gradscope.errors import ConfigError, Place, Problem
 
 

@@ -13,8 +13,8 @@ from yaml.error import Mark, MarkedYAMLError
 from yaml.events import AliasEvent
 from yaml.nodes import Node
 
-from gradscope.config.nodes import INT, LONGEST, PATTERNS, TAG, Builder, Document, convert
 from gradscope.config.words import Text, shorten
+from gradscope.config.yaml_nodes import INT, LONGEST, PATTERNS, TAG, Builder, Document, convert
 from gradscope.errors import ConfigError, Place, Problem, closest_file
 
 #: A config of more bytes is data; reading it would take PyYAML minutes.

@@ -17,8 +17,8 @@ from gradscope.records.answers import Answer
 from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.reporters.header import some_names
 from gradscope.typeset.console import Line, paragraphs, prose, table_lines
-from gradscope.typeset.curves import log_bars
 from gradscope.typeset.numbers import count, plural, shape
+from gradscope.typeset.sparklines import log_bars
 from gradscope.typeset.tables import Heading, Table, of_columns
 from gradscope.typeset.text import plain
 

@@ -18,8 +18,8 @@ from gradscope.diagrams.graph.groups import (
 )
 from gradscope.diagrams.graph.view import GraphView
 from gradscope.reporters.header import some_names
-from gradscope.typeset.curves import log_bars
 from gradscope.typeset.numbers import count, number, size
+from gradscope.typeset.sparklines import log_bars
 from gradscope.typeset.tables import Heading, Table, of_columns, plan
 from gradscope.typeset.text import plain
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from gradscope.capture.maps import as_map, patch_grid
+from gradscope.capture.activation_maps import as_map, patch_grid
 from gradscope.errors import OptionError
-from gradscope.features.outputs import Layer, batch_first, hooked_layers
+from gradscope.features.layer_outputs import Layer, batch_first, hooked_layers
 from gradscope.records.features import ChannelStats, Excitation
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from gradscope import progress
-from gradscope.capture.maps import as_map, patch_grid
+from gradscope.capture.activation_maps import as_map, patch_grid
 from gradscope.errors import OptionError, refuse_unknown
 from gradscope.features.cache import FeatureCache
-from gradscope.features.outputs import (
+from gradscope.features.layer_outputs import (
     Layer,
     batch_first,
     last_features,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from gradscope.images.colour_scales import Scale, colored
 from gradscope.images.lettering import (
     DIM,
     INK,
@@ -22,7 +23,6 @@ from gradscope.images.lettering import (
     write,
 )
 from gradscope.images.photos import magnified
-from gradscope.images.scales import Scale, colored
 
 #: Around a picture that is marked: an orange that every kind of colour blindness sees.
 MARK = (213, 94, 0)

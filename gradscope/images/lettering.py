@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from PIL.ImageFont import FreeTypeFont
 from PIL.ImageFont import ImageFont as BitmapFont
 
-from gradscope.images.scales import STEPS, Scale, table
+from gradscope.images.colour_scales import STEPS, Scale, table
 
 INK, DIM, PAPER = (17, 17, 17), (95, 95, 95), (255, 255, 255)
 #: Characters beyond ASCII that the font can draw.

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageOps
 
+from gradscope.images.colour_scales import STEPS, Scale, scale_of, table
 from gradscope.images.files import USUAL
 from gradscope.images.geometry import Geometry
-from gradscope.images.scales import STEPS, Scale, scale_of, table
 
 #: Smaller photographs are magnified until their longer side reaches about this.
 _VISIBLE = 320

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image, ImageDraw
 
+from gradscope.images.colour_scales import PERCENTILE
 from gradscope.images.files import PICTURES
 from gradscope.images.lettering import (
     DIM,
@@ -31,7 +32,6 @@ from gradscope.images.photos import (
     painted,
     reduced,
 )
-from gradscope.images.scales import PERCENTILE
 from gradscope.typeset.numbers import number
 
 if TYPE_CHECKING:

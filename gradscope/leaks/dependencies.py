@@ -38,10 +38,10 @@ class Gradients:
 
 
 def gradients(subject: Subject) -> Gradients:
-    """Run the base once, with a graph that starts at the sources."""
+    """Run the unchanged rows once, with a graph that starts at the sources."""
     if not subject.wishes.backward:
         outputs = subject.forwards.again(subject.rows.base)
-        return Gradients(outputs, reason="no gradient: only forward passes were asked for")
+        return Gradients(outputs, reason="no gradient: only forward passes were requested")
     return subject.forwards.embedded(
         subject.rows.base, lambda output, leaves: _taken(subject, output, leaves)
     )

@@ -17,7 +17,7 @@ from gradscope.config.parallel import Fsdp
 from gradscope.config.reading import LoadedConfig
 from gradscope.errors import ConfigError, Place
 from gradscope.loading.batches import Batch, MicroBatch, batch_size, cut
-from gradscope.loading.processes import Processes, axes_of
+from gradscope.loading.process_group import Processes, axes_of
 from gradscope.loading.surgery import module_names
 from gradscope.patterns import Named, matching, without_wrappers, wraps
 

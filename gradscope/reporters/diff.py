@@ -107,7 +107,7 @@ def _errors(diffs: Iterable[TensorDiff | None]) -> list[float | None]:
 def _where(finding: Finding) -> str:
     if finding.cause in ("loss", "batch"):
         return f"the {finding.cause}"
-    return label(finding.name, finding.call) if finding.name else "the model"
+    return f"`{label(finding.name, finding.call)}`" if finding.name else "the model"
 
 
 def document(report: DiffReport, view: DiffView, format: str) -> Document:

@@ -12,8 +12,8 @@ from gradscope.reporters.formats import formats
 from gradscope.reporters.header import TONES
 from gradscope.reporters.views import TextView
 from gradscope.typeset.console import Line
-from gradscope.typeset.curves import curve
 from gradscope.typeset.numbers import duration, number, plural
+from gradscope.typeset.sparklines import curve
 from gradscope.typeset.tables import Heading, Table, of_columns
 from gradscope.typeset.text import plain
 

@@ -223,7 +223,7 @@ def _pictures(report: SpikeReport) -> tuple[Picture, ...]:
     """The inputs of the worst samples, if they are images and the capsule has them."""
     if not report.samples or not report.file:
         return ()
-    from gradscope.images.samples import sample_pictures
+    from gradscope.images.sample_pictures import sample_pictures
 
     call = report.samples[0].call
     own = [one for one in report.samples if one.call == call]

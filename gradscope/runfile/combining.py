@@ -10,9 +10,9 @@ from typing import Any
 from gradscope.records.modules import ParameterStats
 from gradscope.records.tensors import TensorStats
 from gradscope.records.training import StepSample, TrainingStep
-from gradscope.runfile.layout import Key, Layout, NormGroup, ShardLayout
 from gradscope.runfile.rank_file import Series
 from gradscope.runfile.schema import OF_UPDATE, joined
+from gradscope.runfile.shard_layout import Key, Layout, NormGroup, ShardLayout
 
 _Number = float | None
 #: Columns with a number for each rank's part.

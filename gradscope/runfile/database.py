@@ -17,7 +17,8 @@ from gradscope.records.training import (
     TrainingRun,
     TrainingStep,
 )
-from gradscope.runfile import rows, schema, thinning
+from gradscope.runfile import schema, thinning
+from gradscope.runfile import table_rows as rows
 
 #: Time to wait for another program's lock on the file.
 _BUSY_SECONDS = 10

@@ -10,8 +10,8 @@ from typing import Any
 
 from gradscope.errors import ConfigError
 from gradscope.records.norms import NONE, NormNames, NormSeries, unpacked
-from gradscope.runfile import rows
-from gradscope.runfile.layout import Key, Layout, ShardLayout
+from gradscope.runfile import table_rows as rows
+from gradscope.runfile.shard_layout import Key, Layout, ShardLayout
 
 COLUMNS = ("names", "step", "gradient", "clipped", "value")
 _TYPES: tuple[set[Any], ...] = ({int}, {int}, *([{bytes, type(None)}] * 3))

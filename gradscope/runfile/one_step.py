@@ -14,7 +14,7 @@ from gradscope.records.run import StepParameter, StepRecord
 from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.records.training import StepSample
 from gradscope.runfile.combining import combined_sample, root_of_squares
-from gradscope.runfile.layout import Layout
+from gradscope.runfile.shard_layout import Layout
 
 #: Tolerance between the losses of processes with the same samples, as a share.
 _ALIKE = 1e-6

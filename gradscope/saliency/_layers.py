@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from gradscope.capture.activation_maps import PASSING, POOLING, as_map, patch_grid
 from gradscope.capture.hooks import changed, hookable_modules, hooked, select_layer
-from gradscope.capture.maps import PASSING, POOLING, as_map, patch_grid
 from gradscope.capture.names import module_names
 from gradscope.errors import OptionError
 from gradscope.nesting import find, replaced

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from gradscope.capture.maps import map_of
+from gradscope.capture.activation_maps import map_of
 from gradscope.capture.names import modules_by_name
 from gradscope.errors import OptionError
 from gradscope.saliency._batching import Batches, Layout

@@ -557,7 +557,7 @@ class Session:
         if records > 1:
             checked = "; every step was checked for NaN" if self.settings.nan_detector else ""
             notices.append(
-                f"Metrics kept for 1 step in {records} ({share}){checked}. For all: --every 1"
+                f"Metrics kept for 1 step in {records} ({share}){checked}. For all: --every N"
             )
         if readings > records:
             checked = (

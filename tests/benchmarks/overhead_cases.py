@@ -80,7 +80,7 @@ def plain(case: Case) -> Step:
 
 def gradscope(case: Case, layers: tuple[str, ...] = ("**",)) -> Step:
     """All that ``gradscope inspect`` does once the model is loaded, from hooks to records."""
-    from gradscope.loading.live import adopt
+    from gradscope.loading.live_objects import adopt
     from gradscope.running.observe import observe
 
     workload = adopt(case.model, {"loss": case.loss}, inputs=case.inputs(), target=case.target)

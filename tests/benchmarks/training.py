@@ -44,7 +44,7 @@ print("took", took, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 #: The same without an optimizer: the backward is all that ends a step.
 _BARE = """
-from gradscope.loading.live import adopt
+from gradscope.loading.live_objects import adopt
 from gradscope.running.observe import observe
 inputs, loss = batch()
 workload = adopt(model, {"loss": loss}, inputs=(inputs,), target=None)

@@ -202,7 +202,7 @@ def test_no_line_of_saved_reports_is_wider_than_asked(width, reports, gradscope)
 def test_the_first_departure_is_all_that_is_claimed(reports, gradscope):
     """Gradients follow what forward does otherwise: nothing is reported of backward alone."""
     out = gradscope("diff", "a.json", "b.json")[1]
-    assert "forward: diverges first in norm" in out
+    assert "forward: diverges first in `norm`" in out
     assert "backward: diverges because forward does" in out
 
 

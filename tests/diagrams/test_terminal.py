@@ -19,7 +19,7 @@ from gradscope.diagrams import GraphView, terminal
 from gradscope.errors import OptionError
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.run import ErrorRecord
-from gradscope.typeset.curves import log_bars
+from gradscope.typeset.sparklines import log_bars
 
 GOLDEN = Path(__file__).parent / "golden"
 WIDTHS = {"60": 60, "80": 80, "120": 120, "200": 200, "pipe": None}

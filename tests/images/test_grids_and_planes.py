@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gradscope.images.colour_scales import scale_of
 from gradscope.images.grid import MARK, ROWS, Tile, colored_kernel, grid, in_rows, mapped_kernel
 from gradscope.images.plots import scattered, spread_out
 from gradscope.images.reading import from_shares
-from gradscope.images.scales import scale_of
 
 
 def tiles(count: int, size=(10, 6)) -> list[Tile]:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gradscope.images.scales import COLORMAPS, STEPS, colored, oklab, scale_of, table
+from gradscope.images.colour_scales import COLORMAPS, STEPS, colored, oklab, scale_of, table
 
 
 def steps(colors):

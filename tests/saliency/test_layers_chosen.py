@@ -8,7 +8,7 @@ from saliency.saliency_nets import Pooled, digits, network, trained, vit
 from torch import Tensor, nn
 from torchvision import models
 
-from gradscope.capture.maps import as_map
+from gradscope.capture.activation_maps import as_map
 from gradscope.errors import OptionError
 from gradscope.saliency import grad_cam
 from gradscope.saliency._subject import Subject

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gradscope.typeset.curves import BLOCKS, NOT_FINITE, curve
+from gradscope.typeset.sparklines import BLOCKS, NOT_FINITE, curve
 
 
 def drawn(values: list[float | None], width: int = 12, lost: tuple[int, ...] = ()) -> str:

@@ -6,9 +6,9 @@ for the user's ``input`` reads too. A new family is a file here and a line in ``
 
 from __future__ import annotations
 
+from gradscope.loading.inference.first_layer import infer_layers
 from gradscope.loading.inference.inferred import Inferred
 from gradscope.loading.inference.language import infer_transformers
-from gradscope.loading.inference.layers import infer_layers
 from gradscope.loading.inference.vision import infer_demo, infer_timm, infer_torchvision
 from gradscope.loading.sources import Context
 

@@ -15,8 +15,8 @@ from gradscope.reporters.run.step_metrics import losses
 from gradscope.reporters.tables.call_columns import MISSING
 from gradscope.reporters.tables.columns import Column, figure, over_ranks, words
 from gradscope.reporters.tables.transformer import REDUCED, SHARES
-from gradscope.typeset.curves import NOT_FINITE, curve
 from gradscope.typeset.numbers import NOT_THERE, number, shape, share
+from gradscope.typeset.sparklines import NOT_FINITE, curve
 from gradscope.typeset.tables import KEEP
 from gradscope.typeset.text import plain
 

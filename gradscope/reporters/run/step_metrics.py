@@ -10,8 +10,8 @@ from typing import Any
 from gradscope.records.history import RunHistory
 from gradscope.records.training import TrainingStep
 from gradscope.reporters.run.summary import backwards_over
-from gradscope.typeset.curves import NOT_FINITE, curve
 from gradscope.typeset.numbers import NOT_THERE, count, number, plural, share
+from gradscope.typeset.sparklines import NOT_FINITE, curve
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table, plan
 from gradscope.typeset.text import plain
 

@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.reporters.views import View
-from gradscope.typeset.curves import log_bars
 from gradscope.typeset.numbers import count, number, plural
+from gradscope.typeset.sparklines import log_bars
 from gradscope.typeset.tables import Cell, Heading
 from gradscope.typeset.text import natural, plain
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from gradscope.records.full_samples import Histogram
 from gradscope.records.report import PrecisionForecast
 from gradscope.reporters.header import label
-from gradscope.typeset.curves import bar
 from gradscope.typeset.numbers import count, number, plural, share
+from gradscope.typeset.sparklines import bar
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table, of_columns
 from gradscope.typeset.text import plain
 

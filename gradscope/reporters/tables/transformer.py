@@ -33,8 +33,8 @@ from gradscope.reporters.tables.columns import (
 )
 from gradscope.reporters.tables.folding import fold_named
 from gradscope.reporters.views import View
-from gradscope.typeset.curves import levels
 from gradscope.typeset.numbers import count, number, share
+from gradscope.typeset.sparklines import levels
 from gradscope.typeset.tables import KEEP, Heading, Table
 
 #: More heads or experts are drawn as the least in each of so many stretches.

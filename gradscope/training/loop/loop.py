@@ -19,9 +19,8 @@ from gradscope.records.loop_figures import LoopFact
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.discovery import variable_name
 from gradscope.training.loop.adapters import Adapters
+from gradscope.training.loop.backward_roots import Losses
 from gradscope.training.loop.batch_facts import BatchFacts
-from gradscope.training.loop.batches import Batches
-from gradscope.training.loop.checkpoints import Checkpoints
 from gradscope.training.loop.clipping import Clipping
 from gradscope.training.loop.construction import Construction
 from gradscope.training.loop.copies import Copies
@@ -31,13 +30,14 @@ from gradscope.training.loop.draws import Draws
 from gradscope.training.loop.equal_units import EqualWeights
 from gradscope.training.loop.evaluation_inputs import EvaluationInputs
 from gradscope.training.loop.kept_graphs import KeptGraphs
+from gradscope.training.loop.loaded_checkpoints import Checkpoints
 from gradscope.training.loop.loads import Loads
 from gradscope.training.loop.loss_graph import LossGraphs
-from gradscope.training.loop.losses import Losses
 from gradscope.training.loop.model_uses import ModelUses
 from gradscope.training.loop.modes import Modes
 from gradscope.training.loop.optimizer_uses import OptimizerUses
 from gradscope.training.loop.parameter_records import ParameterRecords
+from gradscope.training.loop.repeated_batches import Batches
 from gradscope.training.loop.rounds import Rounds
 from gradscope.training.loop.schedulers import Schedulers
 from gradscope.training.loop.script_lines import ScriptLine, script_line, written_assignment

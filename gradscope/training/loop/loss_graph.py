@@ -12,6 +12,7 @@ from torch.autograd.graph import Node
 from gradscope.explain.shared.frames import locate, shown, user_line
 from gradscope.records.loop_figures import LossOperation, LossTargets, Reach
 from gradscope.training.loop.broadcasting import broadcast
+from gradscope.training.loop.constant_targets import Targets
 from gradscope.training.loop.divergences import divergence_fault
 from gradscope.training.loop.generated_inputs import GeneratedInputs
 from gradscope.training.loop.loss_parts import loss_parts
@@ -36,7 +37,6 @@ from gradscope.training.loop.number_terms import graphless_term, number_term
 from gradscope.training.loop.reach import Reaches
 from gradscope.training.loop.script_lines import ScriptLine, script_line
 from gradscope.training.loop.target_lines import targets_made
-from gradscope.training.loop.targets import Targets
 from gradscope.training.loop.token_targets import TokenTargets
 from gradscope.training.loop.weighted_terms import weighted_terms
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradscope.capture.activation_maps import PASSING, POOLING, as_map, patch_grid
 from gradscope.capture.hooks import hookable_modules, hooked, select_layer, select_layers
-from gradscope.capture.maps import PASSING, POOLING, as_map, patch_grid
 from gradscope.capture.names import named_modules
 from gradscope.errors import OptionError
 from gradscope.nesting import find
