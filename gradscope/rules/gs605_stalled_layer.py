@@ -19,7 +19,7 @@ RULE = Rule(
         "Compares ‖Δw‖/‖w‖ of every weight of two or more axes with its earlier pace. It fires if "
         "this weight slowed down far more than the median of the other weights: a schedule that "
         "slows all of them does not count. It does not judge weights that no longer require a "
-        "gradient, nor weights that have paused before and moved again, as experts and heads do "
+        "gradient, nor weights that have paused before and moved again, such as experts and heads "
         "that take turns."
     ),
     why=(
