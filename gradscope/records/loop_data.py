@@ -130,9 +130,9 @@ class LoopCopy:
         steps: the number of steps with a call.
         unchanged: True if its weights are those from before the first step.
         stale_buffers: True if its weights changed, but its buffers (such as running statistics)
-            did not, while those of the other did.
+            did not, while the buffers of the model ``of`` did.
         follows: True if its name or class, or those of its owner, say that it follows the
-            other: "target", "ema".
+            model ``of``: "target", "ema".
         location: the line of its first call.
         made: the line that assigns it, if there is one.
         updated: the last line that loads weights into it, if there are several.

@@ -16,8 +16,8 @@ EPS = 1e-6
 def attribute(subject: Subject) -> Tensor:
     """relu(Σ_k w_k A^k), upsampled, [N, H, W].
 
-    w_k = Σ α · relu(g), α = g² / (2g² + ΣA · g³ + 1e-6), which assumes that exp(S) is what the
-    second and third derivatives are of. The small number in α is absolute, as in pytorch-grad-cam:
+    w_k = Σ α · relu(g), α = g² / (2g² + ΣA · g³ + 1e-6), which assumes second and third
+    derivatives of exp(S), not of S. The small number in α is absolute, as in pytorch-grad-cam:
     where gradients are below a thousandth it damps the weights.
     """
     activation, g = subject.activation.float(), subject.gradient.float()

@@ -49,7 +49,7 @@ def _reason(subject: Subject, i: int, reads: Sequence[str]) -> str:
 
 
 def _in_layer(subject: Subject, i: int) -> str | None:
-    """Return the problem with the layer's activation or gradient, as CAM methods combine them."""
+    """Return why a CAM method gets no map from the layer, with advice; None if it gets one."""
     name = f"`{subject.layer}`"
     activation, gradient = subject.activation[i].float(), subject.gradient[i].float()
     if activation[0].numel() == 1:

@@ -53,7 +53,7 @@ class SpikeSettings:
     Attributes:
         explain: keep the steps that stand out.
         asked: steps that are kept in any case.
-        megabytes: of tensors in one capsule, at most.
+        megabytes: the largest size of the tensors in one capsule.
         weights: keep the weights and buffers before the step, too.
         batches: the number of batches to keep: that of the step, and those before it.
     """
