@@ -196,7 +196,7 @@ def _told(arms: Arms) -> Iterator[tuple[str, bool]]:
     yield "model or loss", one and _tests_model(arms)
     yield "input", taken
     known = not arms.is_useless or bool(arms.is_related)
-    yield "targets", one and taken and known and not arms.may_memorise
+    yield "targets", one and "mismatched" in names and known and not arms.may_memorise
     rates = [name for name in names if BY_NAME[name].factor is not None]
     # All the same: the script has no optimizer whose rate could be multiplied.
     yield "learning rate", not all(map(arms.is_same, rates))

@@ -230,6 +230,7 @@ def test_only_causes_that_the_arms_can_show_are_ruled_out() -> None:
         (): every,
         ("one-batch",): "input, learning rate, regularisation",
         ("no-input", "mismatched", "no-dropout"): "model or loss, learning rate",
+        ("mismatched",): "model or loss, input, learning rate, regularisation",
     }.items():
         curves = {name: curve for name, curve in HEALTHY.items() if name not in left}
         assert judge(Arms(curves, 0.0)).message == f"none of these within 100 steps: {words}"
