@@ -157,7 +157,7 @@ _SEEDS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Run to take full samples of: the workload and the numbers of its steps."""
+    """The run that full samples repeat: its workload, and the numbers of its steps."""
 
     workload: Workload
     last: int

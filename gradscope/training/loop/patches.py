@@ -69,14 +69,13 @@ class LoopObserver(RegistrationObserver, Protocol):
         """Called after ``load_state_dict`` of a module returned the keys that did not fit."""
 
     def read(self, data: object) -> None:
-        """Called after ``torch.load`` returned this."""
+        """Called with the result of ``torch.load``."""
 
     def drew(self, distribution: object, drawn: object) -> None:
         """Called after ``sample`` of a distribution of ``torch.distributions``."""
 
     def scored(self, distribution: object, value: object) -> None:
-        """Called after ``log_prob`` of a distribution on this value, or after ``rsample`` returned
-        it."""
+        """Called with the argument of a distribution's ``log_prob``, or ``rsample``'s result."""
 
     def filled(self, tensor: torch.Tensor) -> None:
         """Called after a function of ``torch.nn.init`` set all entries of a tensor to one
