@@ -399,6 +399,6 @@ def _first_look(capsule: Capsule) -> str:
     if high < 2 * usual:
         return ""
     return (
-        f" The largest loss is that of {named(worst, len(capsule.samples))}: {number(high)} "
+        f" The largest loss is that of {named(worst, capsule.samples)}: {number(high)} "
         f"(median {number(usual)})."
     )

@@ -78,10 +78,11 @@ def ordered(capsule: Capsule, blame: Blame | None) -> tuple[SpikeSample, ...]:
     return (*first, *(one for one in capsule.samples if one not in first))
 
 
-def named(sample: SpikeSample, count: int) -> str:
+def named(sample: SpikeSample, samples: Sequence[SpikeSample]) -> str:
     """``sample 7 of 32 (index 91204)``."""
     index = "" if sample.dataset_index is None else f" (index {sample.dataset_index})"
     call = f" of call {sample.call}" if sample.call else ""
+    count = sum(one.call == sample.call for one in samples)
     return f"sample {sample.index} of {count}{call}{index}"
 
 
@@ -171,7 +172,7 @@ def _nonfinite(capsule: Capsule) -> Blame | None:
             return None
         if bad:
             more = f", and {plural(len(bad) - 1, 'more sample')}" if len(bad) > 1 else ""
-            message = f"{named(bad[0], count)}{more}: {what}; {others}."
+            message = f"{named(bad[0], capsule.samples)}{more}: {what}; {others}."
             return Blame("samples", message, tuple(bad))
     return None
 
@@ -333,7 +334,7 @@ def _label(capsule: Capsule) -> Blame | None:
 
 def _which(group: _Group, capsule: Capsule) -> str:
     """``sample 7 of 32 (index 91204) and its copy 9``."""
-    which = named(group[0], len(capsule.samples))
+    which = named(group[0], capsule.samples)
     if len(group) > 1:
         others = ", ".join(str(one.index) for one in group[1:4])
         words = "its copy" if len(group) == 2 else f"its {len(group) - 1} copies"

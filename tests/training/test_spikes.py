@@ -84,18 +84,9 @@ def test_a_bad_sample_is_named(tmp_path: Path) -> None:
     names_the_sample(tmp_path, "classifier", "scale")
 
 
-#: Bad samples that do not make their step stand out by GS601 or GS602: nothing is kept.
-MISSED = {
-    *((kind, "label") for kind in ("classifier", "cnn", "batchnorm", "accumulation")),
-    *((kind, "label") for kind in ("workers", "autocast", "own-loss")),
-    *((kind, fault) for kind in ("batchnorm", "own-loss") for fault in ("scale", "duplicated")),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "fault"), [(k, f) for k in KINDS for f in SAMPLES if (k, f) not in MISSED]
-)
+@pytest.mark.parametrize("fault", SAMPLES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_bad_sample_is_named_in_every_kind_of_script(
     tmp_path: Path, kind: str, fault: str
 ) -> None:
@@ -504,6 +495,12 @@ def test_equal_inputs_of_a_batch_and_of_two_calls_are_counted() -> None:
     found = input_figures(calls)  # type: ignore[arg-type]
     assert (found.copies, found.count, found.twins) == (3, 6, 1)
     assert twins(calls[1], 6, calls[:1]) == [None] * 4 + [0, None]  # type: ignore[arg-type]
+
+
+def test_texts_with_the_same_tokens_in_another_order_are_no_copies() -> None:
+    ids = torch.tensor([[5, 6, 7, 0], [7, 6, 5, 0], [6, 7, 5, 0], [5, 6, 7, 0]])
+    call = SimpleNamespace(args=(ids,), kwargs={})
+    assert input_figures([call]).copies == 2
 
 
 @pytest.mark.parametrize(

@@ -139,11 +139,19 @@ def rows_of(call: Given, count: int) -> tuple[list[Row], int | None]:
             length = max(length or 0, flat.shape[1])
         if flat.shape[1] >= _VALUES:
             known = True
-            each = zip(lows, highs, flat.sum(1).tolist(), strict=True)
+            each = zip(lows, highs, _sums(flat), strict=True)
             traits = [(*old, *one) for old, one in zip(traits, each, strict=True)]
             constant = [old and a == b for old, a, b in zip(constant, lows, highs, strict=True)]
     each_row = zip(largest, constant, traits, strict=True)
     return [Row(one, same and known, trait) for one, same, trait in each_row], length
+
+
+def _sums(rows: torch.Tensor) -> list[float]:
+    """The sum of each row; of tokens, each times its place, because short texts have equal sums."""
+    if not rows.is_floating_point():
+        rows = rows.long() * torch.arange(1, rows.shape[1] + 1, device=rows.device)
+    found: list[float] = rows.sum(1).tolist()
+    return found
 
 
 def input_figures(calls: Iterable[Given]) -> BatchFigures:

@@ -48,7 +48,7 @@ _DTYPES = frozenset(
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
     }
 )
-#: A larger batch is not taken apart.
+#: A larger batch is not split by sample.
 SAMPLES = 256
 #: Of a larger batch that a module mixes, no sample is left out.
 MIXED = 64
@@ -164,7 +164,7 @@ class CapsuleContents:
         untaken = CallSamples([SpikeSample(n, call=place) for n in range(count)])
         if not self._split:
             notes.append(
-                "not taken apart by sample, because it is no spike: `gradscope run --capsule "
+                "not split by sample, because it is no spike: `gradscope run --capsule "
                 f"{capsule.step}` does it"
             )
             return untaken
