@@ -33,9 +33,11 @@ from gradscope.runfile.capsules import (
     read_capsule,
 )
 from gradscope.runfile.reader import RunFile
+from gradscope.training.current_step import CurrentStep
 from gradscope.training.loop.patches import observe_loop
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.nan_detector.side_effects import SideEffects
+from gradscope.training.optimizers import ObservedOptimizer
 from gradscope.training.session import RunSettings, Session
 from gradscope.training.spikes.batch_figures import (
     BatchFigures,
@@ -520,6 +522,21 @@ def test_a_batch_with_an_input_unlike_all_before_stands_out(
     for _ in range(40):
         before.batches.add(BatchFigures(1.0, 0, 16, 1, 16, 0))
     assert before.unusual_batch(figures) == unusual
+
+
+def test_a_step_after_a_change_comes_before_all_that_do_not_stand_out() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer, before = torch.optim.SGD([weight], 1e-3), StepsBefore()
+    known = ObservedOptimizer(held=frozenset([weight]))
+    usual, wild = CurrentStep(losses=[0.0]), CurrentStep(losses=[5.0])
+    for step in range(1, 41):
+        loss = CurrentStep(losses=[1e-9 if step % 8 else 0.0])
+        before.add(step, optimizer, loss, BatchFigures())
+    loud = before.score(41, wild, BatchFigures())
+    optimizer.param_groups[0]["lr"] = 1.0
+    before.look(41, optimizer, known, usual, None)
+    assert loud > 10
+    assert before.score(41, usual, BatchFigures()) > loud
 
 
 def kept(folder: Path, *capsules: Capsule) -> Path:
