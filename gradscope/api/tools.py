@@ -57,17 +57,17 @@ class Tools:
         """
         found: list[dict[str, object]] = []
         for path in recorded(self._folder / FOLDER)[:_MOST]:
+            name = str(path.relative_to(self._folder))
             try:
-                opened = RunFile.open(self._inside(str(path)))
+                opened = RunFile.open(self._inside(name))
             except GradscopeError as error:  # damaged, or a link that leads out
-                name = str(path.relative_to(self._folder))
                 message = error.problems[0].message.replace(f"{self._folder}{os.sep}", "")
                 found.append({"path": name, "error": message})
                 continue
             with opened as run:
                 head = run.run
                 counts = {
-                    "path": str(path.relative_to(self._folder)),
+                    "path": name,
                     "script": head.script,
                     "steps": head.steps,
                     "ended": head.ended is not None,
