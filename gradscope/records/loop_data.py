@@ -33,12 +33,13 @@ class LoopBatches:
 
 @dataclass(frozen=True, slots=True)
 class EqualUnits:
-    """A weight whose rows are all equal in all samples, although it trains.
+    """A weight whose rows are all equal in all samples, although it trains, or that is zero in all
+    samples.
 
     Attributes:
         model: the model's number.
         name: the weight's name.
-        units: the number of its rows.
+        units: the number of its rows; 0 if the weight is zero.
         readings: the number of samples.
         location: the line that made all entries equal, if known.
     """

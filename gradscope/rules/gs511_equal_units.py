@@ -19,11 +19,13 @@ RULE = Rule(
     what=(
         "Compares the rows of each trainable weight in the sampled steps. It fires if all rows "
         "were equal in every sample, though the optimizer moves them. Weights of zeros, as in "
-        "LoRA or in a residual branch, do not count: their gradients differ between units."
+        "LoRA or in a residual branch, do not count: their gradients differ between units. It "
+        "also fires if two or more weights stay zero because their gradients are exactly zero."
     ),
     why=(
         "Units with equal weights compute the same number and get the same gradient: the "
-        "symmetry never breaks, and a layer of 512 units is worth one."
+        "symmetry never breaks, and a layer of 512 units is worth one. If two layers in a row are "
+        "zero, each multiplies the other's gradient by zero, and neither ever moves."
     ),
     fix=(
         "Start from random weights: leave PyTorch's own initialisation, or use "
@@ -37,15 +39,18 @@ RULE = Rule(
         Threshold("samples", 3, "samples needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),
-    explains=("GS101", "GS603", "GS605", "GS613"),
+    explains=("GS101", "GS103", "GS513", "GS603", "GS605", "GS613"),
 )  # fmt: skip
+
+#: A single weight of zeros gets a gradient from the layers around it.
+_PAIR = 2
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """Yield one finding for each model."""
     models: dict[int, list[EqualUnits]] = {}
     for one in loop.equal_units:
-        if one.readings >= limits["samples"]:
+        if one.readings >= limits["samples"] and one.units:
             models.setdefault(one.model, []).append(one)
     for number, members in models.items():
         name = next((one.name for one in loop.models if one.id == number), None)
@@ -64,4 +69,42 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             loop,
             model=name,
             parameters=tuple((number, one) for one in names),
+        )
+    yield from _stuck_at_zero(loop, limits)
+
+
+def _stuck_at_zero(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """One finding for each model with two weights that stay zero, with a gradient of zero."""
+    still = {
+        (one.model, one.name): one
+        for one in loop.parameters
+        if "zero-gradient" in one.facts and not one.facts & {"untrained", "orphan"}
+    }
+    for model in loop.models:
+        members = [
+            one
+            for one in loop.equal_units
+            if one.model == model.id
+            and not one.units
+            and one.readings >= limits["samples"]
+            and (model.name, one.name) in still
+        ]
+        if len(members) < _PAIR:
+            continue
+        names = [one.name for one in members]
+        weights = {n for (of, n), one in still.items() if of == model.name and len(one.shape) > 1}
+        alone = weights == set(names)  # then every zero in the model follows from it
+        yield at(
+            RULE.finding(
+                names[0],
+                f"{these(names)} are all zero in all {plural(members[0].readings, 'sample')}, and "
+                "their gradients are exactly zero: each weight multiplies the others' gradients by "
+                "zero, so none of them ever moves.",
+                value=float(len(members)),
+                cause="zero-weights",
+                location=next((one.location for one in members if one.location), None),
+            ),
+            loop,
+            model=model.name,
+            parameters=None if alone else tuple((model.id, one) for one in names),
         )

@@ -73,6 +73,20 @@ BROKEN = {
             F.cross_entropy(net(inputs), labels).backward()
             optimizer.step()
         """, "0.weight"),
+    "all weights start at zero": LoopProgram(
+        "GS511", ("`0.weight`, `2.weight`, `4.weight` are all zero in all",), """
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+        for layer in (net[0], net[2], net[4]):
+            nn.init.zeros_(layer.weight)  # broken # here
+            nn.init.xavier_uniform_(layer.weight)  # mended
+            nn.init.zeros_(layer.bias)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "0.weight"),
     "a data set that ignores its index": LoopProgram(
         "GS833", ("all samples of a batch are the same in all",), """
         class Data(torch.utils.data.Dataset):

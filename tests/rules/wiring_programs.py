@@ -203,6 +203,15 @@ BROKEN = {
         _both(_CHANNELS, line=("inputs = inputs.view(8, 3, 10)", "inputs = inputs.mT")),
         "conv",
     ),
+    "a view that swaps batch and time": LoopProgram(
+        "GS858", ("a view [10, 8, 3] of [8, 10, 3]",),
+        _both(_CHANNELS.replace("nn.Conv1d(3, 4, 3)", "nn.GRU(3, 4)").replace(
+            "torch.relu(self.conv(inputs)).mean(2)", "self.conv(inputs)[1][0]"
+        ), line=(
+            "inputs = (inputs + 0).view(10, 8, 3)", "inputs = (inputs + 0).transpose(0, 1)"
+        )),
+        "conv",
+    ),
     "scores [N, C, T] as rows of classes": LoopProgram(
         "GS858", ("the scores [8, 5, 7] are viewed as [56, 5]",),
         _both(_SCORES, line=(

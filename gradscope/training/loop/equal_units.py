@@ -28,6 +28,7 @@ class EqualWeights:
 
     def __init__(self) -> None:
         self._equal: dict[tuple[int, str], _Known] = {}
+        self._zeros: dict[tuple[int, str], int] = {}
         self._done: set[tuple[int, str]] = set()
         self._filled: dict[int, str] = {}
 
@@ -50,9 +51,12 @@ class EqualWeights:
         if not _has_rows(rows) or not torch.equal(rows[0], rows[1]) or _differ(rows):
             self._done.add(key)
             self._equal.pop(key, None)
+            self._zeros.pop(key, None)
         elif not rows.any():
-            return  # weights of zeros begin so on purpose: their gradients tell them apart
+            # Many begin so on purpose. It is a fault only if the gradient stays zero, too.
+            self._zeros[key] = self._zeros.get(key, 0) + 1
         elif known is None:
+            self._zeros.pop(key, None)
             known = self._equal[key] = _Known(rows[0])
             known.units, known.readings = len(rows), 1
         else:
@@ -60,12 +64,16 @@ class EqualWeights:
             known.moved = known.moved or not torch.equal(known.first, rows[0])
 
     def records(self, models: Iterable[Model]) -> Iterator[EqualUnits]:
-        """Yield the weights whose rows were equal in all readings, though they have moved."""
+        """Yield the weights whose rows were equal in all readings, though they have moved, and
+        those that were zero in all readings."""
         for model in models:
             places: Callable[[str], str | None] = self._places(model.module)
             for (number, name), one in self._equal.items():
                 if number == model.id and one.moved:
                     yield EqualUnits(number, name, one.units, one.readings, places(name))
+            for (number, name), readings in self._zeros.items():
+                if number == model.id:
+                    yield EqualUnits(number, name, 0, readings, places(name))
 
     def _places(self, module: nn.Module) -> Callable[[str], str | None]:
         ids = {named.name: id(one) for one, named in named_parameters(module).items()}

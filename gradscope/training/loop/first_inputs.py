@@ -76,10 +76,15 @@ def is_scrambled(tensor: torch.Tensor) -> bool:
     base = tensor._base
     if base is None or base.dim() < 2 or not (tensor.is_contiguous() and base.is_contiguous()):
         return False
-    # A batch is often a part of a larger base: its samples are compared.
-    before = [size for size in base.shape[1:] if size > 1]
-    after = [size for size in tensor.shape[1:] if size > 1]
-    return before != after and sorted(before) == sorted(after)
+    # A batch is often a part of a larger base: then only its samples are compared.
+    first = 0 if base.numel() == tensor.numel() else 1
+    return any(_permuted(base.shape[skip:], tensor.shape[skip:]) for skip in {first, 1})
+
+
+def _permuted(before: Sequence[int], after: Sequence[int]) -> bool:
+    """Return True if the sizes above 1 are the same in another order."""
+    one, other = ([size for size in sizes if size > 1] for sizes in (before, after))
+    return one != other and sorted(one) == sorted(other)
 
 
 def _among(tokens: torch.Tensor, index: int) -> tuple[int, int] | None:

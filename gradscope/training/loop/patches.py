@@ -150,7 +150,7 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
     )
     replace(patches, nn.functional, "kl_div", lambda f: _comparing(f, observer))
     replace(patches, nn.functional, "triplet_margin_loss", lambda f: _tripling(f, observer))
-    for name in ("constant_", "ones_"):
+    for name in ("constant_", "ones_", "zeros_"):
         patch(nn.init, name, after=lambda _, tensor: observer.filled(tensor))
     scaler = torch.amp.GradScaler
     replace(
