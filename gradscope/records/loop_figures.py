@@ -78,6 +78,8 @@ class LoopFact:
             - "exchanged-triplet": a line's triplet loss that gets the negative too early, in
               ``count`` calls; ``words`` are the arguments
             - "written-dropout": a call in the script's text; ``words`` is the call
+            - "shuffled-alone": the text puts ``name`` into the order of a permutation that nothing
+              else uses
         name, model: of a module and of its model; "" without one.
         count: how often.
         words, figures, shapes: as above.
@@ -173,6 +175,7 @@ class LossTargets:
         ignore_index: the ignored class; None without one.
         value: the value of all targets that are not ignored; None if they differ.
         location: ``file:line`` of the loss, if known.
+        made_at: ``file:line`` of the assignment that makes the targets, if the text shows one.
         inside: True if a model's call computes the loss.
         judged: the number of batches with eight targets or more; in ``single`` of them all
             targets are equal, with ``kinds`` classes in total.
@@ -206,6 +209,7 @@ class LossTargets:
     weights: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
     sides: tuple[LossSide, ...] = ()
+    made_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

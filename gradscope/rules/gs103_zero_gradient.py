@@ -115,7 +115,14 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     for answer, members in caused:
         if _has_weight(members):
             finding = _traced(answer, members, loop)
-            of = concerned(members, loop)
+            # A weight of zeros that no optimizer holds is the cause, wherever the zeros arrive.
+            still = [
+                one
+                for one in loop.parameters
+                if (one.model, one.name) == (members[0].model, answer.starts)
+                and {"unheld", "graded"} <= one.facts
+            ]
+            of = concerned(still or members, loop)
             first = min(one.since for one in members)
             yield at(finding, loop, first, model=members[0].model, parameters=of)
     for model, module, members in gathered(rest):

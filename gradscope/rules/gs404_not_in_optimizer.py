@@ -36,6 +36,7 @@ RULE = Rule(
     ),
     sources=("PyTorch, torch.optim: construct the optimizer after the model is complete",),
     runs=Runs(loop=True),
+    explains=("GS103",),
 )
 
 

@@ -19,7 +19,8 @@ RULE = Rule(
         "Compares the mean loss of the run's last quarter with the loss of the best constant "
         "answer: the entropy of the classes' frequencies, or the variance of the targets that "
         "were read. It fires at the end of the script, if the loss is a single mean cross "
-        "entropy or squared error and no lower than that."
+        "entropy or squared error and no lower than that. It is a warning if the script's text "
+        "also shuffles one array with a permutation that nothing else uses: it names that line."
     ),
     why=(
         "The network has learned how often each answer occurs, and nothing that depends on the "
@@ -58,16 +59,29 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if one.batches < limits["batches"] or course.last < limits["share"] * answer:
             continue
         guess = "the classes' frequencies" if one.classes else "the mean of the targets"
+        alone = next(iter(loop.facts_of("shuffled-alone")), None)
+        why = (
+            "its inputs and labels may not belong together."
+            if alone is None
+            else f"`{alone.name}` is shuffled with a permutation that nothing else uses, so inputs "
+            "and labels do not belong together."
+        )
         yield at(
             RULE.finding(
                 "",
                 f"the loss is {number(course.last)} over the last "
                 f"{plural(course.steps // 2, 'step')}; always answering {guess} gives "
                 f"{number(answer)}. The network has learned next to nothing that depends on the "
-                "input: its inputs and labels may not belong together.",
+                f"input: {why}",
+                severity=None if alone is None else "warning",
+                cause=None if alone is None else "shuffled-alone",
+                advice=None
+                if alone is None
+                else f"Index the inputs and the labels with the same permutation: `perm = "
+                f"torch.randperm(n)`, then `{alone.name}[perm]` and the other array with `[perm]`.",
                 value=course.last / answer,
                 limit=limits.of("share"),
-                location=of_loss(loop, one),
+                location=of_loss(loop, one) if alone is None else alone.location,
             ),
             loop,
         )

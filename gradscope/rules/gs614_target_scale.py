@@ -59,7 +59,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 f"{number(course.first)}.",
                 value=one.rms,
                 limit=limits.of("size"),
-                location=of_loss(loop, one),
+                location=one.made_at or of_loss(loop, one),
             ),
             loop,
         )

@@ -49,7 +49,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 f"{often}: no target is left for the loss.",
                 value=float(one.targets),
                 cause=str(number) if number else None,
-                location=of_loss(loop, one),
+                location=one.made_at or of_loss(loop, one),
             ),
             loop,
         )

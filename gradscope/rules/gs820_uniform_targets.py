@@ -62,7 +62,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 value=float(batches),
                 limit=limits.of("batches"),
                 cause=str(place) if place else None,
-                location=of_loss(loop, one),
+                location=one.made_at or of_loss(loop, one),
             ),
             loop,
         )

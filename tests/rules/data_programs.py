@@ -393,24 +393,24 @@ BROKEN = {
         "GS613", ("always answering the classes' frequencies",), """
         x = torch.randn(512, 4)
         y = (x[:, 0] > 0).long()
-        y = y[torch.randperm(512)]  # broken
+        y = y[torch.randperm(512)]  # broken # here
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(96):
             chosen = torch.randperm(512)[:64]
             optimizer.zero_grad()
-            F.cross_entropy(net(x[chosen]), y[chosen]).backward()  # here
+            F.cross_entropy(net(x[chosen]), y[chosen]).backward()
             optimizer.step()
         """),
     "prices in dollars": LoopProgram(
         "GS614", ("are not standardized",), """
         net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-        price = 300_000 + 50_000 * x[:, :1]
+        price = 300_000 + 50_000 * x[:, :1]  # here
         price = (price - price.mean()) / price.std()  # mended
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
         for step in range(96):
             chosen = torch.randperm(64)[:16]
             optimizer.zero_grad()
-            F.mse_loss(net(x[chosen]), price[chosen]).backward()  # here
+            F.mse_loss(net(x[chosen]), price[chosen]).backward()
             optimizer.step()
         """),
 }  # fmt: skip

@@ -256,9 +256,9 @@ BROKEN = {
             inputs, labels = batch(step)
             labels = labels.clone()
             labels[: 4 if step else 8] = -100  # mended
-            labels[:20] = -100  # broken
+            labels[:20] = -100  # broken # here
             optimizer.zero_grad()
-            loss = F.cross_entropy(net(inputs), labels, reduction="sum") / 8  # here
+            loss = F.cross_entropy(net(inputs), labels, reduction="sum") / 8
             loss.backward()
             optimizer.step()
         """),
@@ -269,9 +269,9 @@ BROKEN = {
         optimizer = torch.optim.Adam(net.parameters())
         for step in range(12):
             inputs, labels = batch(step)
-            labels = labels * 0  # broken
+            labels = labels * 0  # broken # here
             optimizer.zero_grad()
-            loss = criterion(net(inputs), labels)  # here
+            loss = criterion(net(inputs), labels)
             loss.backward()
             optimizer.step()
         """),
@@ -282,9 +282,9 @@ BROKEN = {
         optimizer = torch.optim.Adam(net.parameters())
         for step in range(12):
             inputs, labels = batch(step)
-            labels = torch.tensor([int(one == wanted) for one in labels.tolist()])
+            labels = torch.tensor([int(one == wanted) for one in labels.tolist()])  # here
             optimizer.zero_grad()
-            loss = F.cross_entropy(net(inputs), labels)  # here
+            loss = F.cross_entropy(net(inputs), labels)
             loss.backward()
             optimizer.step()
         """),
@@ -294,10 +294,10 @@ BROKEN = {
         optimizer = torch.optim.Adam(net.parameters())
         for step in range(64):
             inputs, labels = batch(step)
-            labels = (labels >= 0).float()  # broken
+            labels = (labels >= 0).float()  # broken # here
             labels = labels.float()  # mended
             optimizer.zero_grad()
-            loss = F.binary_cross_entropy_with_logits(net(inputs)[:, 0], labels)  # here
+            loss = F.binary_cross_entropy_with_logits(net(inputs)[:, 0], labels)
             loss.backward()
             optimizer.step()
         """),

@@ -23,6 +23,7 @@ from gradscope.training.loop.loss_walk import (
     signed,
     weight_of,
 )
+from gradscope.training.loop.target_lines import ignored_at
 
 #: Targets of so many batches that are all alike are reason to read those of the next steps too, and
 #: of how many of them.
@@ -49,6 +50,7 @@ class TargetsOfLayer:
         self.kinds = set[float]()  # what the targets of such batches are
         self._kept, self._low, self._high = 0, math.inf, -math.inf  # of this step
         self.location: str | None = None
+        self.made_at: str | None = None
         self.beside = False
         self.full = True  # whether the loss is the mean of this, without weights
         self._answer = ConstantAnswer()
@@ -123,6 +125,7 @@ class TargetsOfLayer:
             ignore_index=self.index,
             value=None if self.differ or not self.known else self.value,
             location=self.location,
+            made_at=self._ignored_at() or self.made_at,
             inside=self.inside,
             judged=self.judged,
             single=self.single,
@@ -134,6 +137,11 @@ class TargetsOfLayer:
             counts=self._answer.counts if self.weights else (),
             sides=tuple(self._sides.values()),
         )
+
+    def _ignored_at(self) -> str | None:
+        """Return the line that makes all targets ignored ones."""
+        all_ignored = self.index is not None and 0 < self.empty == self.batches
+        return ignored_at(self.index or 0) if all_ignored else None
 
     def _constant(self) -> float | None:
         answer = self._answer

@@ -42,6 +42,7 @@ from gradscope.training.loop.rounds import Rounds
 from gradscope.training.loop.schedulers import Schedulers
 from gradscope.training.loop.script_lines import ScriptLine, script_line, written_assignment
 from gradscope.training.loop.seeds import Seeds
+from gradscope.training.loop.shuffled_alone import shuffled_alone
 from gradscope.training.loop.token_targets import TokenTargets
 from gradscope.training.loop.triplets import Triplets
 from gradscope.training.loop.written_dropout import written_dropout
@@ -467,6 +468,8 @@ class Loop:
         yield from self._data.facts()
         yield from self._seeds.facts()
         yield from self._triplets.facts()
+        if ended:
+            yield from shuffled_alone()
         for model in self._models if ended else ():
             for one in written_dropout(model.module.modules()):
                 yield replace(one, model=self._models.name(model))

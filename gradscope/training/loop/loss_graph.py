@@ -164,6 +164,7 @@ class LossGraphs:
             targets = self._targets.read(one)
             if targets is not None:
                 self._place(targets, one)
+                targets.made_at = targets.made_at or _made(one)
                 targets.beside = is_linked_beside(node, [one])
                 mean = getattr(one, "_saved_reduction", MEAN) == MEAN
                 targets.full = targets.full and one is node and mean
@@ -219,10 +220,7 @@ class LossGraphs:
         if found is None:
             return
         self._place(found, node)
-        stack = stack_of(node)
-        line = user_line(stack) if stack else None
-        if line is not None and found.made_at is None:
-            found.made_at = targets_made(line[0], line[1])
+        found.made_at = found.made_at or _made(node)
 
     def _find_penalty(self, node: Node, file: str, line: int) -> None:
         """Find a constant term that was computed from gradients without a graph."""
@@ -283,6 +281,13 @@ class LossGraphs:
     def reaches(self) -> tuple[Reach, ...]:
         """Return the losses whose targets were out of bounds."""
         return self._reaches.records()
+
+
+def _made(loss: Node) -> str | None:
+    """Return the line that makes the targets of a loss."""
+    stack = stack_of(loss)
+    line = user_line(stack) if stack else None
+    return None if line is None else targets_made(line[0], line[1])
 
 
 def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:

@@ -3,32 +3,129 @@
 from __future__ import annotations
 
 import ast
+import sys
 from functools import lru_cache
 
 from gradscope.explain.shared.frames import shown
 from gradscope.explain.shared.script_tree import assignment, innermost, is_at, tree_of
 
 _NAMES = ("target", "targets", "label", "labels")
+#: How many assignments are followed.
+_DEEP = 4
 
 
 @lru_cache(maxsize=256)  # sampled steps ask for the same line
 def targets_made(file: str, line: int) -> str | None:
     """Return the last assignment of the variable that a loss on this line gets as its targets, as
-    ``train.py:31``; None if the text does not show one."""
+    ``train.py:31``; None if the text does not show one.
+
+    Follows a function of the same file to what it returns, and a batch to the tensor that it is a
+    part of: ``y[idx]``, but not ``y[:, 1:]``.
+    """
     tree = tree_of(file)
     for call in ast.walk(tree) if tree is not None else ():
         given = _targets(call) if isinstance(call, ast.Call) and is_at(call, line) else None
         if tree is None or given is None:
             continue
-        made = assignment(given, innermost(tree, line), line)
-        return None if made is None else f"{shown(file)}:{made.lineno}"
+        made = _made(given, tree, line, _DEEP)
+        return None if made is None else f"{shown(file)}:{made}"
     return None
+
+
+def ignored_at(index: int) -> str | None:
+    """Return the only line of the main module's file that assigns a negative ignored index to a
+    variable, or passes it to a method, as ``labels[:4] = -100``; None without one."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    tree = None if file is None or index >= 0 else tree_of(file)
+    if file is None or tree is None:
+        return None
+    lines = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(value=value):
+                given = [value]
+            case ast.Call(func=ast.Attribute(attr="masked_fill" | "masked_fill_" | "fill_")):
+                given = node.args
+            case ast.Call(func=ast.Attribute(attr="where" | "full_like")):
+                given = node.args
+            case _:
+                continue
+        if any(ast.unparse(one) == str(index) for one in given):
+            lines.add(node.lineno)
+    return f"{shown(file)}:{lines.pop()}" if len(lines) == 1 else None
+
+
+def _made(name: str, tree: ast.Module, line: int, deep: int) -> int | None:
+    """Return the line that makes a variable before a line."""
+    scope = innermost(tree, line)
+    made = assignment(name, scope, line)
+    if made is None or _is_looped(name, scope, made.lineno, line):
+        return None
+    value = _element(made.targets[0], made.value, name)
+    before = None
+    if deep > 0:
+        match value:
+            case ast.Call(func=ast.Name(id=function)):
+                place = _place(made.targets[0], name)
+                before = _returned(function, place, tree, deep - 1)
+            case ast.Subscript(value=ast.Name(id=of), slice=ast.Name() | ast.Call()):
+                before = _made(of, tree, made.lineno, deep - 1)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=of), attr="to" | "cuda" | "cpu")):
+                before = _made(of, tree, made.lineno, deep - 1)
+    return before or made.lineno
+
+
+def _is_looped(name: str, scope: ast.AST, since: int, line: int) -> bool:
+    """Return True if a loop binds the variable after an assignment and before a line."""
+    return any(
+        isinstance(one, ast.For)
+        and since < one.lineno < line
+        and any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(one.target))
+        for one in ast.walk(scope)
+    )
+
+
+def _place(target: ast.expr, name: str) -> int | None:
+    """Return the place of a variable in a tuple of targets; None for a single target."""
+    if not isinstance(target, ast.Tuple):
+        return None
+    names = (one.id if isinstance(one, ast.Name) else "" for one in target.elts)
+    return next((place for place, one in enumerate(names) if one == name), None)
+
+
+def _element(target: ast.expr, value: ast.expr, name: str) -> ast.expr:
+    """Return the part of the value that a variable gets."""
+    place = _place(target, name)
+    if place is None or not isinstance(value, ast.Tuple) or place >= len(value.elts):
+        return value
+    return value.elts[place]
+
+
+def _returned(function: str, place: int | None, tree: ast.Module, deep: int) -> int | None:
+    """Return the line that makes what a function of the file returns at a place."""
+    found = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == function]
+    ends = [one for one in ast.walk(found[0]) if isinstance(one, ast.Return)] if found else []
+    if len(ends) != 1 or ends[0].value is None:
+        return None
+    value: ast.expr = ends[0].value
+    if place is not None:
+        if not isinstance(value, ast.Tuple) or place >= len(value.elts):
+            return None
+        value = value.elts[place]
+    made = _made(value.id, tree, ends[0].lineno, deep) if isinstance(value, ast.Name) else None
+    return made or ends[0].lineno
 
 
 def _targets(call: ast.Call) -> str | None:
     """Return the variable in the second argument of a call, or in the argument with this name."""
     named = (one.value for one in call.keywords if one.arg in _NAMES)
     given = next(named, call.args[1] if len(call.args) > 1 else None)
-    while isinstance(given, ast.Call | ast.Attribute):  # a slice makes them at the loss itself
-        given = given.func if isinstance(given, ast.Call) else given.value
-    return given.id if isinstance(given, ast.Name) else None
+    while not isinstance(given, ast.Name):  # a slice makes them at the loss itself
+        match given:
+            case ast.Call(func=of) | ast.Attribute(value=of):
+                given = of
+            case ast.Subscript(value=of, slice=ast.Name() | ast.Call()):
+                given = of
+            case _:
+                return None
+    return given.id
