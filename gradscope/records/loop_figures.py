@@ -78,6 +78,8 @@ class LoopFact:
             - "exchanged-triplet": a line's triplet loss that gets the negative too early, in
               ``count`` calls; ``words`` are the arguments
             - "written-dropout": a call in the script's text; ``words`` is the call
+            - "unmasked-target": a target of Q-learning in the script's text, ``words``, that does
+              not depend on the end of an episode
             - "shuffled-alone": the text puts ``name`` into the order of a permutation that nothing
               else uses
         name, model: of a module and of its model; "" without one.

@@ -529,18 +529,27 @@ BROKEN = {
 
         train()
         """, "0"),
-    "a head of zeros that no optimizer holds": LoopProgram(
-        "GS404", ("no optimizer holds `2.weight`, `2.bias`",), """
-        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-        nn.init.zeros_(net[2].weight)
-        optimizer = torch.optim.SGD(net[:2].parameters(), lr=0.1)  # broken # here
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # mended
+    "a branch that ends in zeros and that no optimizer holds": LoopProgram(
+        "GS404", ("no optimizer holds `last.weight`, `last.bias`",), """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.skip, self.first, self.last = nn.Linear(4, 2), nn.Linear(4, 8), nn.Linear(8, 2)
+                nn.init.zeros_(self.last.weight)
+
+            def forward(self, inputs):
+                return self.skip(inputs) + self.last(self.first(inputs).relu())
+
+        net = Net()
+        held = [*net.skip.parameters(), *net.first.parameters()]
+        held += [*net.last.parameters()]  # mended
+        optimizer = torch.optim.SGD(held, lr=0.1)  # here
         for step in range(12):
             inputs, labels = batch(step)
             net.zero_grad()
             F.cross_entropy(net(inputs), labels).backward()
             optimizer.step()
-        """, "2"),
+        """, "last"),
     "a parameter that an operation made a tensor": LoopProgram(
         "GS404", ("`net.shift` [1, 4] is a plain tensor", "what it was made of gets gradients"), """
         class Net(nn.Module):

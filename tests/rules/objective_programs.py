@@ -126,6 +126,34 @@ BROKEN = {
     "a generator of fresh fakes with the target of fakes": LoopProgram(
         "GS867", ("with the target 0",), _FRESH_FAKES,
     ),
+    "a target of Q-learning without the end of the episode": LoopProgram(
+        "GS868", ("`reward + gamma * best` adds the next state's value",), """
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        gamma, place, stored = 0.9, 1, []
+
+        def of(number):
+            return F.one_hot(torch.tensor(number), 4).float()
+
+        for step in range(48):
+            action = step * 7 % 3 % 2
+            after = place + 2 * action - 1
+            done = after in (0, 3)
+            stored.append((place, action, float(after == 3), after, float(done)))
+            place = 1 if done else after
+            if len(stored) < 32:
+                continue
+            states, actions, rewards, afters, dones = zip(*stored[-32:])
+            reward, end = torch.tensor(rewards), torch.tensor(dones)
+            with torch.no_grad():
+                best = net(of(afters)).max(1).values
+                target = reward + gamma * best  # broken # here
+                target = reward + gamma * (1 - end) * best  # mended
+            chosen = net(of(states)).gather(1, torch.tensor(actions)[:, None]).squeeze(1)
+            optimizer.zero_grad()
+            F.smooth_l1_loss(chosen, target).backward()
+            optimizer.step()
+        """),
     "a policy gradient without a minus": LoopProgram(
         "GS834", ("log-probabilities times `returns` without a minus", "in all"),
         _POLICY.format(

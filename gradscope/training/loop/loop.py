@@ -45,6 +45,7 @@ from gradscope.training.loop.seeds import Seeds
 from gradscope.training.loop.shuffled_alone import shuffled_alone
 from gradscope.training.loop.token_targets import TokenTargets
 from gradscope.training.loop.triplets import Triplets
+from gradscope.training.loop.unmasked_targets import unmasked_targets
 from gradscope.training.loop.written_dropout import written_dropout
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import ObservedOptimizer, Optimizers
@@ -470,6 +471,7 @@ class Loop:
         yield from self._triplets.facts()
         if ended:
             yield from shuffled_alone()
+            yield from unmasked_targets()
         for model in self._models if ended else ():
             for one in written_dropout(model.module.modules()):
                 yield replace(one, model=self._models.name(model))
