@@ -505,6 +505,12 @@ def test_texts_with_the_same_tokens_in_another_order_are_no_copies() -> None:
     assert input_figures([call]).copies == 2
 
 
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_rows_too_short_to_compare_have_no_copies(width: int) -> None:
+    calls = [SimpleNamespace(args=(torch.ones(6, width),), kwargs={})]
+    assert input_figures(calls).copies is None  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("figures", "unusual"),
     [

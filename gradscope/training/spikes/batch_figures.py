@@ -171,7 +171,7 @@ def input_figures(calls: Iterable[Given]) -> BatchFigures:
         twins += sum(any(one and one == old[n] for old in earlier) for n, one in enumerate(traits))
         earlier = [*(old for old in earlier if len(old) == count), traits]
         same = Counter(one for one in traits if one)
-        copied, of = max((copied, of), *((many, count) for many in same.values()))
+        copied, of = max([(copied, of), *((many, count) for many in same.values())])
         length = own if length is None else max(length, own or 0)
     size = max(largest, default=None)
     if size is not None and not all(map(math.isfinite, largest)):
