@@ -31,7 +31,7 @@ RULE = Rule(
         Threshold("probability", 0.75, "probability to drop, at or above which it fires", CHOSEN),
     ),
     runs=Runs(per="model", parameters="all"),
-    explains=("GS613",),
+    explains=("GS201", "GS613"),
 )
 
 
