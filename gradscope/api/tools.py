@@ -214,8 +214,9 @@ class Tools:
         except (OSError, ValueError, RuntimeError):
             raise OptionError(f"`{_shown(word)}` is not a path") from None
         if not path.is_relative_to(self._folder):
+            name = word.removeprefix(f"{self._folder}{os.sep}")  # a link in it leads out
             raise OptionError(
-                f"`{_shown(word)}` is outside of the working directory",
+                f"`{_shown(name)}` is outside of the working directory",
                 help="start `gradscope mcp` in the project's folder",
             )
         return path
