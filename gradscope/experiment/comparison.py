@@ -163,10 +163,10 @@ class Arms:
 
     @property
     def faster(self) -> str | None:
-        """A larger learning rate, if the loss falls twice as far with it, and the script as it is
+        """Another learning rate, if the loss falls twice as far with it, and the script as it is
         has more than half of the way left.
         """
-        rates = [name for name in self.curves if (BY_NAME[name].factor or 0.0) > 1]
+        rates = [name for name in self.curves if BY_NAME[name].factor is not None]
         best = max(rates, key=self.fall, default=None)
         if best is None or not self.left(AS_IT_IS.name) > FAR:
             return None

@@ -298,6 +298,12 @@ def test_a_rate_that_trains_much_faster_is_named_though_it_is_no_cause() -> None
     assert found.cause is None
     assert found.evidence[-1].startswith("learning-rate-x10: the loss falls from 2.300 to 0.2")
     assert found.evidence[-1].endswith("twice as fast")
+    # A rate that is too high: both seeds recover half of the way.
+    high = {name: falling(2.3, 1.4, 20) for name in slow}
+    high["learning-rate-x0.01"] = falling(2.3, 0.01)
+    found = judge(Arms({**HEALTHY, **high}, 0.0))
+    assert found.cause is None
+    assert found.evidence[-1].startswith("learning-rate-x0.01: ")
     assert not any("as fast" in line for line in judge(Arms(HEALTHY, 0.0)).evidence)
 
 
