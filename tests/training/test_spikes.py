@@ -505,6 +505,11 @@ def test_texts_with_the_same_tokens_in_another_order_are_no_copies() -> None:
     assert input_figures([call]).copies == 2
 
 
+def test_calls_with_batches_of_several_sizes_have_no_twins() -> None:
+    calls = [SimpleNamespace(args=(torch.randn(n, 8),), kwargs={}) for n in (6, 32, 6)]
+    assert input_figures(calls).twins == 0  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_rows_too_short_to_compare_have_no_copies(width: int) -> None:
     calls = [SimpleNamespace(args=(torch.ones(6, width),), kwargs={})]

@@ -168,8 +168,9 @@ def input_figures(calls: Iterable[Given]) -> BatchFigures:
         largest += [one.largest for one in rows if one.largest is not None]
         constant += sum(one.constant for one in rows)
         traits = [one.trait for one in rows]
+        earlier = [old for old in earlier if len(old) == count]
         twins += sum(any(one and one == old[n] for old in earlier) for n, one in enumerate(traits))
-        earlier = [*(old for old in earlier if len(old) == count), traits]
+        earlier.append(traits)
         same = Counter(one for one in traits if one)
         copied, of = max([(copied, of), *((many, count) for many in same.values())])
         length = own if length is None else max(length, own or 0)
