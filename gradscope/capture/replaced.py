@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import CodeType
 from typing import Any
+
+#: The code that calls a function of the script's or of PyTorch's in the place of the script.
+in_between: set[CodeType] = set()
 
 
 def replace(
@@ -14,6 +18,9 @@ def replace(
     original = getattr(owner, name)
     inherited = name not in vars(owner)
     own = made(original)
+    code = getattr(own, "__code__", None) or getattr(type(own).__call__, "__code__", None)
+    if isinstance(code, CodeType):
+        in_between.add(code)
     setattr(owner, name, own)
 
     def put_back() -> None:

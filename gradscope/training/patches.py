@@ -23,6 +23,7 @@ from gradscope.capture.hooks import hook_node_before, hook_optimizers, without_o
 from gradscope.capture.remembered import observe_swaps
 from gradscope.capture.replaced import replace
 from gradscope.training.discovery import IN_PLACE, compiled_method
+from gradscope.training.warning_lines import observe_warnings
 
 Root = torch.Tensor | GradientEdge
 _INFERENCE = "_forward_metadata_inference"
@@ -99,6 +100,7 @@ def observe(observer: TrainingObserver) -> ExitStack:
     """Call ``observer`` at each of these events, until the stack is closed."""
     patches = ExitStack()
     observe_swaps(patches, observer.graph_is_held)
+    observe_warnings(patches)
     for handle in hook_optimizers(observer.step_begins, observer.step_ended):
         patches.callback(handle.remove)
     replace(patches, torch.autograd, "_make_grads", lambda f: _gradients_made(f, observer))

@@ -103,6 +103,9 @@ ALL = [
     _of("two_optimizers_one_loss"),
     _of("unet"),
     _of("vae"),
+    _of("warned", by_default=True),
+    _of("warned", "--always"),
+    _of("warned", "--recorded"),
     _of("wgan_gp"),
     _of(
         "where_am_i",

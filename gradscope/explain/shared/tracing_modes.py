@@ -24,6 +24,7 @@ from gradscope.capture.calls import ModuleCall, sequence_number
 from gradscope.capture.graph import Span, owners
 from gradscope.capture.hooks import hookable_modules, hooked
 from gradscope.capture.names import module_names
+from gradscope.capture.replaced import in_between
 from gradscope.explain.shared.frames import CallSite, nearest
 from gradscope.nesting import find
 
@@ -40,6 +41,8 @@ class TracedCall:
         """Run the call and return its result."""
         return self.function(*self.args, **self.kwargs)
 
+
+in_between.add(TracedCall.run.__code__)
 
 Handler = Callable[[TracedCall], Any]
 
