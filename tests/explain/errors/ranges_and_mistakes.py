@@ -383,7 +383,7 @@ def gradient_for_one_of_two_arguments(mended: bool) -> Program:
     return Program(Net(), X)
 
 
-@broken("model-error", "", "inside of the one before", "Net.forward", "loop")
+@broken("model-error", "", "inside the one before", "Net.forward", "loop")
 def forward_that_calls_itself(mended: bool) -> Program:
     class Net(nn.Module):
         def __init__(self):
