@@ -121,8 +121,10 @@ class Library:
         for step in (self._step, self._locked_step):
             step.argtypes, step.restype = [ctypes.POINTER(_Step), ctypes.c_int64, _Sums], None
         self._attention = library.gradscope_attention
-        attention: list[Any] = [ctypes.POINTER(_Attention), ctypes.c_int64, ctypes.c_void_p]
-        self._attention.argtypes, self._attention.restype = attention, None
+        self._locked_attention = locked.gradscope_attention
+        rows: list[Any] = [ctypes.POINTER(_Attention), ctypes.c_int64, ctypes.c_void_p]
+        for attention in (self._attention, self._locked_attention):
+            attention.argtypes, attention.restype = rows, None
 
     def numbers(self, tensor: torch.Tensor) -> list[float] | None:
         """Return norm, mean, std, min, max, zeros, nan, inf over all elements, or None.
@@ -216,7 +218,8 @@ class Library:
         asked = _Attention(
             logits.data_ptr(), keys, places.data_ptr(), places.numel(), masked, causal
         )
-        self._attention(asked, math.prod(leading), found.data_ptr())
+        attention = self._locked_attention if logits.numel() <= _SMALL else self._attention
+        attention(asked, math.prod(leading), found.data_ptr())
         return found
 
 

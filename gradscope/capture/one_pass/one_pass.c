@@ -137,27 +137,22 @@ static const struct kind *kinds(void) {
     return kinds_of_common;
 }
 
+/* The function of this name for this processor. */
+#ifdef CHOICE
+#define CHOSEN(name) (kinds() == kinds_of_avx2 ? name##_avx2 : name##_common)
+#else
+#define CHOSEN(name) name##_common
+#endif
+
 /* The sums over a parameter's step. */
 EXPORT void gradscope_step(const struct step *step, int64_t count, double *sums) {
     memset(sums, 0, STEP_SUMS * sizeof *sums);
-#ifdef CHOICE
-    if (kinds() == kinds_of_avx2) {
-        step_float32_avx2(step, count, sums);
-        return;
-    }
-#endif
-    step_float32_common(step, count, sums);
+    CHOSEN(step_float32)(step, count, sums);
 }
 
 /* ATTENTION_FIGURES numbers for each row: `found` is [figures, rows]. */
 EXPORT void gradscope_attention(const struct attention *attention, int64_t rows, double *found) {
-#ifdef CHOICE
-    if (kinds() == kinds_of_avx2) {
-        rows_attention_avx2(attention, rows, found);
-        return;
-    }
-#endif
-    rows_attention_common(attention, rows, found);
+    CHOSEN(rows_attention)(attention, rows, found);
 }
 
 /* Elements in memory: `rank` axes with the last innermost, or, with none, `count` in a row. */
