@@ -242,28 +242,12 @@ class Spikes:
             )
         before.add(step, optimizer, current, figures)
         if capsule is not None:
-            self._take_counted(capsule, optimizer, known, before, current)
+            self._take(capsule, optimizer, known, before, current)
         if self._settings.batches > 1:
             calls = [one for one in self._detector.calls if one.returned]
             counts = [batch_size(one.args, one.kwargs) for one in calls]
             indices = self.indices.of_calls(counts, len(self._losses))
             self._earlier.add(step, calls, self._losses, indices)
-
-    def _take_counted(
-        self,
-        capsule: Capsule,
-        optimizer: Optimizer,
-        known: ObservedOptimizer,
-        before: StepsBefore,
-        current: CurrentStep,
-    ) -> None:
-        """Take a capsule; that of a step that does not stand out counts as time for such steps."""
-        allowance, split = None, True
-        if capsule.kind == "highest":
-            split = self._splits()
-            allowance = self._capsules if split else self._unsplit
-        with nullcontext() if allowance is None else allowance.counted():
-            self._take(capsule, optimizer, known, before, current, split=split)
 
     def _take(
         self,
@@ -272,19 +256,27 @@ class Spikes:
         known: ObservedOptimizer,
         before: StepsBefore,
         current: CurrentStep,
-        *,
-        split: bool,
     ) -> None:
-        """Fill a capsule of the latest step, judge it, and keep it."""
-        capsule = replace(capsule, signals=before.signals(optimizer), state=state_of(optimizer))
-        with self._detector.replaying() as calls:
-            mine = [one for one in calls if any(p in known.held for p in one.module.parameters())]
-            capsule, tensors = self._contents.fill(
-                capsule, mine, self._losses, current.scale or 1.0, split=split
-            )
-            before.norm_is_known(capsule.signals[-1].gradient_norm)
-            capsule, cause = self._judged(capsule)
-            self._keep(capsule, cause, tensors)
+        """Fill a capsule of the latest step, judge it, and keep it.
+
+        That of a step that does not stand out counts as time for such steps.
+        """
+        allowance, split = None, True
+        if capsule.kind == "highest":
+            split = self._splits()
+            allowance = self._capsules if split else self._unsplit
+        counted = nullcontext() if allowance is None else allowance.counted()
+        with counted:
+            signals, state = before.signals(optimizer), state_of(optimizer)
+            capsule = replace(capsule, signals=signals, state=state)
+            with self._detector.replaying() as calls:
+                mine = [c for c in calls if any(p in known.held for p in c.module.parameters())]
+                capsule, tensors = self._contents.fill(
+                    capsule, mine, self._losses, current.scale or 1.0, split=split
+                )
+                before.norm_is_known(capsule.signals[-1].gradient_norm)
+                capsule, cause = self._judged(capsule)
+                self._keep(capsule, cause, tensors)
 
     def step_ended(
         self,
