@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import re
 import sys
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from gradscope.explain.shared.frames import nearest, shown
+from gradscope.explain.shared.script_tree import tree_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,18 @@ def script_line(within: FrameType | None = None) -> ScriptLine | None:
     """
     frame = nearest(within or sys._getframe(1))
     return None if frame is None else ScriptLine(frame.f_code.co_filename, frame.f_lineno)
+
+
+def main_file() -> str | None:
+    """Return the file of the main module; None without one, for example at a prompt."""
+    return getattr(sys.modules.get("__main__"), "__file__", None)
+
+
+def main_text() -> tuple[str, ast.Module] | None:
+    """Return the file of the main module and its syntax tree; None if it cannot be read."""
+    file = main_file()
+    tree = None if file is None else tree_of(file)
+    return None if file is None or tree is None else (file, tree)
 
 
 def written(pattern: str, file: str, *, last: bool = False) -> str | None:
@@ -54,11 +68,11 @@ def written_assignment(name: str) -> str | None:
 
 def written_in_main(pattern: str, *, last: bool = False) -> str | None:
     """Return the first or the last line of the main module's file that matches the pattern."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    file = main_file()
     return None if file is None else written(pattern, file, last=last)
 
 
 def written_call(name: str, method: str) -> str | None:
     """Return the line of the call in the main module's file."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    file = main_file()
     return None if file is None else call_of(name, method, file)

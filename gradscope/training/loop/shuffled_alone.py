@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterator
 
 from gradscope.explain.shared.frames import shown
-from gradscope.explain.shared.script_tree import last_name, tree_of
+from gradscope.explain.shared.script_tree import last_name
 from gradscope.records.loop_figures import LoopFact
+from gradscope.training.loop.script_lines import main_text
 
 _PERMUTATIONS = frozenset({"randperm", "permutation"})
 
@@ -16,10 +16,10 @@ _PERMUTATIONS = frozenset({"randperm", "permutation"})
 def shuffled_alone() -> Iterator[LoopFact]:
     """Yield assignments of the main module's file as ``x = x[perm]``, if nothing else uses the
     permutation."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    tree = None if file is None else tree_of(file)
-    if file is None or tree is None:
+    found = main_text()
+    if found is None:
         return
+    file, tree = found
     uses: dict[str, int] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):

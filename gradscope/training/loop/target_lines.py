@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import sys
 from functools import lru_cache
 
 from gradscope.explain.shared.frames import shown
 from gradscope.explain.shared.script_tree import assignment, innermost, is_at, tree_of
+from gradscope.training.loop.script_lines import main_text
 
 _NAMES = ("target", "targets", "label", "labels")
 #: How many assignments are followed.
@@ -35,10 +35,10 @@ def targets_made(file: str, line: int) -> str | None:
 def ignored_at(index: int) -> str | None:
     """Return the only line of the main module's file that assigns a negative ignored index to a
     variable, or passes it to a method, as ``labels[:4] = -100``; None without one."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    tree = None if file is None or index >= 0 else tree_of(file)
-    if file is None or tree is None:
+    found = main_text() if index < 0 else None
+    if found is None:
         return None
+    file, tree = found
     lines = set()
     for node in ast.walk(tree):
         match node:

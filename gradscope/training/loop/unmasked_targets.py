@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Iterator
 
 from gradscope.explain.shared.frames import shown
-from gradscope.explain.shared.script_tree import assignment, innermost, last_name, tree_of
+from gradscope.explain.shared.script_tree import assignment, innermost, last_name
 from gradscope.records.loop_figures import LoopFact
+from gradscope.training.loop.script_lines import main_text
 
 _DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
 #: What a variable's name says about the end of an episode, or about its states.
@@ -27,9 +27,11 @@ _STORES = frozenset(
 def unmasked_targets() -> Iterator[LoopFact]:
     """Yield ``r + gamma * q(next).max(1).values`` in the main module's file, if the file has
     episodes that end, and nothing but the loop over steps reads their end."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    tree = None if file is None else tree_of(file)
-    if file is None or tree is None or not _has_ends(tree) or _uses_ends(tree):
+    found = main_text()
+    if found is None:
+        return
+    file, tree = found
+    if not _has_ends(tree) or _uses_ends(tree):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and _is_target(node.value, tree, node.lineno):
