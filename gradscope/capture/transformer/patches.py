@@ -83,7 +83,7 @@ class _Observed:
     """A replacement for a function of PyTorch, equal to it.
 
     A ``__torch_function__`` compares functions with ``is``; so PyTorch's own functions are restored
-    while one runs, and nothing is observed then.
+    while one runs. Nothing is observed of the calls that a class of tensors overrides.
     """
 
     def __init__(
@@ -99,10 +99,15 @@ class _Observed:
         self.function: Callable[..., Any] = getattr(original, "function", original)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.overrides.has_torch_function((*args, *kwargs.values())):
+        given = (*args, *kwargs.values())
+        if torch.overrides.has_torch_function(given):
             with _absent(self._places):
-                return self.function(*args, **kwargs)
-        result = self._original(*args, **kwargs)
+                result = self.function(*args, **kwargs)
+            if any(_overrides(type(one)) for one in given):
+                return result
+            # Only a mode asked for it, such as that of ``torch.set_default_device``.
+        else:
+            result = self._original(*args, **kwargs)
         self._observe(self._name, args, kwargs, result)
         return result
 
@@ -117,6 +122,14 @@ class _Observed:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _itself, (self.function,)
+
+
+def _overrides(kind: type) -> bool:
+    """Return True if a class has its own ``__torch_function__``."""
+    if kind in (torch.Tensor, torch.nn.Parameter):
+        return False
+    own = getattr(kind, "__torch_function__", None)
+    return own is not None and own is not torch._C._disabled_torch_function_impl
 
 
 @contextmanager
