@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from gradscope.records.diff import DiffReport as DiffReport
     from gradscope.records.experiment import ExperimentReport as ExperimentReport
     from gradscope.records.graph import AutogradGraph as AutogradGraph
-    from gradscope.records.history import RunHistory as RunHistory
     from gradscope.records.leaks import LeaksReport as LeaksReport
     from gradscope.records.report import Report as Report
+    from gradscope.records.training import RunHistory as RunHistory
 
 _HOMES = {
     "AutogradGraph": "records.graph",

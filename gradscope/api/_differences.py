@@ -16,9 +16,9 @@ from gradscope.comparison.alignment import CallKey
 from gradscope.errors import OptionError
 from gradscope.loading.workload import Workload
 from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDiff
-from gradscope.records.norms import finite_or_none
 from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
+from gradscope.records.tensors import finite_or_none
 from gradscope.running.compared_runs import Divergence, in_float64
 from gradscope.running.compared_step import Comparison
 from gradscope.running.divergent_calls import (

@@ -20,9 +20,9 @@ from gradscope.errors import ModelError, OptionError
 from gradscope.explain.errors.explain_exception import explain_error
 from gradscope.loading.workload import Workload
 from gradscope.records.diff import REFERENCES, DiffReport
-from gradscope.records.history import RunHistory
 from gradscope.records.report import Report
 from gradscope.records.showing import Shown
+from gradscope.records.training import RunHistory
 from gradscope.running.compared_runs import Divergence, diverge, in_float64
 from gradscope.running.divergent_calls import FACTOR, divergent_calls, is_compiled
 from gradscope.running.handover import (

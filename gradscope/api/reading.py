@@ -14,10 +14,9 @@ from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport
 from gradscope.records.diff import DiffReport
 from gradscope.records.graph import AutogradGraph
-from gradscope.records.history import LayerSeries, RunHistory
-from gradscope.records.norms import NormSeries
 from gradscope.records.report import CheckReport, Report
-from gradscope.records.training import StepSample, TrainingFinding
+from gradscope.records.tensors import NormSeries
+from gradscope.records.training import LayerSeries, RunHistory, StepSample, TrainingFinding
 from gradscope.records.transformer import PROBES
 from gradscope.reporters.header import listed
 from gradscope.reporters.run.naming import called

@@ -26,9 +26,8 @@ from gradscope.loading.process_group import BRIEFLY, Processes
 from gradscope.loading.workload import Workload
 from gradscope.records import json as record_json
 from gradscope.records.modules import Unregistered
-from gradscope.records.parallel import DeviceMesh, ParallelRun, ParameterPlacement
 from gradscope.records.report import Report
-from gradscope.records.run import Totals
+from gradscope.records.run import DeviceMesh, ParallelRun, ParameterPlacement, Totals
 from gradscope.rules import RuleSettings
 from gradscope.runfile.one_step import combined_report
 from gradscope.running.observe import Observation, observe

@@ -18,7 +18,7 @@ from gradscope import pages
 from gradscope.api.reading import read_history
 from gradscope.errors import ConfigError
 from gradscope.pages import Page
-from gradscope.records.history import RunHistory
+from gradscope.records.training import RunHistory
 from gradscope.runfile.reader import RunFile
 
 _HOST = "127.0.0.1"

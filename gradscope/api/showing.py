@@ -22,13 +22,12 @@ from gradscope.records.data import to_data
 from gradscope.records.diff import DiffReport
 from gradscope.records.experiment import ArmResult, ExperimentReport
 from gradscope.records.graph import AutogradGraph, GraphNode
-from gradscope.records.history import RunHistory
 from gradscope.records.leaks import LeaksReport
 from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.records.saliency import SaliencyReport
 from gradscope.records.showing import Shown
 from gradscope.records.spike import SpikeReport
-from gradscope.records.training import TrainingRun
+from gradscope.records.training import RunHistory, TrainingRun
 from gradscope.records.transformer import PROBES
 from gradscope.reporters import coord_check, experiment, spike
 from gradscope.reporters.run import charts

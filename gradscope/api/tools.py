@@ -18,9 +18,9 @@ from gradscope import plugins
 from gradscope.api.reading import load, read_history, report_of_step
 from gradscope.api.showing import rendered
 from gradscope.errors import ConfigError, GradscopeError, OptionError
-from gradscope.records.history import RunHistory
 from gradscope.records.report import Report
 from gradscope.records.showing import Shown
+from gradscope.records.training import RunHistory
 from gradscope.reporters.run.answers import answers
 from gradscope.reporters.run.naming import called, selected, selected_reports
 from gradscope.reporters.shortening import TOKENS, shortened

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.names import named_parameters
-from gradscope.records.parallel import DeviceMesh, ParameterPlacement
+from gradscope.records.run import DeviceMesh, ParameterPlacement
 
 _UNCOUNTED = itertools.count(1)
 _PLAIN = (torch.Tensor, nn.Parameter)

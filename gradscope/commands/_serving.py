@@ -14,7 +14,7 @@ from gradscope.commands._views import choose_destination, table_view
 from gradscope.commands._write import say, write_output
 from gradscope.errors import OptionError
 from gradscope.pages import Page
-from gradscope.records.history import RunHistory
+from gradscope.records.training import RunHistory
 from gradscope.reporters.run import steps
 from gradscope.reporters.run.naming import selected
 from gradscope.reporters.views import View

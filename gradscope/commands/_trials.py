@@ -24,9 +24,8 @@ from gradscope.config.python_files import does_something, parsed, trains
 from gradscope.errors import ConfigError, OptionError, visible
 from gradscope.output_files import expanded, whole_file
 from gradscope.records.answers import WhyReport
-from gradscope.records.history import RunHistory
 from gradscope.records.run import ErrorRecord
-from gradscope.records.training import StepSample
+from gradscope.records.training import RunHistory, StepSample
 from gradscope.reporters.run.answers import answers
 from gradscope.reporters.run.summary import title
 from gradscope.reporters.verdict import Verdict

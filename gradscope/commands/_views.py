@@ -24,9 +24,9 @@ from gradscope.commands._write import check_output, is_terminal, say, stream_wid
 from gradscope.errors import OptionError, refuse_unknown, visible
 from gradscope.records.coord_check import CoordCheckReport
 from gradscope.records.experiment import ExperimentReport
-from gradscope.records.history import RunHistory
 from gradscope.records.report import CheckReport, Report
 from gradscope.records.spike import SpikeReport
+from gradscope.records.training import RunHistory
 from gradscope.reporters.shortening import shortened
 from gradscope.reporters.tables import report_tables
 from gradscope.reporters.views import DiffView, TextView, View

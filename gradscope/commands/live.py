@@ -21,7 +21,7 @@ from gradscope.commands._options import DisplayOptions, Rank, argument, flag, ta
 from gradscope.commands._views import check_look, terminal_width, use_color
 from gradscope.commands._write import check_output, say, write_output
 from gradscope.errors import ConfigError, visible
-from gradscope.records.history import RunHistory
+from gradscope.records.training import RunHistory
 from gradscope.reporters.run.findings import news
 from gradscope.reporters.training import page
 from gradscope.reporters.views import View

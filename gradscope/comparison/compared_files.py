@@ -11,9 +11,9 @@ from gradscope.comparison.runs import compare_runs
 from gradscope.errors import OptionError
 from gradscope.records import json as record_json
 from gradscope.records.diff import DiffReport
-from gradscope.records.history import RunHistory
 from gradscope.records.report import Report
 from gradscope.records.showing import Shown
+from gradscope.records.training import RunHistory
 from gradscope.runfile.folder import is_run
 from gradscope.runfile.reader import RunFile
 

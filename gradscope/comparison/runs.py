@@ -14,9 +14,9 @@ from gradscope.comparison.reports import (
 )
 from gradscope.errors import OptionError
 from gradscope.records.diff import DiffReport, ParameterDiff
-from gradscope.records.norms import NormSeries, number_or_none
 from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
+from gradscope.records.tensors import NormSeries, number_or_none
 from gradscope.records.training import TrainingStep
 from gradscope.rules import explained
 from gradscope.runfile.reader import RunFile

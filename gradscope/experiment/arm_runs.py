@@ -21,7 +21,7 @@ from gradscope.experiment.arms import AS_IT_IS, Arm
 from gradscope.experiment.facts import Facts
 from gradscope.experiment.scratch import Scratch
 from gradscope.records.experiment import DATA
-from gradscope.records.history import RunHistory
+from gradscope.records.training import RunHistory
 from gradscope.runfile.reader import RunFile
 from gradscope.training.launch import Script
 from gradscope.training.trial import Trial, Tried, tried

@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from gradscope.records.history import RunHistory
-from gradscope.records.training import TrainingStep
+from gradscope.records.training import RunHistory, TrainingStep
 
 #: Norms that differ by no more are those of the same gradients.
 _SAME = 1e-4

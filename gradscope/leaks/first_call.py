@@ -25,7 +25,7 @@ from gradscope.leaks.subject import Subject
 from gradscope.leaks.trials import ROUNDING, Run, Tensors, Trial, excused
 from gradscope.nesting import find, replaced
 from gradscope.records.leaks import AxisResult, SourceLine
-from gradscope.records.norms import finite_or_none
+from gradscope.records.tensors import finite_or_none
 
 #: Number of candidates to try.
 TRIES = 16

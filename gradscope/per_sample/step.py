@@ -13,7 +13,7 @@ from gradscope.loading.workload import Workload
 from gradscope.per_sample.contributions import NotSeparable, SampleGradients, sample_gradients
 from gradscope.per_sample.noise_scale import noise_scale
 from gradscope.records.full_samples import GradientNoise, PerSample, SampleGradient
-from gradscope.records.norms import finite_or_none
+from gradscope.records.tensors import finite_or_none
 from gradscope.running.rerun import rerun
 from gradscope.running.step import GraphRoot, Observer, Step, cloned_batch
 

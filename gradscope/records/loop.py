@@ -10,26 +10,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradscope.records.answers import Answer
-from gradscope.records.loop_data import (
-    EqualUnits,
-    FrozenAdapters,
-    LoopBatches,
-    LoopCopy,
-    LoopFunction,
-    LoopInputs,
-)
 from gradscope.records.loop_figures import (
     Course,
     Draw,
+    EqualUnits,
+    FrozenAdapters,
+    LoopBatches,
     LoopClipping,
+    LoopCopy,
     LoopDepth,
     LoopFact,
+    LoopFunction,
+    LoopInputs,
+    LoopTokens,
     LoopWeights,
     LossOperation,
     LossTargets,
     Reach,
 )
-from gradscope.records.loop_tokens import LoopTokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)

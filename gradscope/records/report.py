@@ -28,8 +28,7 @@ from gradscope.records.modules import (
     UnitActivity,
     Unregistered,
 )
-from gradscope.records.parallel import ParallelRun
-from gradscope.records.run import ErrorRecord, LossPart, RunInfo, StepRecord, Totals
+from gradscope.records.run import ErrorRecord, LossPart, ParallelRun, RunInfo, StepRecord, Totals
 from gradscope.records.showing import Plotted, Shown
 from gradscope.records.transformer import AttentionCall, ExpertCall, ResidualCall
 from gradscope.typeset.numbers import plural

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gradscope.records.answers import Answer
 from gradscope.records.loop import LoopOptimizer, LoopParameter, LoopRecord
-from gradscope.records.loop_figures import LossOperation, LossTargets, Reach
-from gradscope.records.loop_tokens import LoopTokens
+from gradscope.records.loop_figures import LoopTokens, LossOperation, LossTargets, Reach
 from gradscope.records.report import Finding
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._words import listed, plural

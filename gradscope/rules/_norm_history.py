@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from gradscope.records.norms import NONE, ParameterNorms, unpacked
+from gradscope.records.tensors import NONE, ParameterNorms, unpacked
 from gradscope.rules._window import KEPT
 
 #: Number of lists of names with kept norms: an optimizer has one for each of its models.

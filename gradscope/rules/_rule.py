@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gradscope.records.norms import finite_or_none
 from gradscope.records.report import Finding
+from gradscope.records.tensors import finite_or_none
 
 #: Sets of thresholds that other tools use, by the name that the config takes.
 PRESETS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
-from gradscope.records.loop_data import EqualUnits
+from gradscope.records.loop_figures import EqualUnits
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at, these
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradscope.records.loop import LoopRecord
-from gradscope.records.loop_data import LoopBatches
+from gradscope.records.loop_figures import LoopBatches
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold

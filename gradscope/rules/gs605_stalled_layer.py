@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records.norms import finite_or_none
 from gradscope.records.report import Finding
+from gradscope.records.tensors import finite_or_none
 from gradscope.rules._history import ParameterHistory, SampleHistory
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number

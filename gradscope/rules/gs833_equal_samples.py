@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
-from gradscope.records.loop_data import LoopBatches
+from gradscope.records.loop_figures import LoopBatches
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at, in_steps
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
-from gradscope.records.loop_data import LoopCopy
+from gradscope.records.loop_figures import LoopCopy
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._loop import at
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradscope.errors import ConfigError
-from gradscope.records.norms import NONE, NormNames, NormSeries, unpacked
+from gradscope.records.tensors import NONE, NormNames, NormSeries, unpacked
 from gradscope.runfile import table_rows as rows
 from gradscope.runfile.shard_layout import Key, Layout, ShardLayout
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from gradscope.errors import few
 from gradscope.records.modules import ModuleCall, ParameterStats
-from gradscope.records.parallel import ParallelRun
 from gradscope.records.report import Report
-from gradscope.records.run import StepParameter, StepRecord
+from gradscope.records.run import ParallelRun, StepParameter, StepRecord
 from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.records.training import StepSample
 from gradscope.runfile.combining import combined_sample, root_of_squares

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError
-from gradscope.records.norms import NormNames, NormSeries
-from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 from gradscope.records.ranks import Pace
+from gradscope.records.run import DeviceMesh, ParameterPlacement
+from gradscope.records.tensors import NormNames, NormSeries
 from gradscope.records.training import (
     Fingerprints,
     StepSample,

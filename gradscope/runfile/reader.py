@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
-from gradscope.records.norms import NormSeries
+from gradscope.records.tensors import NormSeries
 from gradscope.records.training import (
     StepSample,
     TrainedModel,

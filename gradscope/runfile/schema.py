@@ -9,8 +9,7 @@ from typing import Final
 
 from gradscope.records.data import to_line
 from gradscope.records.modules import ModuleCall, ParameterStats
-from gradscope.records.norms import finite_or_none
-from gradscope.records.tensors import TensorStats
+from gradscope.records.tensors import TensorStats, finite_or_none
 from gradscope.records.training import StepSample
 from gradscope.records.transformer import PROBES, figures_of
 

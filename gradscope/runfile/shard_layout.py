@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gradscope.records.parallel import DeviceMesh, ParameterPlacement
+from gradscope.records.run import DeviceMesh, ParameterPlacement
 
 #: A parameter: the id of its model, and its name.
 Key = tuple[int, str]

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from gradscope.errors import ConfigError
 from gradscope.records.data import from_data, to_line
-from gradscope.records.norms import NormNames, ParameterNorms, finite_or_none
-from gradscope.records.parallel import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.records.report import Finding
+from gradscope.records.run import DeviceMesh, GroupNorm, ParameterPlacement
+from gradscope.records.tensors import NormNames, ParameterNorms, finite_or_none
 from gradscope.records.training import (
     Fingerprints,
     StepSample,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from gradscope.records.norms import ParameterNorms
+from gradscope.records.tensors import ParameterNorms
 from gradscope.records.training import (
     StepSample,
     TrainingEvent,

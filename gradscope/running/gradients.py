@@ -22,9 +22,8 @@ from gradscope.capture.stats import Measured, head_of, measure, resolve
 from gradscope.loading.workload import Workload
 from gradscope.records.full_samples import SharedLayer, TaskGradients
 from gradscope.records.modules import ModuleCall, ParameterStats
-from gradscope.records.norms import finite_or_none
 from gradscope.records.run import LossPart
-from gradscope.records.tensors import TensorStats
+from gradscope.records.tensors import TensorStats, finite_or_none
 from gradscope.running.step import GraphRoot, Observer, Step, run
 
 #: The loss of a micro-batch, under "", and what it is computed of where that is several.

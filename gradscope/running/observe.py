@@ -24,8 +24,15 @@ from gradscope.loading.workload import Workload
 from gradscope.patterns import Named
 from gradscope.records.full_samples import Change
 from gradscope.records.modules import ModuleCall, ModuleFacts, ParameterStats
-from gradscope.records.parallel import DeviceMesh, ParameterPlacement
-from gradscope.records.run import LossPart, Seconds, StepParameter, StepRecord, Verification
+from gradscope.records.run import (
+    DeviceMesh,
+    LossPart,
+    ParameterPlacement,
+    Seconds,
+    StepParameter,
+    StepRecord,
+    Verification,
+)
 from gradscope.records.tensors import TensorRecord
 from gradscope.records.transformer import PROBES
 from gradscope.running.costs import Stopwatch

@@ -17,7 +17,7 @@ import torch
 from gradscope.capture.names import named_parameters
 from gradscope.loading.workload import Workload
 from gradscope.records.full_samples import SKETCH_BITS, SKETCH_WIDTH, Sketch
-from gradscope.records.norms import finite_or_none
+from gradscope.records.tensors import finite_or_none
 from gradscope.running.compared_runs import DRAWS, harmless_step, last_bit
 from gradscope.running.probed_step import ProbeKey, StepProbe, moved, probed_step
 from gradscope.running.rerun import plain_step

@@ -17,9 +17,8 @@ from gradscope.capture.optimizer_steps import LastStep
 from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.capture.shards import is_plain_or_spread, is_spread, local, placements_of
 from gradscope.nesting import find
-from gradscope.records.norms import finite_or_none
-from gradscope.records.parallel import GroupNorm
-from gradscope.records.tensors import TensorStats
+from gradscope.records.run import GroupNorm
+from gradscope.records.tensors import TensorStats, finite_or_none
 from gradscope.records.training import TrainingStep, sum_of
 from gradscope.training.gradients import Gradients, read
 from gradscope.training.optimizers import ObservedOptimizer

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.leaks import RULES, AxisResult
 from gradscope.records.loop import LoopRecord
-from gradscope.records.norms import NormNames, ParameterNorms
 from gradscope.records.report import Finding, Report
 from gradscope.records.run import RunInfo
+from gradscope.records.tensors import NormNames, ParameterNorms
 from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
 from gradscope.rules import (
     SEVERITIES,

@@ -7,7 +7,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 
-from gradscope.records.norms import VALUES_EVERY
+from gradscope.records.tensors import VALUES_EVERY
 from gradscope.records.training import TrainingStep
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.optimizers import ObservedOptimizer

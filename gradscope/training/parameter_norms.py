@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from gradscope.capture.names import named_parameters
-from gradscope.records.norms import NONE, VALUES_EVERY, NormNames, ParameterNorms, packed
+from gradscope.records.tensors import NONE, VALUES_EVERY, NormNames, ParameterNorms, packed
 from gradscope.records.training import TrainedModel
 from gradscope.training.current_step import CurrentStep, Norms
 from gradscope.training.models import Models

@@ -12,8 +12,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gradscope.capture.names import named_parameters
 from gradscope.capture.shards import is_spread, mesh_record, placement, placements_of
-from gradscope.records.norms import finite_or_none
-from gradscope.records.parallel import DeviceMesh, GroupNorm, ParameterPlacement
+from gradscope.records.run import DeviceMesh, GroupNorm, ParameterPlacement
+from gradscope.records.tensors import finite_or_none
 from gradscope.training.models import Model
 from gradscope.training.replicas import is_flat
 

@@ -24,8 +24,8 @@ from gradscope.output_files import whole_file
 from gradscope.records.answers import Judgement, NonFiniteOrigin
 from gradscope.records.leaks import AxisResult
 from gradscope.records.loop import LoopRecord
-from gradscope.records.norms import NormNames, ParameterNorms
 from gradscope.records.spike import Capsule
+from gradscope.records.tensors import NormNames, ParameterNorms
 from gradscope.records.training import (
     StepSample,
     TrainedModel,

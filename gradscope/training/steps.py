@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from gradscope.capture.optimizer_steps import LastStep
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.loop import LoopRecord
-from gradscope.records.norms import finite_or_none
+from gradscope.records.tensors import finite_or_none
 from gradscope.records.training import TrainingEvent
 from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.current_step import CurrentStep, LossScales, loss_of

@@ -22,9 +22,8 @@ from pathlib import Path
 from gradscope.api.reading import read_history
 from gradscope.capture.fingerprints import combined
 from gradscope.records.modules import ModuleCall, ParameterStats
-from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 from gradscope.records.report import Report
-from gradscope.records.run import RunInfo
+from gradscope.records.run import DeviceMesh, ParameterPlacement, RunInfo
 from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.records.training import (
     Fingerprints,

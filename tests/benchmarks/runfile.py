@@ -25,10 +25,16 @@ import torch
 
 import gradscope
 from gradscope.records.modules import ModuleCall
-from gradscope.records.norms import VALUES_EVERY, NormNames, ParameterNorms, packed
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo
-from gradscope.records.tensors import TensorRecord, TensorStats
+from gradscope.records.tensors import (
+    VALUES_EVERY,
+    NormNames,
+    ParameterNorms,
+    TensorRecord,
+    TensorStats,
+    packed,
+)
 from gradscope.records.training import StepSample, TrainingRun, TrainingStep
 from gradscope.runfile import database, schema
 from gradscope.runfile.reader import RunFile

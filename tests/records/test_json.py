@@ -38,12 +38,14 @@ from gradscope.records.modules import (
     UnitActivity,
     Unregistered,
 )
-from gradscope.records.parallel import DeviceMesh, ParallelRun, ParameterPlacement
 from gradscope.records.report import Finding, PrecisionForecast, Report
 from gradscope.records.run import (
+    DeviceMesh,
     ErrorRecord,
     Frame,
     LossPart,
+    ParallelRun,
+    ParameterPlacement,
     RelatedLine,
     RunInfo,
     Seconds,

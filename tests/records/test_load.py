@@ -18,8 +18,8 @@ import gradscope
 from gradscope import plugins
 from gradscope.api.reading import read_history
 from gradscope.errors import ConfigError, OptionError
-from gradscope.records.history import RunHistory
 from gradscope.records.report import Report
+from gradscope.records.training import RunHistory
 from gradscope.reporters.views import View
 from gradscope.runfile.reader import RunFile
 

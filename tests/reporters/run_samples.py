@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gradscope.records.answers import Judgement, NonFiniteOrigin, NotJudged
-from gradscope.records.history import LayerSeries, RunHistory
-from gradscope.records.norms import NormSeries
 from gradscope.records.report import Finding
-from gradscope.records.tensors import TensorStats
+from gradscope.records.tensors import NormSeries, TensorStats
 from gradscope.records.training import (
+    LayerSeries,
+    RunHistory,
     TrainedModel,
     TrainingEvent,
     TrainingFinding,

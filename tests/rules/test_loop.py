@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from gradscope.records.loop import LoopOptimizer, LoopRecord, LoopScheduler
-from gradscope.records.loop_data import LoopBatches
-from gradscope.records.loop_figures import LoopWeights
+from gradscope.records.loop_figures import LoopBatches, LoopWeights
 from gradscope.records.training import StepSample, TrainingFinding, TrainingRecord
 from gradscope.rules import RuleSettings, folded
 from gradscope.rules._book import entries

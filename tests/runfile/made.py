@@ -9,11 +9,16 @@ from dataclasses import replace
 
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall, ParameterStats
-from gradscope.records.norms import NONE, NormNames, ParameterNorms, packed
-from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 from gradscope.records.report import Finding, Report
-from gradscope.records.run import RunInfo
-from gradscope.records.tensors import TensorRecord, TensorStats
+from gradscope.records.run import DeviceMesh, ParameterPlacement, RunInfo
+from gradscope.records.tensors import (
+    NONE,
+    NormNames,
+    ParameterNorms,
+    TensorRecord,
+    TensorStats,
+    packed,
+)
 from gradscope.records.training import (
     StepSample,
     TrainedModel,

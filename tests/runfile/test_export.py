@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gradscope import cli, plugins
-from gradscope.records.norms import NormNames, ParameterNorms, packed
+from gradscope.records.tensors import NormNames, ParameterNorms, packed
 from gradscope.records.training import TrainedModel, TrainingStep
 from gradscope.runfile.exports import tensorboard
 from gradscope.runfile.reader import RunFile

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import ConfigError
-from gradscope.records.norms import (
+from gradscope.records.run import DeviceMesh, ParameterPlacement
+from gradscope.records.tensors import (
     NONE,
     NormNames,
     NormSeries,
@@ -22,7 +23,6 @@ from gradscope.records.norms import (
     packed,
     unpacked,
 )
-from gradscope.records.parallel import DeviceMesh, ParameterPlacement
 from gradscope.records.training import TrainedModel
 from gradscope.runfile import thinning, writer
 from gradscope.runfile.norm_series import combined_later

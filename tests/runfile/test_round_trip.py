@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import OptionError
-from gradscope.records.norms import NormNames, ParameterNorms
-from gradscope.records.parallel import DeviceMesh, ParameterPlacement
-from gradscope.records.tensors import TensorRecord, TensorStats
+from gradscope.records.run import DeviceMesh, ParameterPlacement
+from gradscope.records.tensors import NormNames, ParameterNorms, TensorRecord, TensorStats
 from gradscope.records.training import (
     StepSample,
     TrainedModel,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.records.modules import ParameterStats
-from gradscope.records.parallel import DeviceMesh, ParameterPlacement
+from gradscope.records.run import DeviceMesh, ParameterPlacement
 from gradscope.records.tensors import TensorStats
 from gradscope.records.training import Fingerprints, StepSample, TrainedModel, TrainingStep
 from gradscope.runfile.rank_file import shared_numbers

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gradscope.records.norms import number_or_none
+from gradscope.records.tensors import number_or_none
 from gradscope.records.training import StepSample, TrainedModel, TrainingStep
 from gradscope.runfile.reader import RunFile
 

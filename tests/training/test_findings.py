@@ -13,8 +13,8 @@ from rules.made import call, facts, parameter, report, stack, stats
 
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.json import to_data
-from gradscope.records.norms import NONE, NormNames, ParameterNorms, packed
 from gradscope.records.report import Report
+from gradscope.records.tensors import NONE, NormNames, ParameterNorms, packed
 from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
 from gradscope.rules import RuleSettings
 from gradscope.training.findings import RunFindings

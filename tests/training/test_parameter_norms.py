@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.records.norms import NONE, VALUES_EVERY
+from gradscope.records.tensors import NONE, VALUES_EVERY
 from gradscope.runfile.reader import RunFile
 from gradscope.training import gradients, metrics_schedule
 from gradscope.training.discovery import outermost_modules

@@ -15,8 +15,7 @@ from filelock import FileLock
 
 from gradscope import cli
 from gradscope.api.reading import read_history
-from gradscope.records.history import RunHistory
-from gradscope.records.training import TrainingFinding
+from gradscope.records.training import RunHistory, TrainingFinding
 from gradscope.reporters.run.naming import qualified
 from gradscope.runfile.metric_keys import KeySelection
 from gradscope.runfile.reader import RunFile

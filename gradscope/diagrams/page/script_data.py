@@ -16,7 +16,7 @@ from gradscope.diagrams.graph.groups import Group, opened, operations_below, row
 from gradscope.diagrams.graph.view import GraphView
 from gradscope.diagrams.picture import boxes
 from gradscope.records.graph import AutogradGraph, GraphNode
-from gradscope.records.norms import finite_or_none
+from gradscope.records.tensors import finite_or_none
 from gradscope.typeset.numbers import count
 from gradscope.typeset.text import plain
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from gradscope.pages import Part
-from gradscope.records.parallel import ParallelRun
 from gradscope.records.report import Report
+from gradscope.records.run import ParallelRun
 from gradscope.reporters.document import Block, Document, Drawn, Found, Nothing, Said
 from gradscope.reporters.header import notes, run_facts
 from gradscope.reporters.report._chains import drawn

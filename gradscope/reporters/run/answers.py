@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from gradscope.errors import OptionError
 from gradscope.records.answers import Answer, Explanation, WhyReport
-from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.run import RunInfo
-from gradscope.records.training import StepSample, TrainingFinding
+from gradscope.records.training import LayerSeries, RunHistory, StepSample, TrainingFinding
 from gradscope.reporters.finding_lines import made_at
 from gradscope.reporters.run.findings import given, run_info, where
 from gradscope.reporters.run.naming import qualified, selected

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from gradscope.charts.maps import PLACES, Map
 from gradscope.charts.panels import NOT_FINITE, Curve, Panel, Point, Stretch, point
-from gradscope.records.history import Course, LayerSeries, RunHistory, steps_with
-from gradscope.records.norms import MEASURES
-from gradscope.records.training import TrainingFinding
+from gradscope.records.tensors import MEASURES
+from gradscope.records.training import Course, LayerSeries, RunHistory, TrainingFinding, steps_with
 from gradscope.records.transformer import TransformerSeries
 from gradscope.reporters.header import TONES, label
 from gradscope.reporters.header import stretches as stretches_of

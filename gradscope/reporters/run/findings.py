@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.records.answers import NonFiniteOrigin
-from gradscope.records.history import RunHistory
 from gradscope.records.report import CheckedModel, CheckReport, Finding
 from gradscope.records.run import RunInfo
 from gradscope.records.tensors import TensorStats
-from gradscope.records.training import TrainingEvent, TrainingFinding
+from gradscope.records.training import RunHistory, TrainingEvent, TrainingFinding
 from gradscope.reporters import finding_lines
 from gradscope.reporters.finding_lines import Beside, Known, also, grouped, lead, place
 from gradscope.reporters.header import label, listed, some_names, stretches

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from rich.cells import cell_len
 
-from gradscope.records.history import LayerSeries, RunHistory, steps_with
-from gradscope.records.norms import MEASURES, NONE, NormSeries, number_or_none
+from gradscope.records.tensors import MEASURES, NONE, NormSeries, number_or_none
+from gradscope.records.training import LayerSeries, RunHistory, steps_with
 from gradscope.records.transformer import PROBES, TransformerSeries
 from gradscope.reporters.run.series_columns import (
     COLUMNS,

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from gradscope.patterns import Named, matching
-from gradscope.records.history import LayerSeries, RunHistory
 from gradscope.records.report import Report
-from gradscope.records.training import RUN, TrainedModel, TrainingFinding
+from gradscope.records.training import RUN, LayerSeries, RunHistory, TrainedModel, TrainingFinding
 from gradscope.records.transformer import PROBES, TransformerSeries
 
 _Series = TypeVar("_Series", LayerSeries, TransformerSeries)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from gradscope.records.history import Course, LayerSeries
-from gradscope.records.norms import MEASURES as NORMS
-from gradscope.records.norms import number_or_none, steps_lost
+from gradscope.records.tensors import MEASURES as NORMS
+from gradscope.records.tensors import number_or_none, steps_lost
+from gradscope.records.training import Course, LayerSeries
 from gradscope.reporters.header import label
 from gradscope.reporters.run.step_metrics import losses
 from gradscope.reporters.tables.call_columns import MISSING

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradscope.records.history import RunHistory
-from gradscope.records.training import TrainingStep
+from gradscope.records.training import RunHistory, TrainingStep
 from gradscope.reporters.run.summary import backwards_over
 from gradscope.typeset.numbers import NOT_THERE, count, number, plural, share
 from gradscope.typeset.sparklines import NOT_FINITE, curve

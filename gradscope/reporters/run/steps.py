@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from gradscope.records.history import RunHistory
-from gradscope.records.training import TrainingStep
+from gradscope.records.training import RunHistory, TrainingStep
 from gradscope.reporters.run import series_columns
 from gradscope.reporters.tables.columns import (
     Column,

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from gradscope.records import training
-from gradscope.records.history import RunHistory
-from gradscope.records.training import TrainedModel, TrainingRun, TrainingStep
+from gradscope.records.training import RunHistory, TrainedModel, TrainingRun, TrainingStep
 from gradscope.reporters.header import listed
 from gradscope.reporters.verdict import cost_in_words
 from gradscope.typeset.console import Line

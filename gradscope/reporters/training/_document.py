@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from gradscope.pages import Part
-from gradscope.records.history import RunHistory
+from gradscope.records.training import RunHistory
 from gradscope.records.transformer import PROBES
 from gradscope.reporters.document import Block, Document, Found, Nothing, Said, texts
 from gradscope.reporters.run import charts, findings, layers, step_metrics, steps, summary

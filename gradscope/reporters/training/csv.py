@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from gradscope.records.history import LayerSeries, RunHistory
-from gradscope.records.norms import MEASURES, merged_table
+from gradscope.records.tensors import MEASURES, merged_table
+from gradscope.records.training import LayerSeries, RunHistory
 from gradscope.records.transformer import MEASURES as PARTS_MEASURES
 from gradscope.records.transformer import PROBES, TransformerSeries
 from gradscope.reporters.finding_lines import ordered

@@ -9,9 +9,8 @@ from typing import Any
 
 from gradscope.records.answers import Explanation
 from gradscope.records.data import to_data, to_line
-from gradscope.records.history import LayerSeries, RunHistory
-from gradscope.records.norms import NormSeries, number_or_none, steps_lost
-from gradscope.records.training import TrainingFinding, TrainingStep
+from gradscope.records.tensors import NormSeries, number_or_none, steps_lost
+from gradscope.records.training import LayerSeries, RunHistory, TrainingFinding, TrainingStep
 from gradscope.records.transformer import PROBES, TransformerSeries
 from gradscope.reporters.views import View
 from gradscope.rules import explanations

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gradscope.records.norms import merged_table
+from gradscope.records.tensors import merged_table
 from gradscope.runfile import schema
 from gradscope.runfile.reader import RunFile, Series
 from gradscope.typeset.text import csv_field

@@ -9,7 +9,7 @@ from torch import nn
 
 from gradscope.capture.names import named_parameters
 from gradscope.capture.shards import is_spread
-from gradscope.records.loop_data import FrozenAdapters
+from gradscope.records.loop_figures import FrozenAdapters
 from gradscope.training.loop.script_lines import written_in_main
 from gradscope.training.models import Model
 

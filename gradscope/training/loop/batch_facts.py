@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gradscope.nesting import find
-from gradscope.records.loop_data import LoopBatches
+from gradscope.records.loop_figures import LoopBatches
 from gradscope.training.loop.script_lines import script_line
 
 #: A batch of fewer samples says little.

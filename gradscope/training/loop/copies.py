@@ -12,7 +12,7 @@ from torch import nn
 
 from gradscope.capture.fingerprints import combined, fingerprints
 from gradscope.capture.hooks import OwnHook, hook_calls
-from gradscope.records.loop_data import LoopCopy
+from gradscope.records.loop_figures import LoopCopy
 from gradscope.training.discovery import frozen_modules, holder_of, variable_name
 from gradscope.training.guard import Guard
 from gradscope.training.loop.model_uses import plain_parameters, signature

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from gradscope.explain.shared.frames import in_library, is_hidden, shown
-from gradscope.records.loop_data import LoopFunction
+from gradscope.records.loop_figures import LoopFunction
 
 _Function: Any = torch.autograd.Function
 _PLAIN = (type(None), bool, int, float, str)

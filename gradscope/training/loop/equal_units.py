@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.names import named_parameters
-from gradscope.records.loop_data import EqualUnits
+from gradscope.records.loop_figures import EqualUnits
 from gradscope.training.models import Model
 
 

@@ -10,7 +10,7 @@ import torch
 
 from gradscope.capture.shards import is_spread
 from gradscope.nesting import find
-from gradscope.records.loop_data import LoopInputs
+from gradscope.records.loop_figures import LoopInputs
 from gradscope.training.loop.script_lines import script_line
 
 #: Fewer numbers say little.

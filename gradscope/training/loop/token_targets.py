@@ -14,7 +14,7 @@ from torch.autograd.graph import Node
 from gradscope.capture.hooks import raised_by_a_handler
 from gradscope.capture.shards import is_spread
 from gradscope.nesting import find
-from gradscope.records.loop_tokens import LoopTokens
+from gradscope.records.loop_figures import LoopTokens
 from gradscope.training.loop.loss_walk import saved, shape_of, signed
 from gradscope.training.loop.script_lines import script_line
 from gradscope.training.loop.token_replay import Seen, replayed

@@ -10,8 +10,8 @@ import torch
 from torch.optim import Optimizer
 
 from gradscope.capture.norms import gradient_norms
-from gradscope.records.norms import finite_or_none
 from gradscope.records.spike import OptimizerState, SpikeSignals
+from gradscope.records.tensors import finite_or_none
 from gradscope.rules import (
     Limits,
     StepWindows,

@@ -15,8 +15,8 @@ from gradscope.capture.hooks import raised_by_a_handler
 from gradscope.errors import message_of
 from gradscope.nesting import find
 from gradscope.per_sample.contributions import NotSeparable
-from gradscope.records.norms import finite_or_none
 from gradscope.records.spike import Capsule, SpikeSample
+from gradscope.records.tensors import finite_or_none
 from gradscope.training.extra_passes import refusal
 from gradscope.training.models import Models
 from gradscope.training.nan_detector.recorded_calls import RecordedCall

@@ -11,8 +11,8 @@ import torch
 
 from gradscope.capture.measurements import version
 from gradscope.nesting import find, replaced
-from gradscope.records.norms import finite_or_none
 from gradscope.records.spike import EarlierBatch, SpikeSample
+from gradscope.records.tensors import finite_or_none
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.replicas import batch_size
 from gradscope.training.spikes.batch_figures import copies, has_rows, lengths, rows_of

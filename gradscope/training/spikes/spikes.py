@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch.optim import Optimizer
 
-from gradscope.records.norms import finite_or_none
 from gradscope.records.spike import Capsule
+from gradscope.records.tensors import finite_or_none
 from gradscope.rules import (
     AFTERMATH,
     RECENT,

@@ -14,7 +14,7 @@ from reporters.pages.page_samples import EVIL, PAGES, SHOWN, Parsed, diff, hosti
 from gradscope import pages, plugins
 from gradscope.diagrams.picture.boxes import contrast
 from gradscope.pages import Page, table_part
-from gradscope.records.history import LayerSeries, RunHistory
+from gradscope.records.training import LayerSeries, RunHistory
 from gradscope.reporters.run import charts
 from gradscope.reporters.tables import report_tables
 from gradscope.reporters.views import DiffView, View

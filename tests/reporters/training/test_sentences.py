@@ -8,8 +8,7 @@ import pytest
 from reporters.run_samples import empty, gan, many, one_step, series, small, step
 
 from gradscope import plugins
-from gradscope.records.history import RunHistory
-from gradscope.records.training import TrainingEvent
+from gradscope.records.training import RunHistory, TrainingEvent
 from gradscope.reporters.header import listed, stretches
 from gradscope.reporters.run import findings, summary
 from gradscope.reporters.run.findings import news

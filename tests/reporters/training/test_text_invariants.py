@@ -11,7 +11,7 @@ from reporters.run_samples import SAMPLES
 from rich.cells import cell_len
 
 from gradscope import plugins
-from gradscope.records.history import RunHistory
+from gradscope.records.training import RunHistory
 from gradscope.reporters.run.naming import qualified
 from gradscope.reporters.training import csv
 from gradscope.reporters.training import json as run_json

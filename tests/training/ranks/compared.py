@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.api.reading import read_history
-from gradscope.records.norms import NormSeries, number_or_none
+from gradscope.records.tensors import NormSeries, number_or_none
 from gradscope.runfile.reader import RunFile
 from training.ranks.launched import side_by_side
 
