@@ -46,7 +46,7 @@ _HOMES = {
     "GradscopeError": "errors",
     "LeaksReport": "records.leaks",
     "Report": "records.report",
-    "RunHistory": "records.history",
+    "RunHistory": "records.training",
     "WhyReport": "records.answers",
     "check": "api.inspecting",
     "coord_check": "api.coord_checking",

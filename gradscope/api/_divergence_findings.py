@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from gradscope.capture.differences import Difference
-from gradscope.comparison.first_divergence import LOOK, only_in_one, other_weight
+from gradscope.comparison.reports import LOOK, only_in_one, other_weight
 from gradscope.records.diff import DiffReport, ParameterDiff
 from gradscope.records.report import Finding
 from gradscope.running.divergent_calls import DivergentCall, Noise

@@ -22,10 +22,9 @@ from gradscope.reporters.header import listed
 from gradscope.reporters.run.naming import called
 from gradscope.rules import ReadRun, RuleSettings, Seen, diagnose_ranks, judgement
 from gradscope.runfile.folder import run_named
-from gradscope.runfile.norm_series import combined_later
+from gradscope.runfile.norm_series import Key, combined_later
 from gradscope.runfile.ranks import compare_ranks
 from gradscope.runfile.reader import RunFile, Series
-from gradscope.runfile.shard_layout import Key
 
 
 def read_history(

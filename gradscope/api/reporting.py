@@ -29,7 +29,7 @@ from gradscope.records.modules import Unregistered
 from gradscope.records.report import Report
 from gradscope.records.run import DeviceMesh, ParallelRun, ParameterPlacement, Totals
 from gradscope.rules import RuleSettings
-from gradscope.runfile.one_step import combined_report
+from gradscope.runfile.combining import combined_report
 from gradscope.running.observe import Observation, observe
 
 

@@ -12,8 +12,7 @@ from gradscope.api.spiking import chosen_capsule
 from gradscope.errors import ConfigError, OptionError
 from gradscope.output_files import check_file, whole_file, write_file
 from gradscope.records.spike import Capsule
-from gradscope.runfile.capsules import read_tensors
-from gradscope.runfile.sources import changed
+from gradscope.runfile.capsules import changed, read_tensors
 
 _SUFFIXES = (".yaml", ".yml")
 

@@ -21,7 +21,7 @@ from gradscope.records.report import Report
 from gradscope.records.training import TrainingFinding
 from gradscope.rules import ReadRun, RuleSettings, reaches
 from gradscope.runfile.folder import check_run_path
-from gradscope.runfile.metric_keys import MOST_KEYS
+from gradscope.runfile.tracking import MOST_KEYS
 from gradscope.training.session import RunSettings, Session
 from gradscope.training.tracker_thread import TrackerSettings
 

@@ -15,9 +15,8 @@ from gradscope.commands._write import STDOUT, output_file, say
 from gradscope.errors import GradscopeError, OptionError, message_of, visible
 from gradscope.output_files import whole_folder
 from gradscope.runfile.folder import chosen_run, file_of
-from gradscope.runfile.metric_keys import MOST_KEYS, KeySelection
 from gradscope.runfile.reader import RunFile
-from gradscope.runfile.tracking import KeepsFiles, attach, send
+from gradscope.runfile.tracking import MOST_KEYS, KeepsFiles, KeySelection, attach, send
 from gradscope.training.tracker_thread import ROOM, check_packages
 from gradscope.typeset.numbers import plural
 

@@ -26,9 +26,9 @@ from gradscope.records.training import TrainingRun
 from gradscope.records.transformer import PROBES
 from gradscope.rules import reaches
 from gradscope.runfile.folder import check_run_path
-from gradscope.runfile.metric_keys import MOST_KEYS
 from gradscope.runfile.reader import RunFile
 from gradscope.runfile.schema import KEEP, LEAST_KEEP
+from gradscope.runfile.tracking import MOST_KEYS
 from gradscope.training.launch import Script
 from gradscope.training.script_run import ScriptRun
 from gradscope.training.session import RunSettings, Session

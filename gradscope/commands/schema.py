@@ -7,8 +7,8 @@ from typing import Annotated
 
 from gradscope.commands._options import DisplayOptions, PlainFileOptions, flag, takes_groups
 from gradscope.commands._write import write_output
-from gradscope.config.keys import json_schema
-from gradscope.config.keys import keys as config_keys
+from gradscope.config.schema import json_schema
+from gradscope.config.schema import keys as config_keys
 
 EXAMPLES = (
     ("gradscope schema --keys", "Every key of a config: its values and its meaning."),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gradscope.comparison.estimated_differences import Accuracy
 from gradscope.comparison.reports import (
     ComparedModel,
     compare_models,
     update_error,
     worst_update,
 )
+from gradscope.comparison.saved_pair import Accuracy
 from gradscope.errors import OptionError
 from gradscope.records.diff import DiffReport, ParameterDiff
 from gradscope.records.report import Finding

@@ -11,10 +11,9 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from gradscope.actions import action, action_names
-from gradscope.config.compile import check_compile
 from gradscope.config.inputs import SOURCES, check_input, check_target
 from gradscope.config.parallel import Expected, check_parallel
-from gradscope.config.schema import GROUPS, LISTS, Config, InterventionConfig
+from gradscope.config.schema import GROUPS, LISTS, Config, InterventionConfig, check_compile
 from gradscope.config.targets import (
     SPELLINGS,
     WITHOUT_ARGUMENTS,

@@ -14,7 +14,7 @@ from gradscope.typeset.tables import Cell, Heading, Table
 from gradscope.typeset.text import break_words, plain
 
 if TYPE_CHECKING:  # the command of methods reads no config
-    from gradscope.config.keys import KeyText
+    from gradscope.config.schema import KeyText
 
 _COLUMNS = (
     Heading("method", False),

@@ -16,6 +16,8 @@ from gradscope.records.spike import Capsule
 
 if TYPE_CHECKING:
     import torch
+import hashlib
+from collections.abc import Iterable, Mapping
 
 SCHEMA = "gradscope.capsule/1"
 #: The key of the record in the metadata, whose values are texts.
@@ -95,3 +97,25 @@ def read_capsule(path: Path) -> Capsule:
             help="read it with the gradscope that recorded it",
         )
     return from_data(Capsule, data, file=str(path))
+
+
+def digests(files: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of each file that can be read."""
+    found = {}
+    for file in dict.fromkeys(files):
+        digest = _digest(file)
+        if digest is not None:
+            found[file] = digest
+    return found
+
+
+def changed(sources: Mapping[str, str]) -> list[str]:
+    """Return the files whose content has changed, or that are gone."""
+    return [file for file, digest in sources.items() if _digest(file) != digest]
+
+
+def _digest(file: str) -> str | None:
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return None

@@ -25,11 +25,10 @@ from gradscope.records.training import (
 )
 from gradscope.records.transformer import TransformerSeries
 from gradscope.runfile import schema
-from gradscope.runfile import table_rows as rows
+from gradscope.runfile import schema as rows
 from gradscope.runfile.folder import connect, reading
 from gradscope.runfile.norm_series import COLUMNS as NORM_COLUMNS
-from gradscope.runfile.norm_series import norm_series
-from gradscope.runfile.shard_layout import Key
+from gradscope.runfile.norm_series import Key, norm_series
 
 #: The tables that name a model, and the column.
 _COLUMNS = {

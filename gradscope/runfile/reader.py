@@ -26,9 +26,8 @@ from gradscope.runfile.combining import (
     with_spread,
 )
 from gradscope.runfile.folder import allow_open_files, files_of
-from gradscope.runfile.norm_series import combined_norms
+from gradscope.runfile.norm_series import Key, Layout, combined_norms
 from gradscope.runfile.rank_file import PartKey, RankFile, Series
-from gradscope.runfile.shard_layout import Key, Layout
 
 __all__ = ["RunFile", "Series"]
 
@@ -36,7 +35,7 @@ __all__ = ["RunFile", "Series"]
 class RunFile:
     """A run, opened for reading. Each method reads the files as they are at that moment.
 
-    With several processes, the numbers are reduced over ranks: see ``shard_layout.py`` and
+    With several processes, the numbers are reduced over ranks: see ``norm_series.py`` and
     ``combining.py``. Calls are the lowest rank's, with their spread over all ranks.
 
     Attributes:

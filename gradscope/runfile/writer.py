@@ -18,7 +18,7 @@ from pathlib import Path
 from gradscope.errors import OptionError
 from gradscope.records.training import StepSample, TrainingRecord, TrainingRun
 from gradscope.runfile import database, schema
-from gradscope.runfile.thinning import Kept
+from gradscope.runfile.database import Kept
 
 #: Longest delay of a write.
 _DELAY = 0.25

@@ -23,9 +23,8 @@ from gradscope import plugins
 from gradscope.errors import GradscopeError, OptionError, message_of, refuse_unknown
 from gradscope.records.training import TrainingRun
 from gradscope.runfile.exports import trackers
-from gradscope.runfile.metric_keys import MOST_KEYS, KeySelection
 from gradscope.runfile.reader import RunFile
-from gradscope.runfile.tracking import KeepsFiles, Tracker, Unsent, attach
+from gradscope.runfile.tracking import MOST_KEYS, KeepsFiles, KeySelection, Tracker, Unsent, attach
 from gradscope.runfile.writer import block_signals
 from gradscope.typeset.numbers import plural
 

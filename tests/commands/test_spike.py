@@ -24,8 +24,7 @@ from gradscope.records.spike import Capsule, OptimizerState, SpikeSample, SpikeS
 from gradscope.records.training import TrainingRun
 from gradscope.reporters.spike import panels
 from gradscope.reporters.verdict import Verdict
-from gradscope.runfile.capsules import RECORD, capsule_path, metadata
-from gradscope.runfile.sources import digests
+from gradscope.runfile.capsules import RECORD, capsule_path, digests, metadata
 
 SAMPLES = (
     SpikeSample(1, 91204, 19.4, 9.5, 0.9, 0.1, ("embed.weight",), call=0),

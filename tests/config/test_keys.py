@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from gradscope.config.inputs import SOURCES
-from gradscope.config.keys import keys
 from gradscope.config.python_files import attributes_of, classes_of, names_of
-from gradscope.config.schema import GROUPS, LISTS, Config, expected
+from gradscope.config.schema import GROUPS, LISTS, Config, expected, keys
 
 
 def test_every_key_is_listed_with_what_it_takes_and_means() -> None:

@@ -9,9 +9,8 @@ import pytest
 from hostile.commands import gradscope
 
 from gradscope.commands import init, schema
-from gradscope.config.keys import json_schema
 from gradscope.config.reading import read
-from gradscope.config.schema import Config
+from gradscope.config.schema import Config, json_schema
 from gradscope.config.words import Text
 from gradscope.config.yaml12 import parse
 from gradscope.errors import ConfigError, OptionError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradscope.config import reading as config
-from gradscope.config.keys import json_schema
+from gradscope.config.schema import json_schema
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report

@@ -24,10 +24,10 @@ from gradscope.records.tensors import (
     unpacked,
 )
 from gradscope.records.training import TrainedModel
-from gradscope.runfile import thinning, writer
+from gradscope.runfile import database, writer
+from gradscope.runfile.database import FIRST, Kept, KeptNorms
 from gradscope.runfile.norm_series import combined_later
 from gradscope.runfile.reader import RunFile
-from gradscope.runfile.thinning import FIRST, Kept, KeptNorms
 from gradscope.runfile.writer import RunWriter
 from runfile.made import ENDED, NORM_NAMES, NORMS, RUN, step
 
@@ -207,7 +207,7 @@ def test_optimizers_that_take_turns_are_thinned_alike():
 
 def test_few_rows_stay_however_many_lists_there_are():
     kept = KeptNorms(8 * 100)
-    for names, number in itertools.product(range(1, 5), range(1, thinning.LEAST_NORMS + 1)):
+    for names, number in itertools.product(range(1, 5), range(1, database.LEAST_NORMS + 1)):
         kept.note(row(number, 1.0, 2.0, names=names))
     assert list(kept.to_thin()) == []
 

@@ -13,10 +13,10 @@ from gradscope.records.modules import ParameterStats
 from gradscope.records.run import DeviceMesh, ParameterPlacement
 from gradscope.records.tensors import TensorStats
 from gradscope.records.training import Fingerprints, StepSample, TrainedModel, TrainingStep
+from gradscope.runfile.norm_series import Holder, reduced
 from gradscope.runfile.rank_file import shared_numbers
 from gradscope.runfile.ranks import compare_ranks
 from gradscope.runfile.reader import RunFile
-from gradscope.runfile.shard_layout import Holder, reduced
 from gradscope.runfile.writer import RunWriter
 from runfile.made import RUN, report
 

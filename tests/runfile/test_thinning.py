@@ -10,15 +10,15 @@ import pytest
 
 from gradscope.errors import OptionError
 from gradscope.records.training import TrainingEvent, TrainingFinding
-from gradscope.runfile import schema, thinning, writer
+from gradscope.runfile import database, schema, writer
+from gradscope.runfile.database import FIRST, Kept
 from gradscope.runfile.reader import RunFile
-from gradscope.runfile.thinning import FIRST, Kept
 from gradscope.runfile.writer import RunWriter
 from runfile.made import EVENTS, FINDINGS, RUN, sample, step
 
 
 def test_what_is_not_too_much_stays():
-    assert thinning.samples_to_drop({s: s for s in range(16)}, (), 16) == []
+    assert database.samples_to_drop({s: s for s in range(16)}, (), 16) == []
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -56,7 +56,7 @@ def test_samples_over_random_sequences(seed):
 
 def test_the_first_and_the_last_of_many_referred_samples_stay():
     counted = {step: step for step in range(1, 102)}
-    gone = thinning.samples_to_drop(counted, range(4, 60), 100)
+    gone = database.samples_to_drop(counted, range(4, 60), 100)
     stay = set(counted) - set(gone)
     assert stay >= {*range(1, 4), *range(4, 17), *range(40, 52), *range(52, 102)}
     assert len(stay) <= 100

@@ -12,11 +12,10 @@ from commands.run_files import ENDED, STEPS, add_step, started, with_findings, w
 
 from gradscope import cli
 from gradscope.records.training import TrainingFinding
-from gradscope.runfile import metric_keys, tracking
+from gradscope.runfile import tracking
 from gradscope.runfile.exports import otlp
-from gradscope.runfile.metric_keys import KeySelection, Layer
 from gradscope.runfile.reader import RunFile, Series
-from gradscope.runfile.tracking import Unsent
+from gradscope.runfile.tracking import KeySelection, Layer, Unsent
 from runfile.made import FINDING
 
 
@@ -96,7 +95,7 @@ def test_at_most_so_many_keys_the_step_metrics_first(tmp_path):
         keys = {key for key, _ in values(Unsent(KeySelection(8)).read(run).rows)}
         assert {key for key in keys if key.count("/") > 1} <= {
             f"gradscope/{column}/{model}/layer1.conv{end}"
-            for column in metric_keys._COLUMNS
+            for column in tracking._COLUMNS
             for model in ("netG", "netD")
             for end in ("", ".weight")
         }

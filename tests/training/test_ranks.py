@@ -17,9 +17,8 @@ from gradscope import cli
 from gradscope.api.reading import read_history
 from gradscope.records.training import RunHistory, TrainingFinding
 from gradscope.reporters.run.naming import qualified
-from gradscope.runfile.metric_keys import KeySelection
 from gradscope.runfile.reader import RunFile
-from gradscope.runfile.tracking import Unsent
+from gradscope.runfile.tracking import KeySelection, Unsent
 from training.ranks.launched import launched, side_by_side
 
 COMMAND = [sys.executable, "-m", "gradscope"]

@@ -22,9 +22,8 @@ import pytest
 from wandb_endpoint import listening
 
 from gradscope.runfile.exports.mlflow import name_of
-from gradscope.runfile.metric_keys import KeySelection
 from gradscope.runfile.reader import RunFile
-from gradscope.runfile.tracking import Alert, MetricRow, Unsent
+from gradscope.runfile.tracking import Alert, KeySelection, MetricRow, Unsent
 
 pytestmark = pytest.mark.slow
 

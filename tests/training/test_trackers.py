@@ -18,9 +18,8 @@ import gradscope
 from gradscope.errors import OptionError
 from gradscope.runfile import database
 from gradscope.runfile.exports.wandb import WandbRun
-from gradscope.runfile.metric_keys import KeySelection
 from gradscope.runfile.reader import RunFile
-from gradscope.runfile.tracking import MetricRow, Unsent
+from gradscope.runfile.tracking import KeySelection, MetricRow, Unsent
 from gradscope.training import session, tracker_thread
 from gradscope.training.tracker_thread import Destination, TrackerSettings
 from training.test_watch import net, train

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gradscope.records.training import TrainingRun
-from gradscope.runfile.metric_keys import PREFIX
-from gradscope.runfile.tracking import Alert, Ending, MetricRow, Tracker
+from gradscope.runfile.tracking import PREFIX, Alert, Ending, MetricRow, Tracker
 
 packages = ("mlflow",)
 WITHOUT = "the thread that trains has no active run (`mlflow.start_run()`)"

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gradscope.runfile.metric_keys import PREFIX, KeySelection
 from gradscope.runfile.reader import RunFile
-from gradscope.runfile.tracking import Alert, Ending, MetricRow, Tracker, send
+from gradscope.runfile.tracking import PREFIX, Alert, Ending, KeySelection, MetricRow, Tracker, send
 
 packages = ("tensorboard",)
 #: Names of the files that it leaves in the folder.

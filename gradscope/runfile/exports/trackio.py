@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.records.training import TrainingRun
-from gradscope.runfile.metric_keys import PREFIX
-from gradscope.runfile.tracking import STEP, Alert, Ending, MetricRow, Tracker
+from gradscope.runfile.tracking import PREFIX, STEP, Alert, Ending, MetricRow, Tracker
 
 packages = ("trackio",)
 WITHOUT = "the thread that trains opened no run (`trackio.init()`)"

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gradscope.records.training import TrainingRun
-from gradscope.runfile.metric_keys import PREFIX
-from gradscope.runfile.tracking import STEP, Alert, Ending, MetricRow, Tracker
+from gradscope.runfile.tracking import PREFIX, STEP, Alert, Ending, MetricRow, Tracker
 
 packages = ("wandb",)
 WITHOUT = "the process that trains opened no run (`wandb.init()`)"

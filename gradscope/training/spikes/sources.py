@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from gradscope.explain.shared.frames import in_library
-from gradscope.runfile.sources import digests
+from gradscope.runfile.capsules import digests
 
 
 def sources_of(modules: Iterable[nn.Module]) -> dict[str, str]:
