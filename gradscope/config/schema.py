@@ -1,4 +1,4 @@
-"""The keys of a config: their types, defaults and meanings, and lists of them. A new key is a field.
+"""The keys of a config: their types, defaults and meanings. A new key is a field here.
 
 ``Expected`` describes a key's form in plain words, for errors; descriptions feed the JSON Schema.
 """
