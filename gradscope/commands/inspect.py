@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from gradscope.actions import PLACES, action, action_names, summary
+from gradscope.actions import ACTIONS, PLACES, action
 from gradscope.commands import _completing as completing
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._model import importing_torch, is_first_process, read_model
@@ -47,7 +47,7 @@ class _Given:
         return [parsed(do, text) for do, texts in given.items() for text in texts or ()]
 
 
-if TYPE_CHECKING:  # made below, an option for each file of `actions/`
+if TYPE_CHECKING:  # made below, an option for each of `ACTIONS`
 
     class InterventionOptions(_Given):
         """Interventions on the data flow."""
@@ -99,7 +99,7 @@ def _option(do: str) -> Any:
     known = action(do)
     return option(
         "LAYER[@PLACE]" + "=VALUE" * bool(known.takes),
-        summary(do),
+        known.help,
         f"--{do.replace('_', '-')}",
         complete=completing.layers,
     )
@@ -108,7 +108,7 @@ def _option(do: str) -> Any:
 if not TYPE_CHECKING:
     InterventionOptions = make_dataclass(
         "InterventionOptions",
-        [(do, Annotated[list[str] | None, _option(do)], None) for do in action_names()],
+        [(do, Annotated[list[str] | None, _option(do)], None) for do in ACTIONS],
         bases=(_Given,),
         frozen=True,
     )

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from gradscope.actions import action, action_names
+from gradscope.actions import ACTIONS, action
 from gradscope.config.inputs import SOURCES, check_input, check_target
 from gradscope.config.parallel import Expected, check_parallel
 from gradscope.config.schema import GROUPS, LISTS, Config, InterventionConfig, check_compile
@@ -204,9 +204,9 @@ def _intervention(one: Mapping[str, Any], path: Path) -> Iterator[Complaint]:
     do, at, value = one.get("do"), one.get("at"), one.get("value")
     if not isinstance(do, str):
         return
-    if do not in action_names():
-        help = did_you_mean(do.replace("-", "_"), action_names())
-        listed = f"the actions are {', '.join(action_names())}"
+    if do not in ACTIONS:
+        help = did_you_mean(do.replace("-", "_"), ACTIONS)
+        listed = f"the actions are {', '.join(ACTIONS)}"
         yield Complaint((*path, "do"), f"unknown action `{shorten(do)}`", help or listed)
         return
     known = action(do)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 from pydantic.fields import FieldInfo
 
-from gradscope.actions import PLACES, action_names
+from gradscope.actions import ACTIONS, PLACES
 from gradscope.config.parallel import (
     CALL,
     INPUT,
@@ -108,7 +108,7 @@ class Backward(Strict):
     )
 
 
-_ACTIONS: Final = action_names()
+_ACTIONS: Final = tuple(ACTIONS)
 _VALUE: Final = {
     "anyOf": [{"type": "number"}, {"type": "array"}, {"type": "object"}, {"type": "null"}]
 }

@@ -7,7 +7,7 @@ import json
 import processes
 import pytest
 
-from gradscope.actions import action_names
+from gradscope.actions import ACTIONS
 from gradscope.commands.inspect import InterventionOptions, parsed
 from gradscope.errors import OptionError
 
@@ -51,10 +51,10 @@ def test_what_an_option_cannot_say(text):
 
 def test_every_action_has_its_option():
     given = {
-        name: [f"fc{'=1' if name not in ('zero', 'detach') else ''}"] for name in action_names()
+        name: [f"fc{'=1' if name not in ('zero', 'detach') else ''}"] for name in ACTIONS
     }
     wanted = InterventionOptions(**given).wanted()
-    assert [one["do"] for one in wanted] == list(action_names())
+    assert [one["do"] for one in wanted] == list(ACTIONS)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gradscope
 from gradscope import plugins
-from gradscope.actions import PLACES, action, action_names, summary
+from gradscope.actions import ACTIONS, PLACES, action
 from gradscope.errors import ConfigError, GradscopeError, LayerError, OptionError
 from gradscope.records import json as record_json
 from gradscope.records.report import Report
@@ -308,11 +308,11 @@ def test_mistakes_are_told(model, one, error, message):
     assert isinstance(caught.value, error)
 
 
-@pytest.mark.parametrize("name", action_names())
+@pytest.mark.parametrize("name", ACTIONS)
 def test_every_action_keeps_shape_and_dtype_and_says_what_it_does(name):
     known = action(name)
     assert set(known.places) <= set(PLACES)
-    assert summary(name).endswith(".")
+    assert known.help.endswith(".")
     value = 0.5 if known.takes else None
     assert known.accepts(value)
     for dtype in (torch.float32, torch.float16, torch.complex64):
