@@ -20,8 +20,7 @@ from gradscope.records.saliency import MethodText
 
 if TYPE_CHECKING:
     from gradscope.saliency._explaining import AttributionPlan, RecordedMap, explain
-    from gradscope.saliency._forward import ModelInputs, probabilities
-    from gradscope.saliency._segmentation import read_pixels
+    from gradscope.saliency._forward import ModelInputs, probabilities, read_pixels
     from gradscope.saliency._subject import Subject
 
 __all__ = [
@@ -36,8 +35,7 @@ __all__ = [
 
 _HOMES = {
     "_explaining": ("AttributionPlan", "RecordedMap", "explain"),
-    "_forward": ("ModelInputs", "probabilities"),
-    "_segmentation": ("read_pixels",),
+    "_forward": ("ModelInputs", "probabilities", "read_pixels"),
     "_subject": ("Subject",),
 }
 

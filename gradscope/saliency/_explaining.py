@@ -16,14 +16,9 @@ from gradscope.errors import OptionError
 from gradscope.records.saliency import Attribution
 from gradscope.saliency import grad_cam, method, options_of
 from gradscope.saliency._batching import Batches
-from gradscope.saliency._checks.blank import blank
-from gradscope.saliency._checks.completeness import completeness
-from gradscope.saliency._checks.curves import curves
-from gradscope.saliency._checks.randomisation import randomisation
-from gradscope.saliency._checks.spread import spread
-from gradscope.saliency._forward import ModelInputs, Objective
+from gradscope.saliency._checks import blank, completeness, curves, randomisation, spread
+from gradscope.saliency._forward import ModelInputs, Objective, Pixels
 from gradscope.saliency._layers import Choice
-from gradscope.saliency._segmentation import Pixels
 from gradscope.saliency._subject import Subject
 
 #: The region is where the map is highest: this share of the image's pixels.

@@ -16,7 +16,14 @@ from gradscope.capture.activation_maps import map_of
 from gradscope.capture.names import modules_by_name
 from gradscope.errors import OptionError
 from gradscope.saliency._batching import Batches, Layout
-from gradscope.saliency._forward import Forward, ModelInputs, Objective, frozen
+from gradscope.saliency._forward import (
+    Forward,
+    ModelInputs,
+    Objective,
+    Pixels,
+    Segmentation,
+    frozen,
+)
 from gradscope.saliency._layers import (
     WITHOUT_LAYER,
     Choice,
@@ -27,11 +34,8 @@ from gradscope.saliency._layers import (
     input_gradient,
     named_layer,
 )
-from gradscope.saliency._segmentation import Pixels, Segmentation
 
 Result = TypeVar("Result")
-
-__all__ = ["Objective", "Subject"]
 
 
 class Subject:

@@ -21,7 +21,7 @@ from gradscope import plugins
 from gradscope.demo import WEIGHTS
 from gradscope.demo import train as training
 from gradscope.errors import OptionError
-from gradscope.saliency._checks.curves import Areas, areas
+from gradscope.saliency._checks import Areas, areas
 from gradscope.saliency._subject import Subject
 
 ROOM = "gradscope.saliency"

@@ -19,11 +19,15 @@ from gradscope.saliency import (
     rise,
     smooth_grad,
 )
-from gradscope.saliency._checks.blank import blank
-from gradscope.saliency._checks.completeness import completeness
-from gradscope.saliency._checks.curves import areas, curves
-from gradscope.saliency._checks.randomisation import randomisation, spearman
-from gradscope.saliency._checks.spread import spread
+from gradscope.saliency._checks import (
+    areas,
+    blank,
+    completeness,
+    curves,
+    randomisation,
+    spearman,
+    spread,
+)
 from gradscope.saliency._subject import Objective, Subject
 
 pytestmark = pytest.mark.numbers
