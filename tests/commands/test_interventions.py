@@ -50,9 +50,7 @@ def test_what_an_option_cannot_say(text):
 
 
 def test_every_action_has_its_option():
-    given = {
-        name: [f"fc{'=1' if name not in ('zero', 'detach') else ''}"] for name in ACTIONS
-    }
+    given = {name: [f"fc{'=1' if name not in ('zero', 'detach') else ''}"] for name in ACTIONS}
     wanted = InterventionOptions(**given).wanted()
     assert [one["do"] for one in wanted] == list(ACTIONS)
 
