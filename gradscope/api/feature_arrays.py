@@ -16,9 +16,8 @@ from gradscope.api.opened import live_model_restored, versions
 from gradscope.api.viewing import run_of, view
 from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionError
 from gradscope.explain.errors.explain_exception import explain_error
-from gradscope.features.cache import FeatureCache
 from gradscope.features.pictures import Source, sources, tensor_sources
-from gradscope.features.vectors import FeatureArray, check_pooling, features_of
+from gradscope.features.vectors import FeatureArray, FeatureCache, check_pooling, features_of
 from gradscope.loading.kinds import require_constructed
 from gradscope.loading.viewing import Viewer, live_viewer
 from gradscope.records.features import FeaturesReport, SkippedImage

@@ -13,19 +13,20 @@ from gradscope import progress
 from gradscope.api.feature_arrays import FeatureResult, FeatureRun
 from gradscope.api.viewing import about
 from gradscope.errors import OptionError
-from gradscope.features.channels import ChannelSweep, as_channels
-from gradscope.features.filters import filter_bank
-from gradscope.features.layer_outputs import (
+from gradscope.features.channels import ChannelSweep, as_channels, filter_bank
+from gradscope.features.maximize import channel_count, input_range, maximized
+from gradscope.features.pictures import (
     Layer,
+    Source,
+    batches,
     last_features,
     last_map,
     layers_matching,
+    naming,
     one_layer,
     require_called,
     run,
 )
-from gradscope.features.maximize import channel_count, input_range, maximized
-from gradscope.features.pictures import Source, batches, naming
 from gradscope.features.sheets import excitation_sheet, filter_sheet, map_rows, maximized_sheet
 from gradscope.images.sheets import sheets
 from gradscope.loading.viewing import Viewer

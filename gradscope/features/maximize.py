@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gradscope import progress
 from gradscope.errors import OptionError
 from gradscope.features.channels import as_channels
-from gradscope.features.layer_outputs import Layer, hooked_layers, require_called
+from gradscope.features.pictures import Layer, hooked_layers, require_called
 from gradscope.loading.viewing import Viewer
 
 #: The root mean square of a step, before the sigmoid, and that of the noise where the climb begins.

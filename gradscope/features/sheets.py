@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from gradscope import progress
-from gradscope.features.channels import SHARE, Box, ChannelSweep, receptive_boxes
-from gradscope.features.filters import FilterBank
+from gradscope.features.channels import SHARE, Box, ChannelSweep, FilterBank, receptive_boxes
 from gradscope.features.maximize import Maximized
 from gradscope.features.pictures import Source
 from gradscope.images import photos

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gradscope.images.lettering import drawable
+from gradscope.images.grid import drawable
 from gradscope.images.photos import magnified
 
 #: The plane is cut into so many cells a side, each of which shows at most one picture.

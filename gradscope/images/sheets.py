@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 
 from gradscope.images.colour_scales import PERCENTILE
 from gradscope.images.files import PICTURES
-from gradscope.images.lettering import (
+from gradscope.images.grid import (
     DIM,
     INK,
     PAPER,

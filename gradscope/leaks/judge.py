@@ -10,11 +10,17 @@ import torch
 from torch import nn
 
 from gradscope import plugins
-from gradscope.leaks.dependencies import maps
-from gradscope.leaks.forwards import Forwards
+from gradscope.leaks.forwards import Forwards, Rows, cuts, tile, unmasked, vocabularies
 from gradscope.leaks.meaning import HIDDEN, LENGTHS, MASK, Meaning, read_meaning
-from gradscope.leaks.rows import Rows, cuts, tile, unmasked, vocabularies
-from gradscope.leaks.subject import Subject, Wishes, hole_of, kinds_of, masked_rows, with_masks
+from gradscope.leaks.subject import (
+    Subject,
+    Wishes,
+    hole_of,
+    kinds_of,
+    maps,
+    masked_rows,
+    with_masks,
+)
 from gradscope.loading.batches import Batch
 from gradscope.loading.workload import Workload
 from gradscope.records.leaks import AXES, AxisResult, DependencyMap

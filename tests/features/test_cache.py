@@ -11,8 +11,8 @@ from torch import nn
 
 import gradscope
 from gradscope.errors import ConfigError, OptionError
-from gradscope.features import cache as caches
 from gradscope.features import pictures
+from gradscope.features import vectors as caches
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from torch import nn
 
 from gradscope.errors import LayerError, OptionError
 from gradscope.features import sheets
-from gradscope.features.filters import filter_bank
+from gradscope.features.channels import filter_bank
 from gradscope.features.sheets import filter_sheet
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from gradscope.api.layer_pictures import maximize
 from gradscope.api.viewing import view
 from gradscope.errors import OptionError
-from gradscope.features.layer_outputs import one_layer
 from gradscope.features.maximize import Range, input_range, maximized
+from gradscope.features.pictures import one_layer
 from gradscope.loading.viewing import live_viewer
 
 UNIT = Range(torch.zeros(1, 8, 8), torch.ones(1, 8, 8))

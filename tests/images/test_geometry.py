@@ -9,9 +9,8 @@ import torch
 import torchvision.transforms.functional as F
 from PIL import Image, ImageOps
 
-from gradscope.images.geometry import Geometry
 from gradscope.images.reading import read_image, to_tensor
-from gradscope.images.tracing import trace
+from gradscope.images.tracing import Geometry, trace
 
 NEAR = F.InterpolationMode.NEAREST
 ROUND = F.InterpolationMode.BILINEAR

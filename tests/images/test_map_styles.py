@@ -10,10 +10,9 @@ import torchvision.transforms.functional as F
 from PIL import Image
 
 from gradscope.images.colour_scales import table
-from gradscope.images.geometry import Geometry
 from gradscope.images.photos import HeatMap, Photo, cropped, painted
 from gradscope.images.reading import to_tensor
-from gradscope.images.tracing import trace
+from gradscope.images.tracing import Geometry, trace
 
 
 def photo(size: tuple[int, int], geometry: Geometry | None = None) -> Photo:

@@ -11,9 +11,16 @@ import torchvision.transforms.functional as F
 from PIL import Image
 
 from gradscope.images.colour_scales import scale_of, table
-from gradscope.images.lettering import bar_height, draw_bar, drawable, text_width, wrapped
-from gradscope.images.photos import HeatMap, Photo, magnification, magnified, painted, reduced
-from gradscope.images.preview import preview
+from gradscope.images.grid import bar_height, draw_bar, drawable, text_width, wrapped
+from gradscope.images.photos import (
+    HeatMap,
+    Photo,
+    magnification,
+    magnified,
+    painted,
+    preview,
+    reduced,
+)
 from gradscope.images.reading import to_tensor
 from gradscope.images.sheets import headline, overlay, remarks, sheets
 from gradscope.images.tracing import trace

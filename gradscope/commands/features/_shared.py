@@ -145,7 +145,7 @@ class SpaceOptions:
         """Write the features if requested; return the files."""
         if self.save_features is None or features is None:
             return []
-        room = "gradscope.features.formats"
+        room = "gradscope.features.vectors"
         name = plugins.by_suffix(room, self.save_features, otherwise="name it so")
         with output_file(self.save_features, force=force) as path:
             plugins.load(room, name).render(features, path)
@@ -241,7 +241,7 @@ class FeatureOutput:
         write_output(text, None)
         width = self.look.width
         if written and self.look.color and width and written[0].suffix.lower() != ".pdf":
-            from gradscope.images.preview import preview
+            from gradscope.images.photos import preview
 
             write_output("\n" + preview(pages[0], min(width, 100), True), None)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from gradscope.leaks.changes import Kept, judged_outputs, moves, tried
-from gradscope.leaks.first_call import clean, doubtful, leak, nonzero, not_judged
+from gradscope.leaks.first_call import Trial, clean, doubtful, leak, nonzero, not_judged
 from gradscope.leaks.subject import Subject
-from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
 
 _ADVICE = "compute each sample from its own entries: check reshapes, and the axes of reductions"

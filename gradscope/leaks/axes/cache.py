@@ -9,12 +9,10 @@ from typing import Any
 import torch
 
 from gradscope.leaks.changes import Change, Kept, Layout, Outputs, change, ordered, unless_rounding
-from gradscope.leaks.first_call import clean, doubtful, leak, not_judged
-from gradscope.leaks.forwards import Forwards, detached, widened
+from gradscope.leaks.first_call import Around, Trial, clean, doubtful, last_of, leak, not_judged
+from gradscope.leaks.forwards import Forwards, Tensors, detached, widened
 from gradscope.leaks.meaning import MASK
-from gradscope.leaks.rows import Tensors
 from gradscope.leaks.subject import Subject
-from gradscope.leaks.trials import Around, Trial, last_of
 from gradscope.loading.batches import Batch
 from gradscope.records.leaks import AxisResult
 from gradscope.running.rerun import StepFailed

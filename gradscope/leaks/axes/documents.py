@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 
 from gradscope.leaks.changes import Kept, Layout, judged_outputs, tried
-from gradscope.leaks.first_call import clean, doubtful, leak, not_judged
+from gradscope.leaks.first_call import Trial, clean, doubtful, leak, not_judged
+from gradscope.leaks.forwards import Tensors
 from gradscope.leaks.meaning import DOCUMENTS, Given, values_of
-from gradscope.leaks.rows import Tensors
 from gradscope.leaks.subject import Subject
-from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
 
 _ADVICE = "mask all pairs of positions whose document differs"

@@ -8,12 +8,10 @@ from typing import Any
 import torch
 
 from gradscope.leaks.changes import Kept, Layout, judged_outputs, tried
-from gradscope.leaks.first_call import clean, doubtful, leak, not_judged
-from gradscope.leaks.forwards import predictions
+from gradscope.leaks.first_call import Trial, clean, doubtful, leak, not_judged
+from gradscope.leaks.forwards import Tensors, predictions
 from gradscope.leaks.meaning import LABELS, Given
-from gradscope.leaks.rows import Tensors
 from gradscope.leaks.subject import Subject
-from gradscope.leaks.trials import Trial
 from gradscope.nesting import find
 from gradscope.records.leaks import AxisResult
 from gradscope.running.step import Step

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from gradscope.leaks.changes import Change, Kept, judged_outputs, tried
-from gradscope.leaks.first_call import clean, doubtful, leak, not_judged
+from gradscope.leaks.first_call import Trial, clean, doubtful, leak, not_judged
 from gradscope.leaks.meaning import HIDDEN, LENGTHS
 from gradscope.leaks.subject import Masked, Subject, with_masks
-from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
 
 _ADVICE = "give the mask to every operation that mixes positions"

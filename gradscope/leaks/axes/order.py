@@ -6,10 +6,9 @@ from __future__ import annotations
 import torch
 
 from gradscope.leaks.changes import Change, Kept, Outputs, change, unless_rounding
-from gradscope.leaks.first_call import clean, doubtful, leak, not_judged
+from gradscope.leaks.first_call import Trial, clean, doubtful, leak, moved, not_judged
 from gradscope.leaks.forwards import Forwards, widened
 from gradscope.leaks.subject import Subject
-from gradscope.leaks.trials import Trial, moved
 from gradscope.records.leaks import AxisResult
 
 _ADVICE = "leave out positions, and reduce without an order: sum, mean, max"

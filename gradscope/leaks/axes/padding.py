@@ -19,12 +19,19 @@ from gradscope.leaks.changes import (
     unless_rounding,
     with_positions,
 )
-from gradscope.leaks.first_call import clean, doubtful, leak, not_judged
-from gradscope.leaks.forwards import Forwards, detached, widened
+from gradscope.leaks.first_call import (
+    Around,
+    Run,
+    Trial,
+    clean,
+    cropped,
+    doubtful,
+    leak,
+    not_judged,
+)
+from gradscope.leaks.forwards import Forwards, Tensors, detached, widened
 from gradscope.leaks.meaning import CONSTANT, HIDDEN, LENGTHS, MASK
-from gradscope.leaks.rows import Tensors
 from gradscope.leaks.subject import Subject, half
-from gradscope.leaks.trials import Around, Run, Trial, cropped
 from gradscope.records.leaks import AxisResult
 from gradscope.running.rerun import StepFailed
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from gradscope.leaks.changes import Change, Kept, judged_outputs, moves, tried
-from gradscope.leaks.first_call import clean, doubtful, leak, nonzero, not_judged
-from gradscope.leaks.rows import future
+from gradscope.leaks.first_call import Trial, clean, doubtful, leak, nonzero, not_judged
+from gradscope.leaks.forwards import future
 from gradscope.leaks.subject import Subject
-from gradscope.leaks.trials import Trial
 from gradscope.records.leaks import AxisResult
 from gradscope.typeset.numbers import plural
 
