@@ -30,7 +30,7 @@ from gradscope.records.spike import SpikeReport
 from gradscope.records.training import RunHistory, TrainingRun
 from gradscope.records.transformer import PROBES
 from gradscope.reporters import coord_check, experiment, spike
-from gradscope.reporters.run import charts
+from gradscope.reporters.run import step_metrics
 from gradscope.reporters.run.naming import qualified
 from gradscope.reporters.run.summary import title
 from gradscope.reporters.tables.charts import panels
@@ -96,7 +96,7 @@ def plotted(record: _Drawn) -> Plot:
     if isinstance(record, SpikeReport):
         return Plot(f"{record.run}: step {record.step}", spike.panels(record))
     of_models = qualified(record)
-    return Plot(title(record.run), (*charts.panels(of_models), *charts.maps(of_models)))
+    return Plot(title(record.run), (*step_metrics.panels(of_models), *step_metrics.maps(of_models)))
 
 
 def check_picture(path: Path) -> None:
@@ -235,7 +235,7 @@ def _view(record: Shown, color: bool) -> Any:
 
 def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
     if isinstance(record, Report):
-        from gradscope.reporters.report.csv import FINDINGS, findings
+        from gradscope.reporters.report import FINDINGS, finding_rows
         from gradscope.reporters.tables.report_tables import records
         from gradscope.reporters.views import View
 
@@ -243,12 +243,12 @@ def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
             "calls": lambda: records(record, View()),
             "parameters": lambda: records(record, View(table="parameters")),
             **{k: functools.partial(records, record, View(table=k)) for k in PROBES},
-            "findings": lambda: (FINDINGS[1:-1], findings(record)),
+            "findings": lambda: (FINDINGS[1:-1], finding_rows(record)),
         }
     if isinstance(record, WhyReport):
         return {"answers": lambda: _fields(Answer, record.answers)}
     if isinstance(record, DiffReport):
-        from gradscope.reporters.diff_tables import CALLS, PARAMETERS, call_rows, parameter_rows
+        from gradscope.reporters.diff import CALLS, PARAMETERS, call_rows, parameter_rows
 
         return {
             "calls": lambda: (CALLS, call_rows(record)),
@@ -270,7 +270,7 @@ def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
 
 
 def _tables_of_run(history: RunHistory) -> dict[str, Callable[[], _Rows]]:
-    from gradscope.reporters.training.csv import TABLES, table
+    from gradscope.reporters.training import TABLES, table
     from gradscope.reporters.views import View
 
     def rows(name: str) -> _Rows:

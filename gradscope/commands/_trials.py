@@ -26,7 +26,7 @@ from gradscope.output_files import expanded, whole_file
 from gradscope.records.answers import WhyReport
 from gradscope.records.run import ErrorRecord
 from gradscope.records.training import RunHistory, StepSample
-from gradscope.reporters.run.answers import answers
+from gradscope.reporters.run.findings import answers
 from gradscope.reporters.run.summary import title
 from gradscope.reporters.verdict import Verdict
 from gradscope.rules import reaches

@@ -24,7 +24,7 @@ from gradscope.commands._views import check_max_tokens, choose_format, fitted
 from gradscope.commands._write import write_output
 from gradscope.reporters.views import TextView
 
-ROOM = "gradscope.reporters.layers"
+ROOM = "gradscope.reporters.listings"
 
 EXAMPLES = (
     ("gradscope layers torchvision:resnet18", "Every layer, by the name that patterns match."),

@@ -39,7 +39,7 @@ from gradscope.records.diff import TABLES_OF_DIFF, DiffReport
 from gradscope.records.report import Report
 from gradscope.records.training import TrainedModel, TrainingRun, TrainingStep
 from gradscope.records.transformer import PROBES
-from gradscope.reporters.markdown import escaped
+from gradscope.reporters.document import escaped
 from gradscope.reporters.run import steps
 from gradscope.reporters.run.naming import called, selected, selected_reports
 from gradscope.reporters.run.summary import facts_of_step, step_title

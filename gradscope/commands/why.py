@@ -228,7 +228,7 @@ def _asked_run(models: list[str], *, of_runs: bool, of_models: bool) -> ChosenRu
 def _of_run(
     chosen: ChosenRun, patterns: Sequence[str], exclude: Sequence[str], step: int | None
 ) -> WhyReport:
-    from gradscope.reporters.run.answers import answers
+    from gradscope.reporters.run.findings import answers
     from gradscope.runfile.reader import RunFile
 
     with RunFile.open(chosen.path) as run:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.records.answers import Answer, Explanation, Judgement, WhyReport
-from gradscope.reporters.document import Block, Document, Entries, Entry, Said
+from gradscope.reporters.document import Block, Document, Entries, Entry, Said, formats
 from gradscope.reporters.finding_lines import without_figures
-from gradscope.reporters.formats import formats
 from gradscope.reporters.header import (
     TONES,
     loss_facts,

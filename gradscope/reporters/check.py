@@ -12,11 +12,17 @@ from gradscope.pages import Page, Part, items, table_part
 from gradscope.records.report import BaselineEntry, CheckedModel, CheckReport, Report
 from gradscope.records.run import RunInfo
 from gradscope.reporters import header
+from gradscope.reporters.document import (
+    bullets,
+    error_block,
+    escaped,
+    finding_items,
+    found_items,
+    table_block,
+)
 from gradscope.reporters.finding_lines import error_lines, every_line, ordered, tally
 from gradscope.reporters.header import label
-from gradscope.reporters.markdown import bullets, error_block, escaped, found_items, table_block
-from gradscope.reporters.page import finding_items
-from gradscope.reporters.tables.spreads import PRECISION_LEGEND, precision_tables
+from gradscope.reporters.tables.charts import PRECISION_LEGEND, precision_tables
 from gradscope.reporters.views import View
 from gradscope.typeset.console import Line, dimmed, paragraphs, printed, prose, table_lines
 from gradscope.typeset.numbers import plural

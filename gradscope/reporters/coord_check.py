@@ -22,8 +22,7 @@ from gradscope.records.coord_check import (
     Series,
     Slope,
 )
-from gradscope.reporters.document import Block, Document, Said
-from gradscope.reporters.formats import formats
+from gradscope.reporters.document import Block, Document, Said, formats
 from gradscope.reporters.header import TONES, label, notes, run_facts, some_names
 from gradscope.reporters.views import TextView
 from gradscope.typeset.console import Line

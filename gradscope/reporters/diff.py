@@ -1,24 +1,215 @@
-"""A comparison of two runs: the verdict, findings, then the tables."""
+"""A comparison of two runs: the verdict, findings, then the tables; and their rows for CSV, one for
+each output of a call and for each parameter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
+from typing import TypeVar
 
 from gradscope.pages import Part
 from gradscope.plugins import Format
-from gradscope.records.diff import DiffReport, TensorDiff
+from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDiff
 from gradscope.records.report import CheckedModel, CheckReport, Finding
 from gradscope.records.run import RunInfo
 from gradscope.reporters.annotations import of_checks
-from gradscope.reporters.diff_tables import csv, legend, shown
-from gradscope.reporters.document import Block, Document, Found, Remarks, Said
-from gradscope.reporters.formats import formats
+from gradscope.reporters.document import Block, Document, Found, Remarks, Said, formats
+from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.header import label, loss_facts, run_facts
 from gradscope.reporters.views import DiffView
 from gradscope.rules import COMPARISONS
 from gradscope.typeset.console import Line
-from gradscope.typeset.numbers import number, plural
-from gradscope.typeset.text import plain
+from gradscope.typeset.numbers import NOT_THERE, count, number, plural, shape
+from gradscope.typeset.tables import KEEP, Cell, Heading, Table, of_columns
+from gradscope.typeset.text import Field, csv_table, plain
+
+_OF_ALL = "error: ‖b − a‖ / ‖a‖; cos: the cosine between the two"
+_LEGENDS = {
+    "runs": (
+        f"{_OF_ALL}; max: the largest difference",
+        "forced: the teacher-forced error, of the call fed with A's tensors; ×n: n times the noise",
+    ),
+    "outputs": (f"{_OF_ALL}; max: the largest difference; ×n: n times the noise",),
+    "sketches": (f"{_OF_ALL}; estimates, ± 6 %; ×n: n times the noise",),
+    "statistics": (
+        "error, max: lower bounds of ‖b − a‖ / ‖a‖ and of the largest difference; ×n: n times √ε",
+    ),
+}
+_Column = tuple[Heading, Sequence[str | Cell]]
+_Row = TypeVar("_Row", CallDiff, ParameterDiff)
+
+
+def shown(report: DiffReport, view: DiffView) -> list[Table]:
+    """Return the requested tables that have rows."""
+    made = [build(report, view) for name, build in _TABLES if view.table in (None, name)]
+    return [table for table in made if table.rows]
+
+
+def calls(report: DiffReport, view: DiffView) -> Table:
+    """Each output of a call, its activation and its gradient."""
+    rows, caption = _chosen(report.calls, view, _worst_of_call, "output")
+    names = [label(row.name, row.call) for row in rows]
+    paths = (f" {plain(row.path)}" if row.path else "" for row in rows)
+    columns: list[_Column] = [
+        (Heading("layer", False, wraps=True), [*map(str.__add__, names, paths)]),
+        (Heading("in B", False, KEEP - 30, wraps=True), [plain(row.name_b or "") for row in rows]),
+        (Heading("type", False, KEEP - 60), [plain(row.type) for row in rows]),
+        (Heading("shape", False, KEEP - 70), [shape(row.shape) for row in rows]),
+        *_columns("out", 0, [row.activation for row in rows]),
+        *_columns("grad", 1, [row.gradient for row in rows]),
+    ]
+    return _known("calls", columns, caption, names)
+
+
+def parameters(report: DiffReport, view: DiffView) -> Table:
+    """Each parameter, its value and its gradient."""
+    rows, caption = _chosen(report.parameters, view, _worst_of_parameter, "parameter")
+    names = [plain(row.name) for row in rows]
+    ratios = [row.update_ratios or (None, None) for row in rows]
+    columns: list[_Column] = [
+        (Heading("parameter", False, wraps=True), names),
+        (Heading("in B", False, KEEP - 30, wraps=True), [plain(row.name_b or "") for row in rows]),
+        (Heading("shape", False, KEEP - 70), [shape(row.shape) for row in rows]),
+        (Heading("value error", keep=KEEP - 20), [_error(row.value) for row in rows]),
+        *_columns("grad", 1, [row.gradient for row in rows]),
+        (Heading("update A", keep=KEEP - 16), [_figure(ratio) for ratio, _ in ratios]),
+        (Heading("update B", keep=KEEP - 16), [_figure(ratio) for _, ratio in ratios]),
+    ]
+    return _known("parameters", columns, caption, names)
+
+
+def _known(title: str, columns: Sequence[_Column], caption: str, names: Sequence[str]) -> Table:
+    """Return the table without columns that hold no value."""
+    unknown = {"", NOT_THERE}
+    kept = [
+        (heading, cells)
+        for heading, cells in columns
+        if any((one if isinstance(one, str) else one.text) not in unknown for one in cells)
+    ]
+    return of_columns(title, kept, caption=caption, names=tuple(names))
+
+
+def _chosen(
+    rows: Sequence[_Row], view: DiffView, worst: Callable[[_Row], float], noun: str
+) -> tuple[list[_Row], str]:
+    if view.top is None or view.top >= len(rows):
+        return list(rows), ""
+    chosen = sorted(rows, key=worst, reverse=True)[: view.top]
+    return chosen, f"{count(view.top)} of {plural(len(rows), noun)} shown, the largest errors"
+
+
+def _worst_of_call(row: CallDiff) -> float:
+    return max(_size(row.activation), _size(row.gradient))
+
+
+def _worst_of_parameter(row: ParameterDiff) -> float:
+    return max(_size(row.value), _size(row.gradient))
+
+
+def _size(diff: TensorDiff | None) -> float:
+    if diff is None:
+        return 0.0
+    return float("inf") if diff.note else diff.error or 0.0
+
+
+def _columns(what: str, rank: int, diffs: Sequence[TensorDiff | None]) -> Iterator[_Column]:
+    """Yield the compared columns of a tensor; an empty column is dropped later."""
+    for key, keep, of in (
+        ("error", 1, _error),
+        ("cos", 40, _cosine),
+        ("max", 50, lambda diff: _figure(diff.largest)),
+        ("forced", 10, lambda d: _judged(d.teacher_forced, d.teacher_forced_noise, d.diverges)),
+        ("A–ref", 15, lambda diff: _figure(diff.reference_a)),
+        ("B–ref", 15, lambda diff: _figure(diff.reference_b)),
+    ):
+        heading = Heading(f"{what} {key}", keep=KEEP - keep - rank)
+        yield heading, ["" if diff is None else of(diff) for diff in diffs]
+
+
+def _cosine(diff: TensorDiff) -> str:
+    return NOT_THERE if diff.cosine is None else f"{diff.cosine:.4f}"
+
+
+def _error(diff: TensorDiff) -> Cell:
+    if diff.note:
+        return Cell(plain(diff.note), "warn")
+    return _judged(diff.error, diff.noise, diff.diverges and diff.teacher_forced is None)
+
+
+def _judged(error: float | None, noise: float | None, diverges: bool) -> Cell:
+    """Return an error as text; if it exceeds the noise, also as a multiple of the noise."""
+    if error is None or not noise or not diverges:
+        return Cell(_figure(error), "bad" if diverges else "")
+    return Cell(f"{_figure(error)} ×{number(error / noise)}", "bad")
+
+
+def _figure(x: float | None) -> str:
+    return NOT_THERE if x is None else "0" if x == 0 else f"{x:.1e}"
+
+
+_TABLES = (("calls", calls), ("parameters", parameters))
+
+
+def legend(report: DiffReport) -> tuple[str, ...]:
+    """Explains the columns."""
+    nearer = f"A–ref, B–ref: the error of each from a run of A in {report.reference}"
+    updates = "update A, update B: ‖Δw‖ / ‖w‖ of the optimizer's step"
+    return (
+        *_LEGENDS[report.measured],
+        *([nearer] if report.reference else []),
+        *([updates] if any(row.update_ratios for row in report.parameters) else []),
+    )
+
+
+_DIFF = tuple(f.name for f in fields(TensorDiff))
+CALLS = (
+    *("name", "name_b", "type", "call", "path", "shape"),
+    *(f"activation_{name}" for name in _DIFF),
+    *(f"gradient_{name}" for name in _DIFF),
+)
+PARAMETERS = (
+    *("name", "name_b", "shape", "update_ratio_a", "update_ratio_b"),
+    *(f"value_{name}" for name in _DIFF),
+    *(f"gradient_{name}" for name in _DIFF),
+)
+FINDINGS = tuple(f.name for f in fields(Finding))
+
+
+def csv(report: DiffReport, view: DiffView) -> str:
+    """Write one table: the calls, unless the view asks for another."""
+    if view.table == "findings":
+        found = ordered(report.findings)
+        return csv_table(FINDINGS, [[getattr(one, name) for name in FINDINGS] for one in found])
+    if view.table == "parameters":
+        return csv_table(PARAMETERS, parameter_rows(report))
+    return csv_table(CALLS, call_rows(report))
+
+
+def call_rows(report: DiffReport) -> list[list[Field]]:
+    """Return the fields of calls, in the order of ``CALLS``."""
+    return [_call(row) for row in report.calls]
+
+
+def parameter_rows(report: DiffReport) -> list[list[Field]]:
+    """Return the fields of parameters, in the order of ``PARAMETERS``."""
+    return [_parameter(row) for row in report.parameters]
+
+
+def _call(row: CallDiff) -> list[Field]:
+    head: list[Field] = [row.name, row.name_b, row.type, row.call, row.path, shape(row.shape)]
+    return [*head, *_diff(row.activation), *_diff(row.gradient)]
+
+
+def _parameter(row: ParameterDiff) -> list[Field]:
+    ratios = row.update_ratios or (None, None)
+    head: list[Field] = [row.name, row.name_b, shape(row.shape), *ratios]
+    return [*head, *_diff(row.value), *_diff(row.gradient)]
+
+
+def _diff(diff: TensorDiff | None) -> list[Field]:
+    return [None if diff is None else getattr(diff, name) for name in _DIFF]
+
 
 #: How the noise was measured, with which errors are compared.
 _NOISE = {

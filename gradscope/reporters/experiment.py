@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from gradscope.charts.panels import Curve, Panel, point
 from gradscope.pages import Part
 from gradscope.records.experiment import DATA, PLAIN, RAN, RATE, SEED, ArmResult, ExperimentReport
-from gradscope.reporters.document import Block, Document, Found, Said
-from gradscope.reporters.formats import formats
+from gradscope.reporters.document import Block, Document, Found, Said, formats
 from gradscope.reporters.header import TONES
 from gradscope.reporters.views import TextView
 from gradscope.typeset.console import Line

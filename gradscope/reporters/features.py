@@ -9,8 +9,7 @@ from pathlib import Path
 from rich.text import Text
 
 from gradscope.records.features import ChannelStats, FeaturesReport
-from gradscope.reporters.document import Block, Document, Drawn, Remarks
-from gradscope.reporters.formats import formats
+from gradscope.reporters.document import Block, Document, Drawn, Remarks, formats
 from gradscope.reporters.header import notes, run_facts
 from gradscope.reporters.views import TextView
 from gradscope.typeset.numbers import figure_words, number, plural, share

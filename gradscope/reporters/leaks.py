@@ -10,8 +10,7 @@ from rich.text import Text
 from gradscope.charts.maps import Map
 from gradscope.pages import Part
 from gradscope.records.leaks import AXES, VERDICTS, AxisResult, DependencyMap, LeaksReport
-from gradscope.reporters.document import Block, Document, Drawn, Entries, Entry, Said
-from gradscope.reporters.formats import formats
+from gradscope.reporters.document import Block, Document, Drawn, Entries, Entry, Said, formats
 from gradscope.reporters.header import TONES, notes, run_facts
 from gradscope.reporters.views import TextView
 from gradscope.typeset.console import Line

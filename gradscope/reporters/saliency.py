@@ -13,8 +13,7 @@ from rich.text import Text
 
 from gradscope.pages import Part, Picture
 from gradscope.records.saliency import Attribution, ImageAttribution, SaliencyReport
-from gradscope.reporters.document import Block, Document, Drawn
-from gradscope.reporters.formats import formats
+from gradscope.reporters.document import Block, Document, Drawn, formats
 from gradscope.reporters.header import notes, run_facts
 from gradscope.reporters.views import TextView
 from gradscope.typeset.numbers import number, share

@@ -10,8 +10,7 @@ from statistics import median
 from gradscope.charts.panels import Curve, Panel, Point, Stretch, point
 from gradscope.pages import Part, Picture
 from gradscope.records.spike import EarlierBatch, SpikeReport, SpikeSample, SpikeToken
-from gradscope.reporters.document import Block, Document, Said
-from gradscope.reporters.formats import formats
+from gradscope.reporters.document import Block, Document, Said, formats
 from gradscope.reporters.views import TextView
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, number, plural

@@ -17,9 +17,9 @@ from gradscope.commands.show import run
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records import json as record_json
 from gradscope.records.report import Report
-from gradscope.reporters.report import csv
 from gradscope.reporters.views import View
 
+csv = plugins.load("gradscope.reporters.report", "csv")
 markdown = plugins.load("gradscope.reporters.report", "markdown")
 terminal = plugins.load("gradscope.reporters.report", "terminal")
 

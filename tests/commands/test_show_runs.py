@@ -16,7 +16,7 @@ from runfile.made import FINDINGS
 
 from gradscope import cli, plugins
 from gradscope.api.reading import read_history
-from gradscope.reporters.run.answers import answers
+from gradscope.reporters.run.findings import answers
 from gradscope.reporters.views import View
 from gradscope.rules._commands import CALLS
 from gradscope.runfile.reader import RunFile

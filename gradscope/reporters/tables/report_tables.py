@@ -30,10 +30,10 @@ from gradscope.reporters.tables.experiments import (
     accumulation,
     gradient_checks,
     interventions,
+    per_sample,
     tasks,
 )
 from gradscope.reporters.tables.folding import fold_calls, fold_parameters
-from gradscope.reporters.tables.per_sample import per_sample
 from gradscope.reporters.views import View
 from gradscope.typeset.numbers import NOT_THERE, count, number
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table, plan

@@ -11,7 +11,7 @@ from reporters.pages.page_samples import why
 
 from gradscope import plugins
 from gradscope.records.report import Finding
-from gradscope.reporters.page import excerpt
+from gradscope.reporters.document import excerpt
 from gradscope.reporters.views import TextView, View
 
 answers_html = plugins.load("gradscope.reporters.answers", "html")

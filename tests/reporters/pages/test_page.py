@@ -15,7 +15,7 @@ from gradscope import pages, plugins
 from gradscope.diagrams.picture.boxes import contrast
 from gradscope.pages import Page, table_part
 from gradscope.records.training import LayerSeries, RunHistory
-from gradscope.reporters.run import charts
+from gradscope.reporters.run import step_metrics
 from gradscope.reporters.tables import report_tables
 from gradscope.reporters.views import DiffView, View
 from gradscope.typeset.text import plain
@@ -165,7 +165,7 @@ def test_dead_units_are_read_off_the_gradients_of_biases():
         LayerSeries("linear.weight", steps, half, shape=(4, 2)),
         LayerSeries("linear.bias", steps, half, shape=(4,)),
     )
-    (found,) = charts.maps(replace(run_samples.small(), parameters=parameters, calls=()))
+    (found,) = step_metrics.maps(replace(run_samples.small(), parameters=parameters, calls=()))
     assert (found.title, found.names, found.values) == (
         *("dead units", ("linear.bias",)),
         ((0.5, 0.25),),
@@ -174,19 +174,19 @@ def test_dead_units_are_read_off_the_gradients_of_biases():
 
 def test_two_runs_over_each_other():
     history = run_samples.small()
-    panels = charts.together(history, history)
-    alone = charts.panels(history)
+    panels = step_metrics.together(history, history)
+    alone = step_metrics.panels(history)
     assert [panel.title for panel in panels] == [panel.title for panel in alone]
     for panel, one in zip(panels, alone, strict=True):
         assert len(panel.curves) == 2 * len(one.curves)
         assert [curve.name[0] for curve in panel.curves] == ["A", "B"] * len(one.curves)
         assert [curve.points for curve in panel.curves[::2]] == [c.points for c in one.curves]
-    maps = charts.maps_together(history, _doubled(history))
+    maps = step_metrics.maps_together(history, _doubled(history))
     assert [one.title for one in maps[:2]] == ["A: gradient norm", "B: gradient norm"]
     for one, other in zip(maps[::2], maps[1::2], strict=True):
         assert one.names == other.names
         assert one.scale == other.scale
-    assert maps[0].scale.high == 2 * next(charts.maps(history)).scale.high
+    assert maps[0].scale.high == 2 * next(step_metrics.maps(history)).scale.high
     parsed = Parsed(diff_html.render(diff(), DiffView(panels=panels, maps=maps)))
     assert parsed.tags["svg"] == len(panels) + len(maps)
     assert {"Over steps", "Layers over steps"} <= {words.strip() for words in parsed.texts}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from gradscope.records.graph import Chain, GraphNode
-from gradscope.reporters.report._chains import ChainLine, lines
+from gradscope.reporters.report import ChainLine, lines
 
 
 def build(edges: Sequence[Sequence[int | None]]) -> Chain:

@@ -24,10 +24,10 @@ from gradscope.errors import OptionError
 from gradscope.records import json as record_json
 from gradscope.records.report import CheckedModel, CheckReport, Finding, Report
 from gradscope.reporters.finding_lines import grouped
-from gradscope.reporters.report import csv
 from gradscope.reporters.tables import report_tables
 from gradscope.reporters.views import View
 
+csv = plugins.load("gradscope.reporters.report", "csv")
 github = plugins.load("gradscope.reporters.report", "github")
 sarif = plugins.load("gradscope.reporters.report", "sarif")
 markdown = plugins.load("gradscope.reporters.report", "markdown")

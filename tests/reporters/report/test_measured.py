@@ -13,10 +13,10 @@ from gradscope.records import json as record_json
 from gradscope.records.full_samples import Histogram
 from gradscope.records.report import Report
 from gradscope.records.tensors import TensorStats
-from gradscope.reporters.report import csv
 from gradscope.reporters.tables import report_tables, statistics
 from gradscope.reporters.views import View
 
+csv = plugins.load("gradscope.reporters.report", "csv")
 markdown = plugins.load("gradscope.reporters.report", "markdown")
 terminal = plugins.load("gradscope.reporters.report", "terminal")
 
@@ -166,7 +166,7 @@ def test_a_wide_histogram_has_few_rows_that_start_at_multiples(sample: Sample) -
 
 
 def test_the_title_says_what_it_is_of(sample: Sample) -> None:
-    from gradscope.reporters.tables.spreads import histogram_title
+    from gradscope.reporters.tables.charts import histogram_title
 
     assert (
         histogram_title(replace(HISTOGRAM, call=1, path="w", kind="gradient"))

@@ -10,11 +10,11 @@ from rich.cells import cell_len
 
 from gradscope import plugins
 from gradscope.records.report import Report
-from gradscope.reporters.report import csv
 from gradscope.reporters.views import View
 from gradscope.typeset.numbers import number
 from gradscope.typeset.text import plain
 
+csv = plugins.load("gradscope.reporters.report", "csv")
 markdown = plugins.load("gradscope.reporters.report", "markdown")
 terminal = plugins.load("gradscope.reporters.report", "terminal")
 

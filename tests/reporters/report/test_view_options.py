@@ -13,11 +13,11 @@ import pytest
 from gradscope import plugins
 from gradscope.errors import OptionError
 from gradscope.records.report import Report
-from gradscope.reporters.report import csv
 from gradscope.reporters.tables import report_tables
 from gradscope.reporters.tables.call_columns import COLUMNS
 from gradscope.reporters.views import View
 
+csv = plugins.load("gradscope.reporters.report", "csv")
 terminal = plugins.load("gradscope.reporters.report", "terminal")
 
 Sample = Callable[[str], Report]

@@ -11,8 +11,7 @@ from reporters.run_samples import CALLS, empty, many, one_step, small
 from gradscope import plugins
 from gradscope.records.answers import Judgement, NotJudged
 from gradscope.records.training import RunHistory, TrainingRun
-from gradscope.reporters.run.answers import answers
-from gradscope.reporters.run.findings import news
+from gradscope.reporters.run.findings import answers, news
 from gradscope.reporters.verdict import Verdict, codes, in_short, no_problem, not_enough, summary
 from gradscope.reporters.views import TextView, View
 

@@ -13,12 +13,12 @@ from rich.cells import cell_len
 from gradscope import plugins
 from gradscope.records.training import RunHistory
 from gradscope.reporters.run.naming import qualified
-from gradscope.reporters.training import csv
-from gradscope.reporters.training import json as run_json
 from gradscope.reporters.views import View
 from gradscope.typeset.numbers import number
 from gradscope.typeset.text import plain
 
+csv = plugins.load("gradscope.reporters.training", "csv")
+run_json = plugins.load("gradscope.reporters.training", "json")
 markdown = plugins.load("gradscope.reporters.training", "markdown")
 terminal = plugins.load("gradscope.reporters.training", "terminal")
 

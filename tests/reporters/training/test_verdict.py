@@ -12,7 +12,7 @@ from reporters.run_samples import SAMPLES, causes, small
 from gradscope import plugins
 from gradscope.records.answers import Judgement, NonFiniteOrigin, NotJudged
 from gradscope.records.training import RunHistory, TrainingFinding, TrainingRun
-from gradscope.reporters.run.answers import answers
+from gradscope.reporters.run.findings import answers
 from gradscope.reporters.verdict import UNSEEN, Verdict, cost_in_words, summary
 from gradscope.reporters.views import TextView
 from gradscope.typeset.console import paragraphs, printed
