@@ -117,6 +117,7 @@ class OutsideChange:
         name: the name of the setting, or of the tensor in the state.
         before: the setting's value or the constant, or the norm of the weights when last read.
         after: the same after the change.
+        since: the step at which the norm of the weights was last read.
     """
 
     step: int
@@ -124,6 +125,7 @@ class OutsideChange:
     name: str = ""
     before: float | None = None
     after: float | None = None
+    since: int | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from gradscope.records.spike import Capsule, OutsideChange, SpikeSignals
+from gradscope.records.spike import Capsule, OutsideChange
 from gradscope.rules._spike_samples import (
     BEFORE,
-    UNUSUAL_BEFORE,
     Blame,
     blamed,
     named,
@@ -33,10 +32,13 @@ _UPDATE, _ALONE = 2.0, 1.5
 _BY_HAND = 2.0
 #: Momentum remembers a gradient for so many times 1 / (1 - momentum) steps, down to 5 %.
 _REMEMBERED = 3.0
-#: Gradients were divided by one factor if their ratios differ by less than this share.
-_SAME, _FACTOR = 0.01, 4.0
+#: Gradients were divided by one factor if their ratios differ by less than this share;
+#: so many ratios are needed.
+_SAME, _FACTOR, _FEW_RATIOS = 0.01, 4.0, 3
 #: The loss got worse if its median over a few steps is so many times the lowest such median.
 _WORSE, _LEVEL = 1.3, 8
+#: A learning rate rose if it is so many times the lowest of the steps before.
+_ROSE = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,16 @@ def _blame(capsule: Capsule, facts: Sequence[_Fact]) -> Blame | None:
 
 def _facts(capsule: Capsule) -> list[_Fact]:
     """Yield all causes with evidence, except samples."""
-    found = (_weights, _new_state, _changes, _update, _learning_rate, _unscaled, _overflow)
+    found = (
+        _weights,
+        _new_state,
+        _changes,
+        _update,
+        _learning_rate,
+        _unscaled,
+        _overflow,
+        _written,  # last: with a new state in the same step, a run was resumed
+    )
     return [fact for find in found if (fact := find(capsule)) is not None]
 
 
@@ -99,59 +110,103 @@ def _since(capsule: Capsule, step: float) -> str:
 
 def _weights(capsule: Capsule) -> _Fact | None:
     """The weights moved further than updates move them."""
+    written = [one for one in capsule.changes if one.kind == "weights"]
     known = [one for one in capsule.signals if one.weight_norm is not None]
-    for before, now in pairwise(known):
-        if capsule.step - now.step >= RECENT or not before.weight_norm:
+    pairs = [
+        (b.step, b.weight_norm or 0.0, n.step, n.weight_norm or 0.0) for b, n in pairwise(known)
+    ]
+    pairs += [
+        (one.since, one.before, one.step, one.after)
+        for one in written
+        if one.since is not None and one.before and one.after
+    ]
+    for since, before, step, after in pairs:
+        if capsule.step - step >= RECENT or not before:
             continue
-        between = [one for one in capsule.signals if before.step <= one.step < now.step]
-        moved = abs((now.weight_norm or 0.0) - before.weight_norm)
-        if moved < 0.05 * before.weight_norm or not between:
+        moved = abs(after - before)
+        if moved < 0.05 * before:
             continue
-        reach = _reach(capsule, between, max(before.weight_norm, now.weight_norm or 0.0))
+        exact = next((one.step for one in written if since < one.step <= step), None)
+        reach = _reach(capsule, since, step, max(before, after), exact is not None)
         if reach is None or moved <= _BY_HAND * reach:
             continue
-        written = [one for one in capsule.changes if one.kind == "weights"]
-        exact = next((one.step for one in written if before.step < one.step <= now.step), None)
         when = "" if exact is None else f" They were written {_since(capsule, exact)}."
         return _Fact(
-            now.step if exact is None else exact,
+            step if exact is None else exact,
             "weights",
-            f"the norm of the weights went from {number(before.weight_norm)} (step {before.step}) "
-            f"to {number(now.weight_norm)}; updates of the optimizer reach {number(reach)} in that "
-            "time. Something else wrote to the weights: a checkpoint was loaded, or they were "
-            f"scaled.{when}",
+            f"the norm of the weights went from {number(before)} (step {since}) to "
+            f"{number(after)}; updates of the optimizer reach {number(reach)} in that time. "
+            "Something else wrote to the weights: a checkpoint was loaded, or they were scaled."
+            f"{when}",
         )
     return None
 
 
-def _reach(capsule: Capsule, between: Sequence[SpikeSignals], norm: float) -> float | None:
-    """Return the largest distance by which the updates of some steps can have moved the
-    weights.
+def _written(capsule: Capsule) -> _Fact | None:
+    """The loss jumped when the weights were written to."""
+    for one in capsule.changes:
+        if one.kind != "weights":
+            continue
+        jump = _jump_of_loss(capsule, one.step)
+        if jump is not None:
+            return _Fact(
+                one.step,
+                "weights",
+                f"something other than the optimizer wrote to the weights "
+                f"{_since(capsule, one.step)}, and the loss went from {number(jump[0])} to "
+                f"{number(jump[1])}: a checkpoint was loaded, or a layer was set anew.",
+            )
+    return None
+
+
+def _jump_of_loss(capsule: Capsule, step: int) -> tuple[float, float] | None:
+    """Return the median loss before a step, and its loss, if that is above all before."""
+    before = [one.loss for one in capsule.signals if one.loss is not None and one.step < step]
+    now = next((one.loss for one in capsule.signals if one.step == step), None)
+    recent = before[-RECENT:]
+    if now is None or len(recent) < _LEVEL:
+        return None
+    usual, high = median(recent), max(recent)
+    return (usual, now) if now > max(_WORSE * high, _JUMP * usual) else None
+
+
+def _reach(capsule: Capsule, since: int, step: int, norm: float, exact: bool) -> float | None:
+    """Return the largest distance by which the updates of some steps can have moved the weights.
+
+    Args:
+        capsule: of the spike.
+        since: the first of these steps.
+        step: the step after the last of them.
+        norm: the norm of the weights, for weight decay.
+        exact: the weights were written to in this time, as their version counters show.
     """
     state = capsule.state
-    if state is None:
+    between = [one for one in capsule.signals if since <= one.step < step]
+    if state is None or not between:
         return None
-    rates = [one.learning_rate or 0.0 for one in between]
-    decay = sum(rates) * state.settings.get("weight_decay", 0.0)
+    # The signals of the first of the steps may be gone.
+    count = step - since
+    usual_rate = median(one.learning_rate or 0.0 for one in between)
+    rates = sum(one.learning_rate or 0.0 for one in between) + usual_rate * (count - len(between))
+    decay = rates * state.settings.get("weight_decay", 0.0)
     told = [one.update_rms for one in between if one.update_rms is not None]
-    if len(told) == len(between) and state.parameters:
-        return sum(told) * math.sqrt(state.parameters) + decay * norm
+    if state.parameters and told and (exact or len(told) == count):
+        updates = sum(told) if len(told) == count else max(told) * count
+        return updates * math.sqrt(state.parameters) + decay * norm
     if state.second_moment is not None:
         rms = max(1.0, state.update_rms or 0.0)
-        return sum(rates) * rms * math.sqrt(state.parameters) + decay * norm
+        return rates * rms * math.sqrt(state.parameters) + decay * norm
     if state.kind != "SGD":
         return None
     kept = 1.0 - min(state.settings.get("momentum", 0.0), 0.999)
     # Momentum moves the weights by gradients of earlier steps, too.
-    since = between[0].step - (_REMEMBERED / kept if kept < 1 else 0)
-    moving = [one for one in capsule.signals if since <= one.step <= between[-1].step]
+    first = since - (_REMEMBERED / kept if kept < 1 else 0)
+    moving = [one for one in capsule.signals if first <= one.step < step]
     norms = [one.clipped_norm for one in moving if one.clipped_norm is not None]
     # A step whose gradient was not read may have moved the weights by any distance.
-    if len(norms) < len(moving) and not any(one.kind == "weights" for one in capsule.changes):
+    if not norms or (len(norms) < len(moving) and not exact):
         return None
-    if not norms:
-        return None
-    return sum(rates) * max(norms) / kept + decay * norm
+    return rates * max(norms) / kept + decay * norm
 
 
 def _new_state(capsule: Capsule) -> _Fact | None:
@@ -275,7 +330,26 @@ def _high_rate(capsule: Capsule) -> _Fact | None:
             f"the learning rate is {number(now)}, the highest so far, and still rises; no sample "
             "stands out. Warm up more slowly, or to less.",
         )
+    if now >= max(rates) > _ROSE * min(rates) and (levels := _levels(capsule)) is not None:
+        return _Fact(
+            math.inf,
+            "learning-rate",
+            f"the learning rate rose from {number(min(rates))} to {number(now)}, and the loss from "
+            f"{number(levels[0])} to {number(levels[1])}; no sample stands out. Warm up to less.",
+        )
     return None
+
+
+def _levels(capsule: Capsule) -> tuple[float, float] | None:
+    """Return the lowest level of the loss and its level now, if that is above all losses of the
+    steps with the lowest level. A level is a median over a few steps.
+    """
+    losses = [one.loss for one in capsule.signals if one.loss is not None]
+    if len(losses) < 4 * _LEVEL:
+        return None
+    parts = [losses[n : n + 2 * _LEVEL] for n in range(0, len(losses) - 2 * _LEVEL + 1, _LEVEL)]
+    lowest, now = min(parts, key=median), median(losses[-_LEVEL:])
+    return (median(lowest), now) if now > max(_WORSE * median(lowest), *lowest) else None
 
 
 def _is_worse(capsule: Capsule) -> bool:
@@ -301,6 +375,9 @@ def _unscaled(capsule: Capsule) -> _Fact | None:
     since = capsule.step - RECENT
     recent = [one for one in ratios if one[0] > since]
     before = [ratio for step, ratio, _ in ratios if step <= since]
+    # A scale by hand: one factor in every step, while clipping changes from step to step.
+    usual = median(before) if len(before) >= _FEW_RATIOS else math.nan
+    same = sum(abs(one / usual - 1) < _SAME for one in before) >= 0.9 * len(before)
     for step, ratio, scale in recent:
         if scale > 1 and ratio > _FACTOR and abs(ratio / scale - 1) < _SAME:
             return _Fact(
@@ -309,11 +386,6 @@ def _unscaled(capsule: Capsule) -> _Fact | None:
                 f"the optimizer got gradients multiplied by the loss scale, {number(scale)}, "
                 f"{_since(capsule, step)}: they were not unscaled.",
             )
-        # A scale by hand: one factor in every step, while clipping changes from step to step.
-        if len(before) < _LEVEL:
-            continue
-        usual = median(before)
-        same = sum(abs(one / usual - 1) < _SAME for one in before) >= 0.9 * len(before)
         if same and ratio > _FACTOR * usual:
             return _Fact(
                 step,
@@ -321,6 +393,37 @@ def _unscaled(capsule: Capsule) -> _Fact | None:
                 f"the optimizer gets {number(usual)} times the gradients that backward leaves; "
                 f"{_since(capsule, step)}, it got {number(ratio)} times these. A factor such as a "
                 "loss scale was not removed.",
+            )
+    return _not_divided(capsule, usual) if same and usual * _FACTOR < 1 else None
+
+
+def _not_divided(capsule: Capsule, usual: float) -> _Fact | None:
+    """The script divides all gradients by one factor, and the optimizer once got a gradient as
+    large as before the division, with a loss as before.
+
+    Args:
+        capsule: of the spike.
+        usual: the norm that the optimizer gets over the norm that backward leaves.
+    """
+    since = capsule.step - RECENT
+    old = [one for one in capsule.signals if one.step <= since]
+    taken = [one.clipped_norm for one in old if one.clipped_norm is not None]
+    losses = [one.loss for one in old if one.loss is not None]
+    if len(taken) < _FEW_RATIOS or not losses or capsule.high_norm is None:
+        return None
+    for one in capsule.signals:
+        norm = one.clipped_norm
+        if one.step <= since or norm is None or one.loss is None:
+            continue
+        # The gradient before the division was not read in this step.
+        if _FACTOR * max(taken) < norm <= capsule.high_norm and one.loss <= max(losses):
+            return _Fact(
+                one.step,
+                "loss-scale",
+                f"the optimizer gets {number(usual)} times the gradients that backward leaves. "
+                f"{_since(capsule, one.step).capitalize()}, it got a norm of {number(norm)} after "
+                f"at most {number(max(taken))}, with a loss as before. A factor such as a loss "
+                "scale was not removed.",
             )
     return None
 
@@ -371,7 +474,7 @@ def _undetermined(capsule: Capsule) -> str:
             "step."
         )
     unusual = unusual_before(capsule)
-    if len(unusual) > UNUSUAL_BEFORE:
+    if unusual:
         return (
             f"gradient or loss were unusual already in {len(unusual)} of the {BEFORE} steps "
             f"before, first at step {unusual[0]}: what made them so came before this step."

@@ -19,7 +19,7 @@ _UNUSUAL = 5.0
 USUAL = 3.0
 #: Number of steps after a spike in which another may be its aftermath.
 AFTERMATH = 64
-#: Number of steps before that may be unusual; with more, this step is their aftermath.
+#: Of so many steps before, so many may be unusual; with more, this step is their aftermath.
 BEFORE, UNUSUAL_BEFORE = 16, 2
 #: Number of steps before that are needed to know a usual sample.
 KNOWN = 32
@@ -29,6 +29,8 @@ _INPUT, _DEVIATIONS, _SPREAD = 5.0, 7.0, 0.1
 #: A loss is unusual at so many times the largest loss of a sample in the steps before. Of n losses
 #: with an exponential tail, the largest is exceeded so far with a chance of about 1/n³.
 _LOSS = 3.0
+#: A sample to blame has so many times the largest loss of a sample in so many steps before.
+_UNLIKE, _SEEN = 2.0, 64
 #: A text is unusually long at so many times the longest of the others, and of the steps before.
 _LONG = 2.0
 #: So many equal inputs, or one in so many of the batch, are unusual if no two were equal before.
@@ -88,19 +90,33 @@ def named(sample: SpikeSample, samples: Sequence[SpikeSample]) -> str:
 
 def is_aftermath(capsule: Capsule) -> bool:
     """Return True if it follows a spike without a sample as cause, or unusual steps."""
-    return capsule.follows is not None or len(unusual_before(capsule)) > UNUSUAL_BEFORE
+    return capsule.follows is not None or bool(unusual_before(capsule))
 
 
 def unusual_before(capsule: Capsule) -> list[int]:
-    """Return the steps just before with an unusual gradient or loss."""
+    """Return the steps just before with an unusual gradient or loss; none if there are no more than
+    the noise of the steps before them explains.
+    """
     norm = capsule.usual_norm or math.inf
     losses = [one.loss for one in capsule.signals[:-1] if one.loss is not None]
     loss = median(losses) if losses else 0.0
-    return [
+    steps = capsule.signals[:-1]
+    taken = [one.clipped_norm for one in steps if one.clipped_norm is not None]
+    got = median(taken) if len(taken) >= _FEW else math.inf
+    unusual = [
         one.step
-        for one in capsule.signals[-BEFORE - 1 : -1]
-        if (one.gradient_norm or 0.0) > USUAL * norm or (one.loss or 0.0) > USUAL * loss > 0
+        for one in steps
+        if (one.gradient_norm or 0.0) > USUAL * norm
+        or (one.loss or 0.0) > USUAL * loss > 0
+        or (one.clipped_norm or 0.0) > USUAL * got > 0
     ]
+    parts = [steps[n - BEFORE : n] for n in range(len(steps), BEFORE - 1, -BEFORE)]
+    counts = [sum(one.step in unusual for one in part) for part in parts] or [len(unusual)]
+    # Of noise with long tails, as of a training that fits well, many steps are unusual.
+    noise = sorted(counts[1:])[len(counts) // 4] if counts[1:] else 0
+    if counts[0] <= max(UNUSUAL_BEFORE, 2 * noise):
+        return []
+    return [step for step in unusual if step > capsule.step - BEFORE - 1]
 
 
 def is_unusual_input(largest: float | None, history: BatchHistory) -> bool:
@@ -201,6 +217,9 @@ def _few(capsule: Capsule) -> list[_Group] | None:
     """Return the few samples with most of the gradient, if the gradient without them is usual."""
     known = _known(capsule)
     if len(known) < 2 or capsule.norm is None or capsule.kind == "highest":
+        return None
+    # A sample with most of a gradient that is not large has made no spike.
+    if capsule.kind != "gradient" and capsule.norm <= (capsule.high_norm or 0.0):
         return None
     groups = sorted(_groups(known), key=lambda g: sum(one.share or 0.0 for one in g), reverse=True)
     held = 0.0
@@ -305,12 +324,17 @@ def _label(capsule: Capsule) -> Blame | None:
     losses = sorted(one.loss or 0.0 for one in rest)
     usual, high = median(losses), worst[0].loss or 0.0
     history = capsule.history
-    unlike = is_unusual_loss(high, usual, history) and losses[-1] <= max(
-        history.high_loss or 0.0, high / _LOSS
+    # Of noise with long tails, larger losses came earlier.
+    seen = [one.sample_loss or 0.0 for one in capsule.signals[-1 - _SEEN : -1]]
+    unlike = (
+        is_unusual_loss(high, usual, history)
+        and losses[-1] <= max(history.high_loss or 0.0, high / _LOSS)
+        and high > _UNLIKE * max(seen, default=0.0)
     )
     gradient_is_usual = (
         capsule.kind == "loss"
         and capsule.high_norm is not None
+        and len(worst) * high >= sum(losses)
         and (math.inf if capsule.norm is None else capsule.norm) <= 2 * capsule.high_norm
         and high >= _UNUSUAL * max(usual, 1e-12)
     )

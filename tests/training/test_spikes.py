@@ -157,6 +157,7 @@ def signals(rates: list[float], **last: object) -> tuple[SpikeSignals, ...]:
 
 
 ONE, ALIKE = [0.96] + [0.004] * 10, [1 / 16] * 16
+RATE = signals([1e-3] * 60)
 
 
 def test_one_sample_with_most_of_the_gradient_is_to_blame() -> None:
@@ -169,6 +170,35 @@ def test_no_sample_is_to_blame_if_the_gradient_stands_out_without_it() -> None:
     shares = [0.6] + [0.04] * 10
     assert spike_cause(capsule_of(shares))[0] == "undetermined"
     assert spike_cause(capsule_of(shares, kind="asked"))[0] == "samples"
+
+
+@pytest.mark.parametrize("kind", ["loss", "sample", "asked"])
+def test_a_sample_with_most_of_a_usual_gradient_has_made_no_spike(kind: str) -> None:
+    assert spike_cause(capsule_of(ONE, kind=kind))[0] == "samples"
+    assert spike_cause(capsule_of(ONE, kind=kind, norm=3.9))[0] == "undetermined"
+
+
+@pytest.mark.parametrize(("every", "cause"), [(0, "samples"), (4, "samples"), (1, "undetermined")])
+def test_a_step_is_an_aftermath_if_more_steps_before_are_unusual_than_usual(
+    every: int, cause: str
+) -> None:
+    """Each fourth gradient is large all the time; or each of the last steps."""
+    steps = [
+        replace(one, gradient_norm=20.0)
+        if every and one.step % every == 0 and (every > 1 or one.step > 50)
+        else one
+        for one in signals([1e-3] * 60)
+    ]
+    assert spike_cause(capsule_of(ONE, signals=tuple(steps)))[0] == cause
+
+
+def test_gradients_that_the_optimizer_took_make_an_aftermath() -> None:
+    steps = [
+        replace(one, gradient_norm=None, clipped_norm=90.0 if one.step in (57, 58, 59) else 2.0)
+        for one in signals([1e-3] * 60)
+    ]
+    assert spike_cause(capsule_of(ONE, signals=tuple(steps)))[0] == "undetermined"
+    assert spike_cause(capsule_of(ONE, signals=tuple(steps[:56])))[0] == "samples"
 
 
 def test_samples_alike_are_not_to_blame() -> None:
@@ -201,6 +231,47 @@ def test_weights_that_moved_further_than_updates_reach_are_found() -> None:
     assert "from 10.00 (step 49) to 30.00" in found[1]
     steps[-1] = replace(steps[-1], weight_norm=10.2)
     assert spike_cause(capsule_of(ALIKE, state=state, signals=tuple(steps)))[0] == "undetermined"
+
+
+@pytest.mark.parametrize(("told", "cause"), [(1e-4, "weights"), (1.0, "undetermined")])
+def test_weights_that_were_written_to_are_found_between_two_readings(
+    told: float, cause: str
+) -> None:
+    state = OptimizerState("Adam", parameters=100, steps=59, second_moment=0.1, update_rms=0.1)
+    steps = [replace(one, update_rms=told if one.step % 5 else None) for one in RATE]
+    written = OutsideChange(58, "weights", "", 10.0, 20.0, since=20)
+    given = capsule_of(ALIKE, state=state, signals=tuple(steps), changes=(written,))
+    assert spike_cause(given)[0] == cause
+    assert spike_cause(replace(given, changes=()))[0] == "undetermined"
+
+
+@pytest.mark.parametrize(("loss", "cause"), [(9.0, "weights"), (1.2, "undetermined")])
+def test_weights_set_anew_with_the_same_norm_are_found_by_the_loss(loss: float, cause: str) -> None:
+    written = OutsideChange(60, "weights", "", 10.0, 10.1, since=59)
+    steps = (*RATE[:-1], replace(RATE[-1], loss=loss))
+    given = capsule_of(ALIKE, signals=steps, changes=(written,))
+    assert spike_cause(given)[0] == cause
+    resumed = replace(given, changes=(OutsideChange(60, "state"), written))
+    state = OptimizerState("Adam", parameters=100, steps=0)
+    assert spike_cause(replace(resumed, state=state))[0] == "optimizer"
+
+
+@pytest.mark.parametrize(
+    ("high", "loss", "cause"),
+    [(5e-2, 3.0, "learning-rate"), (5e-2, 1.0, "undetermined"), (1e-3, 3.0, "undetermined")],
+)
+def test_a_rate_that_stays_high_is_found_if_the_loss_rose_with_it(
+    high: float, loss: float, cause: str
+) -> None:
+    rates = [1e-3 + (high - 1e-3) * min(1.0, n / 20) for n in range(60)]
+    steps = [
+        replace(one, loss=1.0 + 0.1 * (one.step % 3) if one.step < 25 else loss)
+        for one in signals(rates)
+    ]
+    found, message = spike_cause(capsule_of(ALIKE, signals=tuple(steps)))
+    assert found == cause
+    if cause == "learning-rate":
+        assert "rose from 0.001000 to 0.05000, and the loss from 1.100 to 3.000" in message
 
 
 def test_an_overflow_of_the_loss_scale_is_found() -> None:
@@ -442,6 +513,35 @@ def test_a_factor_by_hand_that_was_left_on_is_a_loss_scale() -> None:
     clipped = [replace(one, gradient_norm=2.0, clipped_norm=2.0) for one in steps]
     clipped[-2] = replace(clipped[-2], gradient_norm=900.0, clipped_norm=1.0)
     assert spike_cause(capsule_of(ALIKE, signals=tuple(clipped)))[0] == "undetermined"
+
+
+@pytest.mark.parametrize(
+    ("norm", "loss", "cause"),
+    [(1500.0, 1.0, "loss-scale"), (1500.0, 9.0, "undetermined"), (9e5, 1.0, "undetermined")],
+)
+def test_a_division_by_hand_that_was_left_out_is_found_without_the_gradient(
+    norm: float, loss: float, cause: str
+) -> None:
+    """The gradient before the division is read in a few steps only."""
+    steps = [
+        replace(one, gradient_norm=2048.0 if one.step % 12 == 0 else None) for one in RATE[:-1]
+    ]
+    steps[-3] = replace(steps[-3], clipped_norm=norm, loss=loss)
+    steps.append(replace(RATE[-1], gradient_norm=None))
+    given = capsule_of(ALIKE, high_norm=3000.0, signals=tuple(steps))
+    found, message = spike_cause(given)
+    assert found == cause, message
+    assert ("At step 57, 3 steps before, it got a norm of 1500" in message) == (
+        cause == "loss-scale"
+    )
+
+
+def test_a_loss_that_came_before_is_no_label() -> None:
+    given = quiet(loss=7.0)
+    steps = [replace(one, sample_loss=0.5) for one in RATE]
+    assert spike_cause(replace(given, signals=tuple(steps)))[0] == "labels"
+    steps[20] = replace(steps[20], sample_loss=4.0)  # of noise with long tails
+    assert spike_cause(replace(given, signals=tuple(steps)))[0] == "undetermined"
 
 
 def test_what_no_step_made_is_found_and_a_habit_is_not() -> None:

@@ -67,10 +67,11 @@ class StepsBefore:
         self.batches = BatchWindows()
         self.changes = OutsideChanges()
         self._taken, self._paces, self._probes = Window(), Window(), Window()
-        self._jumped = False  # the gradient of a small parameter has, in this step
+        self._jump = 0.0  # how far the gradient of a small parameter stands out in this step
         self._pace = 0.0  # how far the last update stands out
         self._changed = self._moved = -math.inf  # the step of the last change, or of a large update
-        self._weights: float | None = None
+        self._weights: float | None = None  # their norm when last read, and that step
+        self._weighed = 0
         self._rows: deque[_Row] = deque(maxlen=_STEPS)
 
     @property
@@ -124,8 +125,9 @@ class StepsBefore:
         norm = float(torch.linalg.vector_norm(gradient.detach()))
         window = self._probes
         jumps = window.count >= _KNOWN and norm > _PROBE * max(window.high, window.usual)
+        if jumps:
+            self._jump = window.deviations(norm, _FLOOR)
         window.add(norm)
-        self._jumped = jumps
         return jumps
 
     def input_size(self, figures: BatchFigures) -> float:
@@ -143,7 +145,7 @@ class StepsBefore:
 
         A recent change of the optimizer or of the weights adds to it.
         """
-        found = [self._pace]
+        found = [self._pace, self._jump]
         for window, value in (
             (self.losses(len(current.losses)), current.loss),
             (self.gradient, current.gradient_norm),
@@ -182,15 +184,19 @@ class StepsBefore:
         if before and rate is not None and rate > _JUMP * before:
             self._changed = step
         weights = math.hypot(*current.values.values()) if current.values else None
+        changed = bool(self.changes.found) and self.changes.found[-1].step == step
         last = self._weights
-        if weights and last and abs(weights - last) > _MOVED * last:
-            self._moved = step
+        if weights and last:
+            moved = abs(weights - last) > _MOVED * last
+            if moved:
+                self._moved = step
             if self.changes.weights_written:
-                self.changes.weights_moved(step, last, weights)
-        self._weights = weights or last
-        if self._jumped or (self.changes.found and self.changes.found[-1].step == step):
+                self.changes.weights_moved(step, self._weighed, last, weights)
+                changed = changed or moved
+        if weights:
+            self._weights, self._weighed = weights, step
+        if changed:
             self._changed = step
-        self._jumped = False
 
     def add(
         self, step: int, optimizer: Optimizer, current: CurrentStep, figures: BatchFigures
@@ -218,7 +224,7 @@ class StepsBefore:
     ) -> None:
         """Note what the step has left, and its update."""
         self.changes.step_ended(optimizer, known.held)
-        self._pace = 0.0
+        self._pace = self._jump = 0.0
         if update_rms is None or not self._rows:
             return
         self._rows[-1][_UPDATE] = update_rms

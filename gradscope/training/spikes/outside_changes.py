@@ -83,9 +83,9 @@ class OutsideChanges:
             self.found.append(OutsideChange(step, "scaled", "", 1.0, scale))
         self._scaled = scale is not None
 
-    def weights_moved(self, step: int, before: float, after: float) -> None:
-        """Note the norms of weights that the script wrote to."""
-        self.found.append(OutsideChange(step, "weights", "", before, after))
+    def weights_moved(self, step: int, since: int, before: float, after: float) -> None:
+        """Note the norms of weights that the script wrote to; ``before`` is of step ``since``."""
+        self.found.append(OutsideChange(step, "weights", "", before, after, since))
 
     def step_ended(self, optimizer: Optimizer, held: Iterable[nn.Parameter]) -> None:
         """Note what the step has left."""
