@@ -32,8 +32,8 @@ def _dot(graph: AutogradGraph, view: GraphView) -> str:
 
     With ``view.full``, each node of the graph is a node, and each edge an edge.
     """
-    from gradscope.diagrams.picture.dot_text import written
     from gradscope.diagrams.picture.drawing import draw
+    from gradscope.diagrams.picture.graphviz import written
 
     return written(draw(graph, view))
 

@@ -7,7 +7,7 @@ import pytest
 from gradscope import plugins
 from gradscope.diagrams import GraphView, html
 from gradscope.diagrams import terminal as graph_terminal
-from gradscope.diagrams.page.static import escaped
+from gradscope.diagrams.html import escaped
 from gradscope.records.answers import WhyReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import CheckedModel, CheckReport, Report

@@ -29,18 +29,16 @@ from gradscope.diagrams.picture.boxes import (
     Cluster,
     Drawing,
     Scale,
-    height,
-    scale,
-)
-from gradscope.diagrams.picture.labels import (
     begins,
     caption,
     cluster_label,
     group_lines,
     group_title,
+    height,
     leaf_lines,
     node_lines,
     node_title,
+    scale,
     signs,
 )
 from gradscope.records.graph import AutogradGraph, GraphNode

@@ -15,15 +15,20 @@ from dataclasses import dataclass
 
 from gradscope.diagrams.graph.view import GraphView
 from gradscope.diagrams.picture.boxes import Arrow, Box, Drawing, downwards, height
-from gradscope.diagrams.picture.dot_text import attributes, caption, head, node, quoted, written
 from gradscope.diagrams.picture.drawing import coarser, draw
 from gradscope.diagrams.picture.graphviz import (
     Clock,
     TooLarge,
     TooSlow,
+    attributes,
+    caption,
+    head,
+    node,
+    quoted,
     require,
     run,
     with_clear_titles,
+    written,
 )
 from gradscope.errors import OptionError
 from gradscope.records.graph import AutogradGraph

@@ -15,7 +15,6 @@ from diagrams import samples
 from gradscope.diagrams import GraphView, html
 from gradscope.diagrams.graph.flow import read_flow
 from gradscope.diagrams.graph.groups import LONG, grouped
-from gradscope.diagrams.page import script_data, static
 from gradscope.errors import OptionError
 from gradscope.records.answers import Answer
 from gradscope.records.graph import AutogradGraph
@@ -171,7 +170,7 @@ def shown(data: dict) -> int:
 @pytest.mark.parametrize("view", [{}, {"depth": 9}, {"full": True}, {"expand": ("h.*",)}])
 def test_no_more_is_open_at_first_than_can_be_drawn(view):
     data = embedded(page(samples.transformer(80), **view))
-    assert 1 < shown(data) <= script_data.LIMIT
+    assert 1 < shown(data) <= html.LIMIT
 
 
 def test_a_depth_opens_so_many_levels():
@@ -198,8 +197,8 @@ def test_long_rows_are_cut_so_that_each_can_be_opened():
 
 
 def test_a_very_large_graph_is_embedded_by_groups(monkeypatch):
-    monkeypatch.setattr(script_data, "MOST_NODES", 50)
-    monkeypatch.setattr(script_data, "MOST_GROUPS", 20)
+    monkeypatch.setattr(html, "MOST_NODES", 50)
+    monkeypatch.setattr(html, "MOST_GROUPS", 20)
     graph = samples.transformer(30)
     text = page(graph)
     data = embedded(text)
@@ -219,8 +218,8 @@ def test_a_very_large_graph_is_embedded_by_groups(monkeypatch):
 
 
 def test_parameters_are_found_in_a_page_by_groups(monkeypatch):
-    monkeypatch.setattr(script_data, "MOST_NODES", 50)
-    monkeypatch.setattr(script_data, "MOST_GROUPS", 20)
+    monkeypatch.setattr(html, "MOST_NODES", 50)
+    monkeypatch.setattr(html, "MOST_GROUPS", 20)
     graph = samples.transformer(30)
     text = page(graph)
     names = {name for node in embedded(text)["nodes"] for name in node.get("names", ())}
@@ -229,7 +228,7 @@ def test_parameters_are_found_in_a_page_by_groups(monkeypatch):
 
 
 def test_bundles_of_single_operations_keep_every_arrow(monkeypatch):
-    monkeypatch.setattr(script_data, "MOST_NODES", 1)
+    monkeypatch.setattr(html, "MOST_NODES", 1)
     graph = samples.resnet()
     data = embedded(page(graph))
     flow = read_flow(graph)
@@ -310,7 +309,7 @@ def test_the_outline_tells_the_whole_without_script():
 
 def test_the_outline_names_lost_gradients():
     text = " ".join(Page(page(samples.zeros())).texts)
-    assert static.MARKS["zero"] in text
+    assert html.MARKS["zero"] in text
     assert "zero gradient" in text
     assert "8 × NaN/Inf" in " ".join(Page(page(samples.nans())).texts)
 
@@ -324,7 +323,7 @@ def test_answers_are_told():
 
 
 def test_an_outline_of_many_members_says_how_many_more(monkeypatch):
-    monkeypatch.setattr(static, "MEMBERS", 5)
+    monkeypatch.setattr(html, "MEMBERS", 5)
     assert "and 6 more" in page(samples.transformer(12))
 
 
@@ -332,8 +331,8 @@ def test_an_outline_by_groups_names_no_operation():
     graph = samples.mlp()
     flow = read_flow(graph)
     root = grouped(graph, flow=flow)
-    assert "AddmmBackward0" in static.outline(root, flow, full=True)
-    brief = static.outline(root, flow, full=False)
+    assert "AddmmBackward0" in html.outline(root, flow, full=True)
+    brief = html.outline(root, flow, full=False)
     assert "AddmmBackward0" not in brief
     assert "fc1" in brief
 

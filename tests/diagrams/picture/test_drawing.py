@@ -269,7 +269,7 @@ def test_signs_are_explained_where_they_stand() -> None:
 
 def test_arrows_to_the_right() -> None:
     from gradscope.diagrams import mermaid
-    from gradscope.diagrams.picture.dot_text import written
+    from gradscope.diagrams.picture.graphviz import written
 
     view = GraphView(direction="LR")
     assert 'rankdir="LR"' in written(draw(mlp(), view))
