@@ -1,4 +1,4 @@
-"""Registers all hooks of gradscope; no other file registers any."""
+"""Registers all hooks of gradscope, as no other file does, and replaces functions of PyTorch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -24,6 +24,33 @@ from torch.utils.hooks import RemovableHandle
 from gradscope.capture.names import modules_of, named_modules
 from gradscope.errors import OptionError
 from gradscope.patterns import Named, matching, wraps
+
+#: The code that calls a function of the script's or of PyTorch's in the place of the script.
+in_between: set[CodeType] = set()
+
+
+def replace(
+    patches: ExitStack, owner: Any, name: str, made: Callable[[Callable[..., Any]], Any]
+) -> None:
+    """Replace ``owner.name`` by ``made(original)``; closing ``patches`` restores it."""
+    original = getattr(owner, name)
+    inherited = name not in vars(owner)
+    own = made(original)
+    code = getattr(own, "__code__", None) or getattr(type(own).__call__, "__code__", None)
+    if isinstance(code, CodeType):
+        in_between.add(code)
+    setattr(owner, name, own)
+
+    def put_back() -> None:
+        if getattr(owner, name) is not own:  # other code has wrapped it meanwhile
+            return
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+    patches.callback(put_back)
+
 
 Handle = RemovableHandle
 #: Gets module, args and kwargs; may return new (args, kwargs).

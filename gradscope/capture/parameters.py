@@ -12,8 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.capture.facts import misspelt_flags
 from gradscope.capture.names import named_parameters, parameters_below, parameters_of
-from gradscope.capture.small_tensors import measure_all, surely_finite
-from gradscope.capture.stats import Measured, head_of, resolve
+from gradscope.capture.stats import Measured, head_of, measure_all, resolve, surely_finite
 from gradscope.records.modules import ParameterStats
 from gradscope.records.tensors import TensorStats
 

@@ -16,6 +16,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from gradscope.capture.calls import (
     Call,
     CallStack,
+    Recomputation,
     any_autocast,
     autocast_name,
     call_tensors,
@@ -29,7 +30,7 @@ from gradscope.capture.frontier import (
     view_of,
     wanted_edges,
 )
-from gradscope.capture.gradients import GradientHooks
+from gradscope.capture.gradients import GradientHooks, MeasurementCache, version
 from gradscope.capture.graph import (
     SavedBytes,
     Span,
@@ -41,11 +42,9 @@ from gradscope.capture.graph import (
     walk,
 )
 from gradscope.capture.hooks import hookable_modules, hooked, raised_by_a_handler
-from gradscope.capture.measurements import MeasurementCache, version
 from gradscope.capture.names import first_names, named_modules, written_class
 from gradscope.capture.nodes import Label, describe, links, ordered
 from gradscope.capture.parameters import parameter_count, parameter_counts
-from gradscope.capture.recompute import Recomputation
 from gradscope.capture.saved_memory import noticing_hooked_saves
 from gradscope.capture.stats import Measured, head_of, resolve
 from gradscope.capture.trace import Trace

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from gradscope.capture.replaced import replace
+from gradscope.capture.hooks import replace
 
 
 class RememberedTensor:

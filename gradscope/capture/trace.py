@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
+from gradscope.capture.calls import follow_checkpoint
 from gradscope.capture.graph import (
     LEAF,
     Span,
@@ -24,7 +25,6 @@ from gradscope.capture.graph import (
 )
 from gradscope.capture.hooks import Handle, hook_node_before
 from gradscope.capture.nodes import Label, describe, ordered, stack_of, topological
-from gradscope.capture.recompute import follow_checkpoint
 from gradscope.capture.stats import Measured, measure, resolve
 from gradscope.records.graph import GraphNode, SavedTensor
 from gradscope.records.tensors import TensorStats

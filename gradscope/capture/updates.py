@@ -19,8 +19,15 @@ from torch.optim import Optimizer
 
 from gradscope.capture.names import named_parameters
 from gradscope.capture.optimizer_formulas import Decay
-from gradscope.capture.optimizer_moments import Moments, moments, spread_of
-from gradscope.capture.optimizer_steps import BLOCK, LastStep, flat, wide
+from gradscope.capture.optimizer_steps import (
+    BLOCK,
+    LastStep,
+    Moments,
+    flat,
+    moments,
+    spread_of,
+    wide,
+)
 from gradscope.capture.shards import is_spread, local
 from gradscope.capture.stats import Measured, measure, on_host, resolve
 from gradscope.records.modules import ParameterStats

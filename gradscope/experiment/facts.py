@@ -64,8 +64,7 @@ def _is_clipped(step: TrainingStep) -> bool:
 
 def note_facts(patches: ExitStack, notes: dict[str, Any]) -> None:
     """Note facts that are not in the run's file, while the script runs as it is."""
-    from gradscope.capture.hooks import hook_optimizers
-    from gradscope.capture.replaced import replace
+    from gradscope.capture.hooks import hook_optimizers, replace
     from gradscope.experiment.interventions.no_dropout import dropout_of
     from gradscope.training.discovery import outermost_modules
     from gradscope.training.loop.draws import distributions

@@ -13,7 +13,7 @@ from torch import nn
 from gradscope.capture.facts import Buffers, module_facts
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.names import first_names
-from gradscope.capture.optimizer_moments import hidden_moments
+from gradscope.capture.optimizer_steps import hidden_moments
 from gradscope.capture.parameters import any_nonfinite, parameter_stats, statistics, total_norm
 from gradscope.capture.recorder import Recorder
 from gradscope.capture.saved_memory import keeps_scores

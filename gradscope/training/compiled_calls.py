@@ -15,8 +15,16 @@ from gradscope.capture.calls import in_backward
 from gradscope.capture.hooks import hookable_modules, select_layers
 from gradscope.capture.names import named_modules
 from gradscope.capture.stats import measure
-from gradscope.capture.traced_calls import Event, calls_of, finished
-from gradscope.capture.traced_probes import COMPILED, GRADIENT, Probe, add_probe, listen
+from gradscope.capture.traced_probes import (
+    COMPILED,
+    GRADIENT,
+    Event,
+    Probe,
+    add_probe,
+    calls_of,
+    finished,
+    listen,
+)
 from gradscope.errors import LayerError
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gradscope.capture.norms import gradient_norms
 from gradscope.capture.optimizer_steps import LastStep
+from gradscope.capture.reductions import gradient_norms
 from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.capture.shards import is_plain_or_spread, is_spread, local, placements_of
 from gradscope.nesting import find

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from gradscope.capture.norms import gradient_norms
-from gradscope.capture.reductions import BLOCK
+from gradscope.capture.reductions import BLOCK, gradient_norms
 from gradscope.capture.shards import local, versions_of
 from gradscope.records.tensors import TensorStats
 

@@ -19,9 +19,8 @@ from torch.autograd.graph import GradientEdge
 from torch.optim import Optimizer
 
 from gradscope.capture.calls import in_backward
-from gradscope.capture.hooks import hook_node_before, hook_optimizers, without_own_hooks
+from gradscope.capture.hooks import hook_node_before, hook_optimizers, replace, without_own_hooks
 from gradscope.capture.remembered import observe_swaps
-from gradscope.capture.replaced import replace
 from gradscope.training.discovery import IN_PLACE, compiled_method
 from gradscope.training.warning_lines import observe_warnings
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
-from gradscope.capture.fingerprints import combined, fingerprints
+from gradscope.capture.differences import combined, fingerprints
 from gradscope.capture.names import named_parameters
 from gradscope.capture.shards import is_spread, local
 from gradscope.nesting import find

@@ -14,17 +14,16 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, Node
 from torch.optim import Optimizer
 
+from gradscope.capture.differences import combined
 from gradscope.capture.facts import Buffers, module_facts
-from gradscope.capture.fingerprints import combined
 from gradscope.capture.graph import edge_of, walk
 from gradscope.capture.hooks import hookable_modules, select_layers
 from gradscope.capture.names import named_modules, named_parameters, parameters_of
 from gradscope.capture.nodes import located
-from gradscope.capture.norms import gradient_norms
-from gradscope.capture.optimizer_moments import hidden_moments
-from gradscope.capture.optimizer_steps import LastStep
+from gradscope.capture.optimizer_steps import LastStep, hidden_moments
 from gradscope.capture.parameters import parameter_stats, total_norm
 from gradscope.capture.recorder import Recorder
+from gradscope.capture.reductions import gradient_norms
 from gradscope.capture.shards import version_of
 from gradscope.capture.updates import Update, updates
 from gradscope.errors import LayerError

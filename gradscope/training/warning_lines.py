@@ -16,7 +16,7 @@ from typing import Any
 
 import torch.overrides
 
-from gradscope.capture.replaced import in_between, replace
+from gradscope.capture.hooks import in_between, replace
 from gradscope.explain.shared.frames import is_ours
 
 _DISPATCH = torch.overrides.handle_torch_function.__code__

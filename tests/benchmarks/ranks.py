@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradscope.api.reading import read_history
-from gradscope.capture.fingerprints import combined
+from gradscope.capture.differences import combined
 from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.report import Report
 from gradscope.records.run import DeviceMesh, ParameterPlacement, RunInfo

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from gradscope.capture.fingerprints import combined, fingerprints
+from gradscope.capture.differences import combined, fingerprints
 
 DTYPES = [
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8),

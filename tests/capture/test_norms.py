@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from gradscope.capture.norms import gradient_norms
+from gradscope.capture.reductions import gradient_norms
 from gradscope.capture.stats import measure
 
 

@@ -9,10 +9,9 @@ import pytest
 import torch
 from capture.test_stats import differences
 
-from gradscope.capture import small_tensors
+from gradscope.capture import stats as small_tensors
 from gradscope.capture.reductions import BLOCK
-from gradscope.capture.small_tensors import measure_all
-from gradscope.capture.stats import SMALL, measure, resolve
+from gradscope.capture.stats import SMALL, measure, measure_all, resolve
 
 ROWS: dict[str, Callable[[], list[torch.Tensor]]] = {
     "of one size": lambda: [torch.randn(64) for _ in range(5)],

@@ -13,8 +13,16 @@ from training.corpus import cxx
 
 from gradscope.capture.names import named_modules
 from gradscope.capture.stats import measure
-from gradscope.capture.traced_calls import Event, calls_of, finished
-from gradscope.capture.traced_probes import COMPILED, GRADIENT, Probe, add_probe, listen
+from gradscope.capture.traced_probes import (
+    COMPILED,
+    GRADIENT,
+    Event,
+    Probe,
+    add_probe,
+    calls_of,
+    finished,
+    listen,
+)
 from gradscope.records.modules import ModuleCall
 
 Pair = namedtuple("Pair", "first second")

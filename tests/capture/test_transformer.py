@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import gradscope
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.recorder import Recorder
-from gradscope.capture.transformer import rows
+from gradscope.capture.transformer import attention
 from gradscope.records.transformer import PROBES
 
 #: What the first forward computed: `inspect` gives a model back as it was, and may run it again.
@@ -220,9 +220,9 @@ def test_what_is_no_attention():
 
 
 def test_rows_are_spread_over_samples_and_positions():
-    assert rows.evenly(3, 8) == [0, 1, 2]
-    assert rows.evenly(9, 3) == [0, 4, 8]
-    assert rows.evenly(9, 1) == [8]
+    assert attention.evenly(3, 8) == [0, 1, 2]
+    assert attention.evenly(9, 3) == [0, 4, 8]
+    assert attention.evenly(9, 1) == [8]
     model = Attends(lambda q, k, v: sdpa(q, k, v, is_causal=True))
     (call,) = gradscope.inspect(model, torch.randn(3, 400, 32)).attention
     assert call.rows == 63

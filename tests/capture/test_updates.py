@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 
 from gradscope.capture import one_pass
 from gradscope.capture.one_pass import Terms
-from gradscope.capture.optimizer_moments import hidden_moments
-from gradscope.capture.optimizer_steps import LastStep
+from gradscope.capture.optimizer_steps import LastStep, hidden_moments
 from gradscope.capture.updates import Update, updates
 
 #: Of each optimizer whose state tells its update, the settings that change its formula.

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.capture import small_tensors, stats, updates
+from gradscope.capture import stats, updates
 from gradscope.records.tensors import TensorStats
 
 READS = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "numpy", "cpu")
@@ -51,7 +51,7 @@ def reads(monkeypatch):
     for name in READS:
         monkeypatch.setattr(torch.Tensor, name, counted(name, getattr(torch.Tensor, name)))
     monkeypatch.setattr(stats, "on_host", lambda tensor: False)
-    monkeypatch.setattr(small_tensors, "on_host", lambda tensor: False)
+    monkeypatch.setattr(stats, "on_host", lambda tensor: False)
     monkeypatch.setattr(updates, "on_host", lambda tensor: False)
     return called
 
@@ -74,7 +74,7 @@ def test_numbers_are_read_back_together(reads, more, expected):
 def test_what_is_read_back_is_what_the_processor_gives(monkeypatch):
     here = inspect(mode="train")
     monkeypatch.setattr(stats, "on_host", lambda tensor: False)
-    monkeypatch.setattr(small_tensors, "on_host", lambda tensor: False)
+    monkeypatch.setattr(stats, "on_host", lambda tensor: False)
     monkeypatch.setattr(updates, "on_host", lambda tensor: False)
     there = inspect(mode="train")
     assert there.loss == here.loss

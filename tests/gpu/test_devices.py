@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.capture.fingerprints import fingerprints
-from gradscope.capture.norms import gradient_norms
+from gradscope.capture.differences import fingerprints
+from gradscope.capture.reductions import gradient_norms
 from gradscope.capture.stats import measure, resolve
 from gradscope.records.tensors import TensorStats
 from gradscope.runfile.reader import RunFile

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gradscope.capture.names import written_class
-from gradscope.capture.transformer.attention import exact
-from gradscope.capture.transformer.products import operation
-from gradscope.capture.transformer.rows import evenly
+from gradscope.capture.transformer.attention import evenly, exact, operation
 
 #: Number of tokens whose router probabilities are read.
 _TOKENS = 1024

@@ -14,14 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from gradscope.capture.calls import Call, CallStack, call_tensors, in_backward
+from gradscope.capture.gradients import version
 from gradscope.capture.graph import Edge, edge_of
 from gradscope.capture.hooks import raised_by_a_handler
-from gradscope.capture.measurements import version
 from gradscope.capture.transformer import residual
-from gradscope.capture.transformer.attention import Measured, heads_of, of_queries, of_scores
+from gradscope.capture.transformer.attention import (
+    Measured,
+    heads_of,
+    is_product,
+    of_queries,
+    of_scores,
+)
 from gradscope.capture.transformer.experts import Holders, Routing, is_distribution, routing
 from gradscope.capture.transformer.patches import observe_functions
-from gradscope.capture.transformer.products import is_product
 from gradscope.errors import message_of
 from gradscope.nesting import find
 from gradscope.records.transformer import MEASURES, AttentionCall, ExpertCall, ResidualCall

@@ -17,7 +17,7 @@ import torch
 import torch.jit._builtins
 from torch.nn import functional
 
-from gradscope.capture.replaced import replace
+from gradscope.capture.hooks import replace
 
 #: Gets the name of a function, its arguments and its result, after it returned.
 Observe = Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]

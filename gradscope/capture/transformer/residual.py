@@ -17,9 +17,7 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, Edge
 from gradscope.capture.names import modules_of, written_class
-from gradscope.capture.transformer.attention import exact
-from gradscope.capture.transformer.products import operation
-from gradscope.capture.transformer.rows import evenly
+from gradscope.capture.transformer.attention import evenly, exact, operation
 from gradscope.patterns import wraps
 
 #: Number of rows of the last axis to read.

@@ -14,8 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gradscope.capture.calls import in_backward
-from gradscope.capture.hooks import hook_calls, hook_optimizers, hookable_modules
-from gradscope.capture.replaced import replace
+from gradscope.capture.hooks import hook_calls, hook_optimizers, hookable_modules, replace
 from gradscope.leaks.meaning import LABELS, role_named
 from gradscope.nesting import find, replaced
 from gradscope.training.discovery import outermost_modules

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gradscope.capture.replaced import replace
+from gradscope.capture.hooks import replace
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from gradscope.capture.replaced import replace
+from gradscope.capture.hooks import replace
 
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:

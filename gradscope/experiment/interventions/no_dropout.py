@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from gradscope.capture.replaced import replace
+from gradscope.capture.hooks import replace
 from gradscope.experiment.interventions._models import on_models
 
 _FUNCTIONS = (

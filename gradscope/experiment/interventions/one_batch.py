@@ -20,8 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from gradscope.capture.hooks import hook_optimizers
-from gradscope.capture.replaced import replace
+from gradscope.capture.hooks import hook_optimizers, replace
 from gradscope.experiment.interventions._floors import floor
 from gradscope.experiment.interventions._models import (
     given_tensors,

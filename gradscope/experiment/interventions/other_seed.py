@@ -15,7 +15,7 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
     """Change the seed of ``torch.manual_seed``; ``arm_process`` does so for Python and NumPy."""
     import torch  # not above: seeds of Python's are shifted before the script imports torch
 
-    from gradscope.capture.replaced import replace
+    from gradscope.capture.hooks import replace
 
     for owner in (torch, torch.random):
         replace(patches, owner, "manual_seed", shifted)

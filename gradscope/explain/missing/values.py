@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch.autograd.graph import Node
 
+from gradscope.capture.calls import CHECKPOINT
 from gradscope.capture.graph import LEAF
 from gradscope.capture.nodes import topological, upstream
-from gradscope.capture.recompute import CHECKPOINT
 from gradscope.explain.shared.frames import CallSite
 from gradscope.explain.shared.operations import Trait, by_function
 

@@ -22,9 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradscope.capture import calls
 from gradscope.capture.calls import ModuleCall, sequence_number
 from gradscope.capture.graph import Span, owners
-from gradscope.capture.hooks import hookable_modules, hooked
+from gradscope.capture.hooks import hookable_modules, hooked, in_between
 from gradscope.capture.names import module_names
-from gradscope.capture.replaced import in_between
 from gradscope.explain.shared.frames import CallSite, nearest
 from gradscope.nesting import find
 

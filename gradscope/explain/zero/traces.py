@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.autograd.graph import GradientEdge, Node
 
+from gradscope.capture.calls import CHECKPOINT, follow_checkpoint
 from gradscope.capture.graph import LEAF
 from gradscope.capture.hooks import Handle, hook_node
 from gradscope.capture.nodes import ordered, stack_of, topological
-from gradscope.capture.recompute import CHECKPOINT, follow_checkpoint
 from gradscope.explain.shared import tracing_modes
 from gradscope.explain.shared.frames import locate
 from gradscope.explain.shared.operations import function_name

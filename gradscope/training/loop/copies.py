@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from gradscope.capture.fingerprints import combined, fingerprints
+from gradscope.capture.differences import combined, fingerprints
 from gradscope.capture.hooks import OwnHook, hook_calls
 from gradscope.records.loop_figures import LoopCopy
 from gradscope.training.discovery import frozen_modules, holder_of, variable_name

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
-from gradscope.capture.fingerprints import fingerprints
+from gradscope.capture.differences import fingerprints
 from gradscope.capture.hooks import OwnHook, hook_first_call, hookable_modules
 from gradscope.capture.names import modules_by_name
 from gradscope.capture.remembered import remembered

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from gradscope.capture.replaced import replace
+from gradscope.capture.hooks import replace
 from gradscope.training.loop.construction import RegistrationObserver, observe_registrations
 from gradscope.training.loop.draws import distributions
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gradscope.capture.fingerprints import fingerprints
+from gradscope.capture.differences import fingerprints
 from gradscope.capture.remembered import remembered
 from gradscope.nesting import find
 

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from gradscope.capture.names import written_class
 from gradscope.capture.stats import resolve
-from gradscope.capture.traced_calls import Event
-from gradscope.capture.traced_probes import GRADIENT, INPUT
+from gradscope.capture.traced_probes import GRADIENT, INPUT, Event
 from gradscope.explain.non_finite.reasons import FINITE, INF, KINDS, NAN
 from gradscope.records.answers import NonFiniteOrigin
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from gradscope.capture.norms import gradient_norms
+from gradscope.capture.reductions import gradient_norms
 from gradscope.records.spike import OptimizerState, SpikeSignals
 from gradscope.records.tensors import finite_or_none
 from gradscope.rules import (

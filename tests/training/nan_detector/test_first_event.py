@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.names import module_names
-from gradscope.capture.traced_calls import Event
-from gradscope.capture.traced_probes import DIFFERENTIABLE, GRADIENT, INPUT, Probe
+from gradscope.capture.traced_probes import DIFFERENTIABLE, GRADIENT, INPUT, Event, Probe
 from gradscope.training.compiled_calls import CompiledCalls
 from gradscope.training.nan_detector.first_event import first_non_finite_event
 

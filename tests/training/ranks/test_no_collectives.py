@@ -24,8 +24,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradscope
-from gradscope.capture.norms import gradient_norms
 from gradscope.capture.parameters import parameter_stats
+from gradscope.capture.reductions import gradient_norms
 from gradscope.capture.stats import measure, resolve
 from gradscope.explain.non_finite.reasons import level
 from gradscope.runfile.reader import RunFile
