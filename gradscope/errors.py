@@ -16,7 +16,7 @@ import difflib
 import errno
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,10 +110,10 @@ def first_line(error: BaseException) -> str:
     return (message_of(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def few(names: Sequence[str], quote: str = "") -> str:
-    """Join the first three of some names, with "…" if there are more."""
-    shown = ", ".join(f"{quote}{name}{quote}" for name in names[:3])
-    return shown + (", …" if len(names) > 3 else "")
+def few(names: Iterable[str], quote: str = "", most: int = 3) -> str:
+    """Join the first of some names, with "…" if there are more than ``most``."""
+    quoted = [f"{quote}{name}{quote}" for name in names]
+    return ", ".join(quoted[:most]) + (", …" if len(quoted) > most else "")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -19,8 +19,7 @@ from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDi
 from gradscope.records.report import Finding
 from gradscope.records.run import RunInfo
 from gradscope.records.tensors import finite_or_none
-from gradscope.running.compared_runs import Divergence, in_float64
-from gradscope.running.compared_step import Comparison
+from gradscope.running.compared_runs import Comparison, Divergence, in_float64
 from gradscope.running.divergent_calls import (
     FACTOR,
     Noise,

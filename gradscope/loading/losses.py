@@ -8,18 +8,203 @@ model's output. To add a named loss, add it to ``LOSSES`` in config/targets.py a
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.modules.loss import _Loss
 
 from gradscope.config.targets import LOSSES
-from gradscope.errors import ConfigError, ModelError, Place, did_you_mean
-from gradscope.loading import comparisons, outputs, own_losses
+from gradscope.errors import ConfigError, ModelError, Place, did_you_mean, few
+from gradscope.loading import outputs
 from gradscope.loading.batches import MicroBatch
-from gradscope.loading.comparisons import Draws
+
+RANDOM = "random"
+
+
+class Mismatch(ModelError):
+    """An output and a target that do not match; ``kind`` is the kind of error."""
+
+    def __init__(self, message: str, *, kind: str, help: str) -> None:
+        super().__init__(message, help=help)
+        self.kind = kind
+
+
+class Draws:
+    """Random targets from a separate generator: the global state stays unchanged, and equal outputs
+    get equal targets in every step. ``part`` has the samples of a batch that the output belongs to;
+    they get the same targets as in the full batch.
+    """
+
+    def __init__(self, seed: int, part: MicroBatch | None = None) -> None:
+        self.seed = seed
+        self.part = part
+        self.notices: list[str] = []
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed % 2**64)
+
+    def _whole(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
+        """Return the shape to draw, and the slice of this part."""
+        part = self.part
+        if part is None or not shape or shape[0] != part.stop - part.start:
+            return shape, ...
+        return (part.total, *shape[1:]), slice(part.start, part.stop)
+
+    def classes(self, shape: tuple[int, ...], count: int, device: torch.device) -> Tensor:
+        """Draw random class ids below ``count``."""
+        shape, own = self._whole(shape)
+        ids = torch.randint(count, shape, generator=self._generator())
+        first = ids.flatten()[:8].tolist()
+        words = str(first) if ids.ndim == 1 and ids.numel() <= 8 else f"{list(shape)} of {count}"
+        self.notices.append(f"target: random classes {words if ids.ndim else ids.item()}")
+        return ids[own].to(device)
+
+    def values(self, like: Tensor) -> Tensor:
+        """Draw random normal values of a tensor's shape."""
+        shape, own = self._whole(tuple(like.shape))
+        drawn = torch.randn(shape, generator=self._generator())
+        self.notices.append(f"target: random values {list(shape)}")
+        return drawn[own].to(like.device, like.dtype)
+
+
+def as_tensor(target: Any, name: str, device: torch.device) -> Tensor:
+    """Return the target on the output's device.
+
+    Raises:
+        ModelError: the target is nested, so only the user's own loss can read it.
+    """
+    try:
+        tensor = target if isinstance(target, Tensor) else torch.as_tensor(target)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ModelError(
+            f"{name} compares with numbers; the target is a {type(target).__name__}",
+            help="set `loss` to a `_target_` of your own, or `output` for the model's own loss",
+        ) from error
+    return tensor.to(device)
+
+
+def class_shape(scores: Tensor, name: str) -> tuple[int, ...]:
+    """Return the shape of class ids for scores ``[N, C, …]`` or ``[C]``.
+
+    Raises:
+        ModelError: the scores have no class dimension.
+    """
+    if scores.ndim == 0:
+        raise ModelError(
+            f"{name} expects scores [N, C]; the first floating output is one number",
+            help="set `loss: sum`, or a `_target_` of your own",
+        )
+    return (*scores.shape[:1], *scores.shape[2:]) if scores.ndim > 1 else ()
+
+
+def class_count(scores: Tensor) -> int:
+    """Return the number of classes: the size of the scores' class dimension."""
+    return scores.shape[1 if scores.ndim > 1 else 0]
+
+
+def classes(scores: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
+    """Return class ids (or, for cross entropy, probabilities) for the scores.
+
+    A single id counts for every row. The loss checks the range of ids.
+
+    Raises:
+        ModelError: the target has a wrong length, shape or type.
+    """
+    shape, count = class_shape(scores, name), class_count(scores)
+    if target is None or target is RANDOM or isinstance(target, str):
+        if count == 0:
+            raise ModelError(f"{name} has no class to draw: the output is {list(scores.shape)}")
+        return draws.classes(shape, count, scores.device)
+    ids = as_tensor(target, name, scores.device)
+    floating = ids.is_floating_point()
+    if floating and ids.shape == scores.shape and name == "cross_entropy":
+        return ids.to(scores.dtype)
+    if floating or ids.is_complex() or ids.dtype is torch.bool:
+        kind = str(ids.dtype).removeprefix("torch.")
+        raise Mismatch(
+            f"the target is {kind} {list(ids.shape)}; {name} expects class ids, integers",
+            kind="dtype-mismatch",
+            help="cast the class ids, `target.long()` (`dtype: int64`), or use `loss: mse` for"
+            " values",
+        )
+    ids = _for_each(ids, shape)
+    if tuple(ids.shape) != shape:
+        raise _mismatch(ids, shape, scores)
+    return ids.to(torch.int64)
+
+
+def given_classes(scores: Tensor, target: Any, name: str) -> Tensor:
+    """Return the user's class ids unchecked, for the user's own loss.
+
+    A single id counts for every row, as in ``classes``.
+    """
+    return _for_each(as_tensor(target, name, scores.device), class_shape(scores, name))
+
+
+def _for_each(ids: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return ids.expand(shape) if ids.ndim == 0 and shape else ids
+
+
+def _mismatch(ids: Tensor, shape: tuple[int, ...], scores: Tensor) -> Mismatch:
+    help = f"give class ids of shape {list(shape)}"
+    if ids.ndim == 1 and len(shape) == 1:
+        sentence = f"the target is {list(ids.shape)}, but the batch needs {list(shape)} class ids"
+        help = f"give {shape[0]} class ids, one for each row of the output"
+    else:
+        sentence = (
+            f"the target is {list(ids.shape)}; scores {list(scores.shape)} go with class ids "
+            f"{list(shape)}"
+        )
+    places = tuple(scores.shape[:-1])
+    if len(places) > 1 and tuple(ids.shape) in (places, (math.prod(places),)):
+        sentence = (
+            f"the target is {list(ids.shape)}; of the scores {list(scores.shape)} the classes are "
+            f"expected at dimension 1, and {scores.shape[-1]} are last"
+        )
+        help = (
+            "move them in the model, `logits.movedim(-1, 1)`, or flatten both: a loss of your own "
+            f"compares `logits.flatten(0, {len(places) - 1})` with `target.flatten()`"
+        )
+    if len(shape) > 0 and tuple(ids.shape) == (shape[0], 1, *shape[1:]):
+        help = "drop its dimension of one: `target.squeeze(1)`"
+    return Mismatch(sentence, kind="shape-mismatch", help=help)
+
+
+def values(output: Tensor, target: Any, name: str, draws: Draws) -> Tensor:
+    """Return values in the output's shape and dtype; a single number counts for all of them.
+
+    Raises:
+        ModelError: there is no target, or it has another shape, which would broadcast silently.
+    """
+    shape = list(output.shape)
+    if isinstance(target, str):
+        if name != "bce_with_logits":
+            return draws.values(output)
+        return draws.classes(tuple(shape), 2, output.device).to(output.dtype)
+    if target is None:
+        raise ModelError(
+            f"{name} has no target to compare the output {shape} with",
+            help="give `target` values, a file, or `random`",
+        )
+    wanted = as_tensor(target, name, output.device).to(output.dtype)
+    if wanted.numel() == 1:
+        return wanted.reshape(()).expand(output.shape)
+    if _squeezed(wanted) == _squeezed(output):
+        return wanted.reshape(output.shape)
+    raise Mismatch(
+        f"the target is {list(wanted.shape)} and the output {shape}: {name} compares like shapes",
+        kind="shape-mismatch",
+        help=f"give a target of shape {shape}",
+    )
+
+
+def _squeezed(tensor: Tensor) -> list[int]:
+    return [size for size in tensor.shape if size != 1]
+
 
 #: Losses of torch that compare with class ids.
 _CLASSES = {
@@ -118,22 +303,22 @@ class Criterion:
         if self.external_gradient:
             return self._as_it_is(output)
         self.inferred = True
-        own = own_losses.own_loss(output)
+        own = outputs.own_loss(output)
         if own is not None:
             self.name = own.name
             self.without_graph = own.cut
             self.parts = own.parts
             self._say(f"loss: {own.name} ({own.why})")
             return own.tensor
-        self.without_graph = tuple(own_losses.without_graph(output))
+        self.without_graph = tuple(outputs.without_graph(output))
         path, tensor = _first(output, "no loss")
         if self.without_graph and not tensor.requires_grad:
             path, tensor = outputs.first_floating(output, with_graph=True) or (path, tensor)
         words = f"the first floating output{f' `{path}`' if path else ''} is {list(tensor.shape)}"
-        parts = own_losses.parts(output)
-        words += f"; not in it: {own_losses.few(parts)}" if parts else ""
+        parts = outputs.parts(output)
+        words += f"; not in it: {few(parts, '`', 4)}" if parts else ""
         if self.without_graph:
-            words += f"; without a graph: {own_losses.few(self.without_graph)}"
+            words += f"; without a graph: {few(self.without_graph, '`', 4)}"
         scored = tensor.ndim == 2 or (tensor.ndim > 2 and _wants_dense(tensor, target))
         if scored and tensor.shape[1] >= 2:
             self.name = "cross_entropy"
@@ -154,9 +339,9 @@ class Criterion:
     def _named(self, name: str, output: Any, target: Any, draws: Draws) -> Tensor:
         if name != "output":
             return self._on(name, _first(output, f"no {name}")[1], target, draws)
-        own = own_losses.own_loss(output)
+        own = outputs.own_loss(output)
         if own is None:
-            cut = own_losses.without_graph(output).items()
+            cut = outputs.without_graph(output).items()
             number = next((found for _, found in cut if isinstance(found, Tensor)), None)
             if number is not None:  # backward says what cut it
                 return number
@@ -178,11 +363,11 @@ class Criterion:
         if name == "logit":
             return _logit(tensor, target, draws)
         if name in ("cross_entropy", "nll"):
-            ids = comparisons.classes(tensor, target, name, draws)
+            ids = classes(tensor, target, name, draws)
             return (
                 F.cross_entropy(tensor, ids) if name == "cross_entropy" else F.nll_loss(tensor, ids)
             )
-        wanted = comparisons.values(tensor, target, name, draws)
+        wanted = values(tensor, target, name, draws)
         compare = F.mse_loss if name == "mse" else F.binary_cross_entropy_with_logits
         return compare(tensor, wanted)
 
@@ -192,20 +377,20 @@ class Criterion:
         wants = _CLASSES.get(self.name) if _of_torch(loss) else None
         if wants:
             if target is None or isinstance(target, str):
-                target = comparisons.classes(output, target, wants, draws)
+                target = classes(output, target, wants, draws)
             else:  # values refused in training are refused here too
-                target = comparisons.given_classes(output, target, wants)
+                target = given_classes(output, target, wants)
         elif isinstance(target, str):
             tensor = _first(output, f"no {self.name}")[1]
             scored = tensor.ndim == 2 and not _of_torch(loss)
-            make = comparisons.classes if scored else comparisons.values
+            make = classes if scored else values
             target = make(tensor, target, self.name, draws)
         result = loss(output) if target is None else loss(output, target)
         return result if isinstance(result, Tensor) else self._of_several(result)
 
     def _of_several(self, result: Any) -> Tensor:
         """Return the loss among the values that a loss returned, read like a model's output."""
-        own = own_losses.own_loss(result)
+        own = outputs.own_loss(result)
         if own is None:
             raise ModelError(
                 f"the loss {self.name} returned a {type(result).__name__}, not a tensor",
@@ -249,13 +434,13 @@ def _logit(scores: Tensor, target: Any, draws: Draws) -> Tensor:
     """Return the target class's score, summed over the batch; without a target, the highest
     score."""
     dim = 1 if scores.ndim > 1 else 0
-    shape = comparisons.class_shape(scores, "logit")
+    shape = class_shape(scores, "logit")
     if target is None:
         ids = scores.detach().argmax(dim)
     else:
         if isinstance(target, Tensor) and target.ndim == 1 and len(shape) > 1:
             target = target.reshape(-1, *[1] * (len(shape) - 1)).expand(-1, *shape[1:])
-        ids = comparisons.classes(scores, target, "logit", draws)
+        ids = classes(scores, target, "logit", draws)
     return scores.gather(dim, ids.unsqueeze(dim)).sum()
 
 

@@ -15,8 +15,7 @@ from types import CodeType
 from typing import Any
 
 from gradscope.errors import ConfigError, Place, Problem, Where, did_you_mean
-from gradscope.loading.policy import below, is_container
-from gradscope.loading.refused_arguments import SAFE
+from gradscope.loading.policy import SAFE, below, is_container
 
 #: Files of transformers that read keys of any config, beside the model's folder.
 _READERS = (

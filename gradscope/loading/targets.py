@@ -18,8 +18,14 @@ from torch import nn
 from gradscope.config.targets import LOSSES, Target, is_target, parse_target
 from gradscope.errors import ConfigError, GradscopeError, Where, message_of, nowhere
 from gradscope.loading.named_objects import Names
-from gradscope.loading.policy import below, is_module, torchvision_name
-from gradscope.loading.refused_arguments import check_arguments, check_sizes, safe_arguments
+from gradscope.loading.policy import (
+    below,
+    check_arguments,
+    check_sizes,
+    is_module,
+    safe_arguments,
+    torchvision_name,
+)
 from gradscope.loading.signatures import arguments, check, ignored, unknown_argument
 from gradscope.loading.wall import Wall, WalledPartial
 

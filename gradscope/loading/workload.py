@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from gradscope.actions import Intervention
 from gradscope.config.reading import LoadedConfig
 from gradscope.errors import Problem, TargetError
 from gradscope.loading import checkpoints, devices, losses, specs, surgery
+from gradscope.loading.batches import StepMethod, check_given, step_method
 from gradscope.loading.devices import seed_everything
 from gradscope.loading.inputs import Batch, given, make_batches
 from gradscope.loading.kinds import ModelKind
@@ -25,9 +27,9 @@ from gradscope.loading.process_group import Processes
 from gradscope.loading.sources import Context
 from gradscope.loading.sources.grammar import plan_target
 from gradscope.loading.sources.tensors import to_tensor
-from gradscope.loading.step_methods import StepMethod, check_given, step_method
 from gradscope.loading.surgery import compiled_of, unwrapped
 from gradscope.loading.targets import Targets
+from gradscope.nesting import replaced
 from gradscope.output_files import expanded
 from gradscope.patterns import matching
 
@@ -325,3 +327,41 @@ def _effective(
     if make_optimizer is default_optimizer:
         values["optimizer"] = {"_target_": "torch.optim.SGD", "lr": 0.01}
     return values
+
+
+def in_float64(workload: Workload) -> Workload:
+    """Return the same workload with copies of the model, and of a loss that is a module.
+
+    Exceptions (a model that cannot be copied) are left to the caller.
+    """
+    criterion = copy.copy(workload.criterion)
+    if isinstance(criterion.spec, nn.Module):
+        criterion.spec = copy.deepcopy(criterion.spec).double()
+    criterion.target = widened(criterion.target)
+
+    def batches() -> Iterator[Batch]:
+        for batch in workload.batches():
+            yield Batch(*widened((batch.args, batch.kwargs, batch.target)))
+
+    return replace(
+        workload,
+        model=copy.deepcopy(workload.model).double(),
+        batches=batches,
+        criterion=criterion,
+        dtype=torch.float64,
+        autocast=None,
+        gradient=widened(workload.gradient),
+        live=False,
+    )
+
+
+def widened(tree: Any) -> Any:
+    """Return the same nesting with floating tensors in float64, complex ones in complex128."""
+
+    def widen(tensor: torch.Tensor) -> torch.Tensor:
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return tensor
+        wide = torch.complex128 if tensor.is_complex() else torch.float64
+        return tensor.detach().to(wide).requires_grad_(tensor.requires_grad)
+
+    return replaced(tree, torch.Tensor, widen)

@@ -19,8 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradscope.capture.hooks import hookable_modules, hooked
 from gradscope.capture.names import module_names, named_modules
-from gradscope.loading.float64 import in_float64
-from gradscope.loading.workload import Workload
+from gradscope.loading.workload import Workload, in_float64
 from gradscope.records.full_samples import AccumulatedLayer, Accumulation, AccumulationCause
 from gradscope.running.rerun import rerun
 from gradscope.running.state import random_states

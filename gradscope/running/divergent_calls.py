@@ -18,8 +18,7 @@ from gradscope.capture.differences import Difference, difference
 from gradscope.comparison.alignment import CallKey
 from gradscope.loading.workload import Workload
 from gradscope.nesting import find
-from gradscope.running.compared_runs import DRAWS, Divergence, harmless_step, last_bit
-from gradscope.running.compared_step import Comparison
+from gradscope.running.compared_runs import DRAWS, Comparison, Divergence, harmless_step, last_bit
 from gradscope.running.compiled_step import CompiledComparison, Errors
 from gradscope.running.probed_step import ProbeKey, Tape, probed_step
 from gradscope.running.rerun import (

@@ -18,7 +18,7 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck
 from gradscope.capture.calls import ModuleCalls, call_tensors
 from gradscope.capture.gradients import is_floating
 from gradscope.capture.hooks import hooked
-from gradscope.loading.float64 import widened
+from gradscope.loading.workload import widened
 from gradscope.nesting import find, replaced
 from gradscope.patterns import Named
 from gradscope.records.full_samples import GradientCheck

@@ -11,8 +11,7 @@ from torch import nn
 import gradscope
 from gradscope.config.reading import read
 from gradscope.errors import ConfigError, ModelError
-from gradscope.loading.batches import Batch
-from gradscope.loading.step_methods import step_method
+from gradscope.loading.batches import Batch, step_method
 from gradscope.loading.workload import load
 
 X, Y = torch.linspace(-1, 1, 32).reshape(4, 8), torch.arange(4) % 3

@@ -471,7 +471,7 @@ def test_arguments_that_open_a_side_door(targets, name, arguments):
 
 def test_safe_values_for_the_auto_classes(targets):
     pytest.importorskip("transformers")
-    from gradscope.loading.refused_arguments import safe_arguments
+    from gradscope.loading.policy import safe_arguments
 
     def safe(name: str) -> dict[str, object]:
         return safe_arguments(targets.names.locate(f"transformers.{name}", "model"))

@@ -10,7 +10,7 @@ from torch import nn
 from training.corpus import cxx
 
 import gradscope
-from gradscope.running.generated_code import gradient_kernel, probed_kernel
+from gradscope.running.compiled_step import gradient_kernel, probed_kernel
 
 #: As inductor writes it. What a kernel only reads is not its result; a buffer has several names.
 GENERATED = """\

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from gradscope.loading.inference.first_layer import infer_layers
 from gradscope.loading.inference.inferred import Inferred
-from gradscope.loading.inference.language import infer_transformers
-from gradscope.loading.inference.vision import infer_demo, infer_timm, infer_torchvision
+from gradscope.loading.inference.libraries import (
+    infer_demo,
+    infer_timm,
+    infer_torchvision,
+    infer_transformers,
+)
 from gradscope.loading.sources import Context
 
 __all__ = ["Inferred", "infer"]

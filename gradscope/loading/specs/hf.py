@@ -22,7 +22,7 @@ from gradscope.errors import (
 from gradscope.images.files import shown
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.libraries import hub, require
-from gradscope.loading.refused_arguments import check_settings, check_sizes
+from gradscope.loading.policy import check_settings, check_sizes
 from gradscope.loading.sources.tensor_files import refused
 from gradscope.nesting import is_deeper
 from gradscope.output_files import expanded, is_stream
