@@ -147,8 +147,8 @@ def breaches(package: Path) -> list[str]:
 def questions_that_mix(package: Path) -> list[str]:
     """Each import by which a question of explain/ uses the answer to another."""
     found = []
-    for path in sorted((package / "explain").rglob("*/*.py")):
-        home = path.relative_to(package).parts[1]
+    for path in sorted((package / "explain").rglob("*.py")):
+        home = path.relative_to(package).with_suffix("").parts[1]
         allowed = {home, *QUESTIONS.get(home, OF_A_QUESTION)}
         for node in nodes(path):
             if not isinstance(node, ast.Import | ast.ImportFrom):

@@ -14,9 +14,9 @@ from gradscope.capture.hooks import select_layers
 from gradscope.capture.names import named_parameters
 from gradscope.capture.nodes import located, stacks_recorded
 from gradscope.errors import Interrupted, first_line, interruption
-from gradscope.explain.precision.forecast import forecast
+from gradscope.explain.precision import forecast
 from gradscope.explain.shared.frames import locate
-from gradscope.explain.units.activity import unit_activity
+from gradscope.explain.units import unit_activity
 from gradscope.loading.workload import Workload
 from gradscope.records.report import Finding, Report
 from gradscope.rules import RuleSettings, diagnose, wanted

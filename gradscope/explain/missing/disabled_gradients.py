@@ -9,8 +9,7 @@ from types import CodeType, FrameType
 import torch
 from torch.utils.checkpoint import CheckpointFunction
 
-from gradscope.explain.shared.frames import is_hidden, outwards, shown, source
-from gradscope.explain.shared.script_tree import last_name, tree_of
+from gradscope.explain.shared.frames import is_hidden, last_name, outwards, shown, source, tree_of
 
 _NAMES = ("no_grad", "inference_mode", "set_grad_enabled")
 

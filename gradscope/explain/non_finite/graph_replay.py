@@ -16,8 +16,7 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, Edge
-from gradscope.explain.non_finite.arithmetic import reason_of
-from gradscope.explain.non_finite.elements import unseen_element
+from gradscope.explain.non_finite.arithmetic import reason_of, unseen_element
 from gradscope.explain.non_finite.operation_tracer import NonFiniteTracer
 from gradscope.explain.non_finite.origins import ObservedOrigin, records
 from gradscope.explain.non_finite.reasons import INF, NonFiniteResult, Reason, broken, level

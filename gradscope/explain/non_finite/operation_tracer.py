@@ -16,10 +16,13 @@ from torch import nn
 from torch._ops import OpOverload
 
 from gradscope.capture.stats import Measured, measure
-from gradscope.explain.non_finite.arithmetic import reason_of
-from gradscope.explain.non_finite.context import CurrentFunction, NodeSites, RunContext
-from gradscope.explain.non_finite.elements import fails_on_finite
-from gradscope.explain.non_finite.external_tensors import ExternalTensors
+from gradscope.explain.non_finite.arithmetic import fails_on_finite, reason_of
+from gradscope.explain.non_finite.context import (
+    CurrentFunction,
+    ExternalTensors,
+    NodeSites,
+    RunContext,
+)
 from gradscope.explain.non_finite.origins import BecameNaN, ObservedOrigin, ObservedOrigins
 from gradscope.explain.non_finite.reasons import (
     FINITE,

@@ -1,7 +1,6 @@
 """Finds the level of a tensor (finite, with Inf, with NaN), and explains a node of backward.
 
-``elements`` explains elementwise operations, ``arithmetic`` operations on rows, sums and products
-of matrices.
+``arithmetic`` explains elementwise operations, and those on rows, sums and products of matrices.
 """
 
 from __future__ import annotations

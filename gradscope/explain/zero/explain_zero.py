@@ -23,8 +23,7 @@ from gradscope.explain.shared.tracing_modes import (
     functions_traced,
     unguarded,
 )
-from gradscope.explain.zero.blockers import Blocker, Blockers
-from gradscope.explain.zero.causes import cause_of
+from gradscope.explain.zero.causes import Blocker, Blockers, cause_of
 from gradscope.explain.zero.factors import FactorOrigins
 from gradscope.explain.zero.flat_activations import ZeroCause
 from gradscope.explain.zero.traces import (

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from gradscope.explain.shared.frames import source
+from gradscope.explain.shared.frames import assignments, factors, source, tree_of
 from gradscope.explain.shared.operations import by_node, node_name
-from gradscope.explain.shared.script_tree import assignments, factors, tree_of
 from gradscope.explain.zero.flat_activations import ZeroCause
 from gradscope.explain.zero.traces import ObservedValues
 from gradscope.typeset.numbers import plural

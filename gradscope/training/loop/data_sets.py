@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from gradscope.explain.shared.frames import shown
-from gradscope.explain.shared.script_tree import classes_of_script, last_name
+from gradscope.explain.shared.frames import classes_of_script, last_name, shown
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.discovery import variable_name
 from gradscope.training.loop.script_lines import script_line, written_assignment

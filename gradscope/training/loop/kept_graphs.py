@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from gradscope.explain.shared.frames import in_library, is_hidden, shown
-from gradscope.explain.shared.script_tree import tree_of
+from gradscope.explain.shared.frames import in_library, is_hidden, shown, tree_of
 
 #: Number of known steps, and of nodes to visit from a variable, at most.
 _MOST, _NODES = 4096, 64

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradscope.explain.shared.script_tree import assignment, innermost, is_at, tree_of
+from gradscope.explain.shared.frames import assignment, innermost, is_at, tree_of
 
 
 def number_term(file: str, line: int) -> tuple[str, int] | None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.graph import LEAF
-from gradscope.explain.shared.script_tree import source_file
+from gradscope.explain.shared.frames import source_file
 from gradscope.records.loop import PlainTensor
 from gradscope.training.loop.script_lines import written
 

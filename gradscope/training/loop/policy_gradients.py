@@ -12,8 +12,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradscope.capture.graph import LEAF
 from gradscope.capture.nodes import MOVES
-from gradscope.explain.shared.frames import user_line
-from gradscope.explain.shared.script_tree import assignment, innermost, last_name, products, tree_of
+from gradscope.explain.shared.frames import (
+    assignment,
+    innermost,
+    last_name,
+    products,
+    tree_of,
+    user_line,
+)
 from gradscope.training.loop.loss_walk import SOFTMAX, kind, saved, stack_of
 
 #: What a variable's name says that more of it is better.

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from torch import nn
 
-from gradscope.explain.shared.frames import shown
-from gradscope.explain.shared.script_tree import innermost, tree_of
+from gradscope.explain.shared.frames import innermost, shown, tree_of
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.loop.construction import Made
 

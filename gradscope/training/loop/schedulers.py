@@ -12,8 +12,7 @@ from dataclasses import replace
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from gradscope.explain.shared.frames import shown
-from gradscope.explain.shared.script_tree import tree_of
+from gradscope.explain.shared.frames import shown, tree_of
 from gradscope.records.loop import LoopScheduler
 from gradscope.training.discovery import variable_name
 from gradscope.training.loop.script_lines import ScriptLine, call_of, script_line

@@ -9,8 +9,7 @@ import sys
 from dataclasses import dataclass
 from types import FrameType
 
-from gradscope.explain.shared.frames import nearest, shown
-from gradscope.explain.shared.script_tree import tree_of
+from gradscope.explain.shared.frames import nearest, shown, tree_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradscope.explain.shared.frames import shown
-from gradscope.explain.shared.script_tree import last_name
+from gradscope.explain.shared.frames import last_name, shown
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.loop.script_lines import main_text
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
-from gradscope.explain.shared.frames import shown
-from gradscope.explain.shared.script_tree import assignment, innermost, is_at, tree_of
+from gradscope.explain.shared.frames import assignment, innermost, is_at, shown, tree_of
 from gradscope.training.loop.script_lines import main_text
 
 _NAMES = ("target", "targets", "label", "labels")

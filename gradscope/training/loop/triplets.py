@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradscope.explain.shared.script_tree import is_at, tree_of
+from gradscope.explain.shared.frames import is_at, tree_of
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.loop.script_lines import ScriptLine
 

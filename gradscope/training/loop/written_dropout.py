@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import nn
 
-from gradscope.explain.shared.frames import shown
-from gradscope.explain.shared.script_tree import classes_of_script, last_name
+from gradscope.explain.shared.frames import classes_of_script, last_name, shown
 from gradscope.records.loop_figures import LoopFact
 
 _DROPOUTS = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"})

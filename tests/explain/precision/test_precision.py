@@ -10,14 +10,7 @@ import torchvision
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from gradscope.explain.precision.forecast import (
-    DTYPES,
-    POWERS,
-    Cast,
-    Counter,
-    forecast,
-    safest_scale,
-)
+from gradscope.explain.precision import DTYPES, POWERS, Cast, Counter, forecast, safest_scale
 from gradscope.records.report import PrecisionForecast
 
 LARGEST = {d: torch.finfo(getattr(torch, d)).max for d in DTYPES}

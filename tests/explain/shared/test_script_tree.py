@@ -8,7 +8,7 @@ import types
 import pytest
 from torch import nn
 
-from gradscope.explain.shared.script_tree import classes_of_script
+from gradscope.explain.shared.frames import classes_of_script
 
 
 def test_a_class_of_a_script_is_read_and_a_librarys_is_not(

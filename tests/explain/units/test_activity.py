@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import torchvision
 from torch import nn
 
-from gradscope.explain.units.activity import unit_activity
+from gradscope.explain.units import unit_activity
 from gradscope.records.modules import UnitActivity
 
 pytestmark = pytest.mark.slow

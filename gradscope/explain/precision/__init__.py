@@ -1,1 +1,0 @@
-"""Forecasts the values that narrower dtypes would lose."""

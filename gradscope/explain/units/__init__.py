@@ -1,1 +1,0 @@
-"""Finds dead and saturated units."""
