@@ -29,7 +29,7 @@ from gradscope.explain.shared.frames import (
     shown,
     source,
 )
-from gradscope.loading.libraries import remedy
+from gradscope.loading.imports import remedy
 from gradscope.loading.workload import Workload
 from gradscope.records.answers import WhyReport
 from gradscope.records.coord_check import CoordCheckReport

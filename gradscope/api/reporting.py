@@ -21,8 +21,7 @@ from gradscope.capture.facts import unregistered
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.names import named_modules, named_parameters
 from gradscope.errors import ModelError, OptionError
-from gradscope.loading.parallel import ParallelModel
-from gradscope.loading.process_group import BRIEFLY, Processes
+from gradscope.loading.parallel import BRIEFLY, ParallelModel, Processes
 from gradscope.loading.workload import Workload
 from gradscope.records import json as record_json
 from gradscope.records.modules import Unregistered

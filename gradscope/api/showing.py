@@ -199,7 +199,7 @@ def frame(record: Shown, table: str | None) -> Any:
             f"there is no table `{table}` here",
             help=did_you_mean(chosen, tables) or f"there is {names}",
         )
-    from gradscope.loading.libraries import require
+    from gradscope.loading.imports import require
 
     pandas = require("pandas", wanted_by="to_frame")
     header, rows = tables[chosen]()

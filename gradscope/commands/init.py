@@ -25,8 +25,8 @@ from gradscope.errors import visible
 from gradscope.output_files import expanded
 
 if TYPE_CHECKING:
-    from gradscope.loading.signatures import Argument
     from gradscope.loading.starter import Start
+    from gradscope.loading.targets import Argument
 
 _STARTER: Final = """\
 # What flows through a model, forward and backward: gradscope inspect {path}

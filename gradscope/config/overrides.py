@@ -12,8 +12,7 @@ from typing import Any, Final
 from gradscope import references
 from gradscope.config.targets import SPELLINGS
 from gradscope.config.words import Complaint, Path, Text, describe, dotted, shorten, visible
-from gradscope.config.yaml12 import DEEPEST, parse, scalar
-from gradscope.config.yaml_nodes import Document
+from gradscope.config.yaml12 import DEEPEST, Document, parse, scalar
 from gradscope.errors import ConfigError, Place, Problem, did_you_mean
 
 

@@ -16,8 +16,7 @@ from gradscope.config.overrides import Argument, Origins, assign, interpolate, p
 from gradscope.config.schema import Config
 from gradscope.config.targets import LOSSES, SPELLINGS, normalise, spec_fault
 from gradscope.config.words import Complaint, Text, describe, visible
-from gradscope.config.yaml12 import is_file, parse, read_text
-from gradscope.config.yaml_nodes import Document
+from gradscope.config.yaml12 import Document, is_file, parse, read_text
 from gradscope.errors import ConfigError, Place, Problem
 
 

@@ -1,9 +1,12 @@
-"""Reads the text of a config file, and explains every reason why it cannot be read."""
+"""Reads the text of a config file to plain data with places, and explains why it cannot."""
 
 from __future__ import annotations
 
+import math
 import re
 import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -11,11 +14,255 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.error import Mark, MarkedYAMLError
 from yaml.events import AliasEvent
-from yaml.nodes import Node
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from gradscope.config.words import Text, shorten
-from gradscope.config.yaml_nodes import INT, LONGEST, PATTERNS, TAG, Builder, Document, convert
+from gradscope.config.words import Text, describe, shorten
 from gradscope.errors import ConfigError, Place, Problem, closest_file
+
+TAG: Final = "tag:yaml.org,2002:"
+INT: Final = f"{TAG}int"
+
+#: The core schema of YAML 1.2: what a plain word must look like to be more than text.
+PATTERNS: Final = {
+    f"{TAG}null": re.compile(r"(?:~|null|Null|NULL|)\Z"),
+    f"{TAG}bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"),
+    INT: re.compile(r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z"),
+    f"{TAG}float": re.compile(
+        r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
+    ),
+}
+
+#: Digits of an integer. Python prints none of more than 4300, and no tensor holds one of 400.
+LONGEST: Final = 1000
+
+#: Values in a config, aliases expanded. More is data, and belongs in its own file.
+MOST: Final = 200_000
+
+Entries = dict[str, tuple[Node, Node]]
+
+
+@dataclass(slots=True)
+class Document:
+    """Plain data, its problems, and the place of each key and value."""
+
+    text: Text
+    data: Any
+    root: Node | None
+    problems: list[Problem] = field(default_factory=list)
+    entries: dict[int, Entries] = field(default_factory=dict)
+
+    def find(self, parts: Sequence[str], *, key: bool = False) -> tuple[Node | None, int]:
+        """Return the node of the value (or of its key) at ``parts``, or of the nearest existing
+        parent, and the number of parts that lead to it. Keys may contain dots."""
+        node, best, used = self.root, self.root, 0
+        while used < len(parts):
+            if isinstance(node, SequenceNode):
+                part = parts[used]
+                if not (part.isdecimal() and len(part) < 9 and int(part) < len(node.value)):
+                    break
+                node = best = node.value[int(part)]
+                used += 1
+                continue
+            if not isinstance(node, MappingNode):
+                break
+            entries = self.entries.get(id(node), {})
+            if (step := _step(entries, parts[used:])) is None:
+                break
+            name, length = step
+            at_key, node = entries[name]
+            used += length
+            best = at_key if (key and used >= len(parts)) or _is_blank(node) else node
+        return best, used
+
+    def place(self, node: Node, key: str | None = None) -> Place:
+        """Return the place of a node's first line."""
+        start, end = node.start_mark, node.end_mark
+        length = end.column - start.column
+        if end.line != start.line:  # up to the end of the line, without a trailing comment
+            line = self.text.lines[start.line] if start.line < len(self.text.lines) else ""
+            length = len(line.split(" #")[0].rstrip()) - start.column
+        return self.text.place(start.line, start.column, length, key)
+
+
+def _step(entries: Entries, parts: Sequence[str]) -> tuple[str, int] | None:
+    """Return the key of ``entries`` that the next parts name, and the number of these parts."""
+    for length in range(1, len(parts) + 1):
+        name = ".".join(parts[:length])
+        if name in entries:
+            return name, length
+    if parts[0] == "_target_":
+        alias = next((name for name in ("class_path", "_component_") if name in entries), None)
+        return (alias, 1) if alias else None
+    return ("init_args", 0) if "init_args" in entries else None
+
+
+def _is_blank(node: Node) -> bool:
+    return node.start_mark.index == node.end_mark.index
+
+
+def convert(tag: str, word: str) -> Any:
+    """Convert a word that fits its tag's pattern.
+
+    Raises:
+        ValueError: an integer has more digits than ``LONGEST``.
+    """
+    kind = tag.removeprefix(TAG)
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return word.lower() == "true"
+    if kind == "int":
+        if len(word) > LONGEST:
+            raise ValueError(f"a number of more than {LONGEST} digits")
+        base = {"0o": 8, "0x": 16}.get(word[:2], 10)
+        return int(word[2:] if base != 10 else word, base)
+    if kind == "float":
+        special = word.lower().lstrip("+-")
+        if special in (".inf", ".nan"):
+            return math.copysign(float(special[1:]), -1.0 if word[0] == "-" else 1.0)
+        return float(word)
+    return word
+
+
+class Builder:
+    """Builds one document's data; an alias is built again at each use."""
+
+    def __init__(self, text: Text, *, deepest: int) -> None:
+        self._document = Document(text, None, None)
+        self._deepest = deepest
+        self._sizes: dict[int, tuple[int, int]] = {}
+        self._seen: set[tuple[int, str]] = set()
+
+    def document(self, root: Node | None) -> Document:
+        """Build the document under ``root``, which is None if the text is empty.
+
+        Raises:
+            ConfigError: the aliases make it too large or too deep to build.
+        """
+        self._document.root = root
+        if root is not None:
+            self._measure(root)
+            self._document.data = self._build(root)
+        return self._document
+
+    def _measure(self, node: Node) -> tuple[int, int]:
+        """Return the number of values and the depth of a node, aliases counted as if expanded."""
+        known = self._sizes.get(id(node))
+        if known is not None:
+            return known
+        children: list[Node] = node.value if isinstance(node, SequenceNode) else []
+        if isinstance(node, MappingNode):
+            children = [part for pair in node.value for part in pair]
+        size, depth = 1, 1
+        for child in children:
+            inner, below = self._measure(child)
+            size, depth = size + inner, max(depth, below + 1)
+        if size > MOST:
+            raise ConfigError(
+                f"more than {MOST} values, aliases expanded",
+                place=self._document.place(node),
+                help="put large data into its own file: `input: {file: data.npy}`",
+            )
+        if depth > self._deepest:
+            message = f"nested deeper than {self._deepest}, aliases expanded"
+            raise ConfigError(message, place=self._document.place(node))
+        self._sizes[id(node)] = size, depth
+        return size, depth
+
+    def _build(self, node: Node) -> Any:
+        if isinstance(node, MappingNode):
+            self._check_tag(node, "map")
+            return {name: self._build(value) for name, (_, value) in self._entries(node).items()}
+        if isinstance(node, SequenceNode):
+            self._check_tag(node, "seq")
+            return [self._build(item) for item in node.value]
+        return self._scalar(node)
+
+    def _scalar(self, node: Node) -> Any:
+        word: str = node.value
+        if node.tag in PATTERNS:
+            if PATTERNS[node.tag].match(word):
+                try:
+                    return convert(node.tag, word)
+                except ValueError as error:
+                    self._complain(node, str(error))
+                    return 0
+            tag = node.tag.removeprefix(TAG)
+            self._complain(node, f'the text "{shorten(word)}" is not of the type `!!{tag}`')
+        elif not (node.tag == f"{TAG}merge" and word == "<<"):
+            self._check_tag(node, "str")
+        if re.search("[\0\ud800-\udfff]", word):
+            self._complain(
+                node, "a text with a NUL or half a character in it", "delete the escape sequence"
+            )
+            return re.sub("[\0\ud800-\udfff]", "", word)
+        return word
+
+    def _check_tag(self, node: Node, expected: str) -> None:
+        if node.tag == f"{TAG}{expected}":
+            return
+        tag = node.tag.replace(TAG, "!!")
+        if tag.startswith("!!"):
+            help = "a config holds plain data; an object is written `{_target_: module.Class, …}`"
+        else:
+            help = f'put it in quotes, `"{shorten(tag)}"`: a leading `!` is a YAML tag'
+        self._complain(node, f"unknown tag `{shorten(tag)}`", help)
+
+    def _entries(self, node: MappingNode) -> Entries:
+        """Return a mapping's keys with their nodes: its own first, then the merged ones (`<<`)."""
+        known = self._document.entries.get(id(node))
+        if known is not None:
+            return known
+        own: Entries = {}
+        merged: Entries = {}
+        for key, value in node.value:
+            if key.tag == f"{TAG}merge":
+                if "<<" in merged:
+                    self._duplicate(key, merged["<<"][0])
+                merged["<<"] = (key, value)
+            elif (name := self._key(key)) is not None:
+                if name in own:
+                    self._duplicate(key, own[name][0])
+                own.setdefault(name, (key, value))
+        if "<<" in merged:
+            own = {**self._merge(merged["<<"][1]), **own}
+        self._document.entries[id(node)] = own
+        return own
+
+    def _merge(self, value: Node) -> Entries:
+        parts = value.value if isinstance(value, SequenceNode) else [value]
+        out: Entries = {}
+        for part in reversed(parts):  # the first of a list wins
+            if isinstance(part, MappingNode):
+                out.update(self._entries(part))
+            else:
+                self._complain(part, "`<<` merges mappings only", "give it `*name` of a mapping")
+        return out
+
+    def _key(self, node: Node) -> str | None:
+        if not isinstance(node, ScalarNode):
+            kind = "list" if isinstance(node, SequenceNode) else "mapping"
+            self._complain(node, f"a key must be text, found a {kind}")
+            return None
+        value = self._scalar(node)
+        if isinstance(value, str):
+            return value
+        help = f'put it in quotes: `"{shorten(node.value)}"`' if node.value else None
+        self._complain(node, f"a key must be text, found {describe(value)}", help)
+        return node.value or None
+
+    def _duplicate(self, key: Node, first: Node) -> None:
+        name, at = shorten(key.value), self._document.place(first)
+        note = f"`{name}` was first given at line {at.line}, column {at.column}"
+        self._complain(key, f"duplicate key `{name}`", "keep one of the two", note)
+
+    def _complain(self, node: Node, message: str, help: str | None = None, *notes: str) -> None:
+        if (id(node), message) not in self._seen:
+            self._seen.add((id(node), message))
+            place = self._document.place(node)
+            self._document.problems.append(Problem(message, place, help, notes))
+
 
 #: A config of more bytes is data; reading it would take PyYAML minutes.
 LARGEST: Final = 1_000_000

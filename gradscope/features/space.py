@@ -12,7 +12,7 @@ from sklearn.metrics.pairwise import paired_distances
 from sklearn.neighbors import NearestNeighbors
 
 from gradscope.errors import OptionError, refuse_unknown
-from gradscope.loading.libraries import require
+from gradscope.loading.imports import require
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

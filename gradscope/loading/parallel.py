@@ -1,28 +1,311 @@
-"""Spreads a model over processes by torch's own means, and takes this process's part of each batch.
+"""Spreads a model over the processes of torchrun, and takes this process's part of each batch.
 
 A style of tensor parallelism is an entry of ``_styles``, and of ``STYLES`` in config/parallel.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import itertools
+import math
+import os
+import re
+import signal
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn.parameter import is_lazy
 
 from gradscope.config.parallel import Fsdp
 from gradscope.config.reading import LoadedConfig
-from gradscope.errors import ConfigError, Place
+from gradscope.errors import ConfigError, OptionError, Place, first_line, message_of
 from gradscope.loading.batches import Batch, MicroBatch, batch_size, cut
-from gradscope.loading.process_group import Processes, axes_of
+from gradscope.loading.devices import resolve_device
 from gradscope.loading.surgery import module_names
 from gradscope.patterns import Named, matching, without_wrappers, wraps
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+
+#: Time that a process waits for the others when a group is made, and in each collective.
+_PATIENCE = timedelta(minutes=10)
+#: Time that a failed process waits for another.
+BRIEFLY = timedelta(seconds=3)
+#: Seconds between two reads of the store.
+_PAUSE = 0.02
+#: A store takes no value of more than 8 MiB.
+_PIECE = 4_000_000
+#: Messages of gloo and NCCL on a process that has ended.
+_LOST = re.compile(r"\bgloo\b|\bnccl\b|connection (closed|reset|refused)", re.IGNORECASE)
+#: A run leaves nothing in the way of the next one.
+_runs = itertools.count()
+_ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(slots=True)
+class Processes:
+    """The processes of a run, and their shared store.
+
+    The store belongs to the launcher, so a report can be read after its process has ended. Every
+    wait has a time limit.
+    """
+
+    rank: int
+    count: int
+    device: torch.device
+    _store: Any  # a torch.distributed.Store
+    _group_store: Any
+    _reported: bool = False
+
+    def is_from_others(self, failure: BaseException) -> bool:
+        """Return True if this process may have stopped because another one ended.
+
+        If one process ends, the launcher ends all others, which looks like Ctrl-C. A process that
+        waits in a collective gets an error about a closed connection.
+        """
+        if isinstance(failure, KeyboardInterrupt | distributed.DistError):
+            return True
+        return isinstance(failure, RuntimeError) and bool(_LOST.search(message_of(failure)))
+
+    def fail(self) -> None:
+        """Report that this process failed."""
+        with contextlib.suppress(RuntimeError):
+            if self._store.add("failures", 1) == 1:
+                self._store.set("first", str(self.rank))
+
+    def first_failed(self) -> int | None:
+        """The rank of the process that failed first, if any reported it."""
+        with contextlib.suppress(RuntimeError):
+            if self._store.check(["failures"]) and self._is_there("first", BRIEFLY):
+                return int(self._store.get("first"))
+        return None
+
+    def leave_report(self, text: str) -> None:
+        """Store this process's report; an empty text means that there is none."""
+        self._reported = True
+        with contextlib.suppress(RuntimeError):
+            self._put(f"report-{self.rank}", text)
+
+    def report_of(self, rank: int, patience: timedelta | None = None) -> str | None:
+        """Return the report of another process; None without one."""
+        return self._get(f"report-{rank}", patience) or None
+
+    def leave_reduced(self, text: str) -> None:
+        """Store the combined report; an empty text means that there is none."""
+        with contextlib.suppress(RuntimeError):
+            self._put("reduced", text)
+
+    def reduced(self, patience: timedelta | None = None) -> str | None:
+        """Return the combined report, in the other processes."""
+        return self._get("reduced", patience)
+
+    def join(self) -> None:
+        """Make torch's process group: gloo for CPUs, NCCL for GPUs.
+
+        Raises:
+            OptionError: the group cannot be made.
+        """
+        cuda = self.device.type == "cuda"
+        if cuda:
+            torch.cuda.set_device(self.device)
+        try:
+            distributed.init_process_group(
+                "nccl" if cuda else "gloo",
+                store=self._group_store,
+                rank=self.rank,
+                world_size=self.count,
+                timeout=_PATIENCE,
+                device_id=self.device if cuda else None,
+            )
+        except RuntimeError as error:
+            raise OptionError(
+                f"rank {self.rank} of {self.count} cannot join the others: {first_line(error)}",
+                help="if another one ended, its output has the reason",
+            ) from error
+
+    def leave_group(self) -> None:
+        """Release processes that wait for this one in a collective."""
+        if not distributed.is_initialized():
+            return
+        with contextlib.suppress(RuntimeError):
+            distributed.group.WORLD.abort()  # type: ignore[union-attr]
+
+    def end(self) -> None:
+        """End this process early: store an empty report, and leave the group."""
+        if not self._reported:
+            self.leave_report("")
+        self.leave_group()
+
+    def _put(self, key: str, text: str) -> None:
+        data = zlib.compress(text.encode(), 1)
+        pieces = [data[i : i + _PIECE] for i in range(0, len(data), _PIECE)]
+        for number, piece in enumerate(pieces):
+            self._store.set(f"{key}/{number}", piece)
+        self._store.set(key, str(len(pieces)))
+
+    def _is_there(self, key: str, patience: timedelta) -> bool:
+        """Return True once the key is in the store, False after ``patience``.
+
+        The store's own wait would write to standard error.
+        """
+        end = time.monotonic() + patience.total_seconds()
+        while not self._store.check([key]):
+            if time.monotonic() > end:
+                return False
+            time.sleep(_PAUSE)
+        return True
+
+    def _get(self, key: str, patience: timedelta | None) -> str | None:
+        try:
+            if not self._is_there(key, patience or _PATIENCE):
+                return None
+            count = int(self._store.get(key))
+            data = b"".join(self._store.get(f"{key}/{number}") for number in range(count))
+        except RuntimeError:  # the launcher is not there any more
+            return None
+        return zlib.decompress(data).decode()
+
+
+@contextmanager
+def processes_of(loaded: LoadedConfig) -> Iterator[Processes | None]:
+    """Yield the processes of a config's model; None if its ``parallel`` is null.
+
+    Raises:
+        ConfigError: this is the only process, or their number does not match the mesh.
+        OptionError: they cannot share the device.
+    """
+    if loaded.config.parallel is None:
+        yield None
+        return
+    model = None if loaded.origins.file is None else loaded.file  # or else a spec
+    rank, local, world = _launched(model or loaded.name, loaded.place("parallel"))
+    axes_of(loaded, world)
+    wanted = resolve_device(loaded.config.device, loaded.place("device"))
+    device = _device(wanted, local, loaded.place("device"))
+    with _sharing_store(rank, world, device) as processes:
+        yield processes
+
+
+def axes_of(loaded: LoadedConfig, count: int) -> dict[str, int]:
+    """Return the mesh's dimensions for that many processes, with the number along each.
+
+    Raises:
+        ConfigError: the mesh has another size.
+    """
+    parallel = loaded.config.parallel
+    assert parallel is not None
+    mesh: Mapping[str, int] = {str(axis): length for axis, length in parallel.mesh.items()}
+    wanted = {"dp": (parallel.ddp or parallel.fsdp) is not None, "tp": bool(parallel.tp)}
+    axes = {axis: mesh.get(axis, count) for axis, there in wanted.items() if there}
+    size = math.prod(axes.values())
+    if size != count:
+        shape = " x ".join(f"{axis} {length}" for axis, length in axes.items())
+        raise ConfigError(
+            f"the mesh {shape} needs {size} processes, and there are {count}",
+            place=loaded.place("parallel.mesh"),
+            help=f"start {size}: `torchrun --nproc-per-node {size} …`, or write another `mesh`",
+        )
+    return axes
+
+
+def _launched(config: str, place: Place | None) -> tuple[int, int, int]:
+    """Return the rank, the local rank and the number of processes, from the launcher.
+
+    Raises:
+        ConfigError: there is no launcher.
+    """
+    missing = [name for name in _ENVIRONMENT if not os.environ.get(name)]
+    if missing or not distributed.is_available():
+        raise ConfigError(
+            "`parallel` needs several processes, and there is only one",
+            place=place,
+            help=f"start it as `torchrun --nproc-per-node 2 -m gradscope inspect {config}`",
+        )
+    rank, world, local = (int(os.environ[name]) for name in _ENVIRONMENT[:3])
+    return rank, local, world
+
+
+def _device(device: torch.device, local_rank: int, place: Place | None) -> torch.device:
+    """Return this process's GPU, if the config asks for GPUs.
+
+    Raises:
+        OptionError: the GPU does not exist, or all processes would share it.
+    """
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda" or device.index is not None:
+        raise OptionError(
+            f"processes cannot share `{device}`", place=place, help="take `cuda`, or `cpu`"
+        )
+    there = torch.cuda.device_count()
+    if local_rank >= there:
+        raise OptionError(
+            f"there is no GPU for process {local_rank + 1} of this machine: it has {there}",
+            place=place,
+            help=f"start {there} with `--nproc-per-node {there}`, or take `device: cpu`",
+        )
+    return torch.device("cuda", local_rank)
+
+
+@contextmanager
+def _sharing_store(rank: int, world: int, device: torch.device) -> Iterator[Processes]:
+    """Yield the processes with the launcher's store; afterwards no group is left.
+
+    Raises:
+        OptionError: the caller has a group already.
+    """
+    if distributed.is_initialized():
+        raise OptionError(
+            "`parallel` makes its own process group, but one exists already",
+            help="call it before `init_process_group`, or inspect without `parallel`",
+        )
+    # A build without it has no more than the name of the room.
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, world = next(rendezvous("env://", rank, world, timeout=_PATIENCE))
+    store = PrefixStore(f"gradscope/{next(_runs)}", store)
+    processes = Processes(
+        rank, world, device, PrefixStore("records", store), PrefixStore("group", store)
+    )
+    _outlive_the_launchers_word(processes)
+    try:
+        yield processes
+    except BaseException:
+        processes.end()
+        raise
+    finally:
+        if distributed.is_initialized():
+            with contextlib.suppress(RuntimeError):  # the others may be gone
+                distributed.destroy_process_group()
+
+
+def _outlive_the_launchers_word(processes: Processes) -> None:
+    """Survive the launcher's SIGTERM after another process failed, to print the rest.
+
+    The launcher sends SIGTERM when a process fails, which would end the command as Ctrl-C does, and
+    waits half a minute. The command ends afterwards, so nothing is restored.
+    """
+    ends = signal.getsignal(signal.SIGTERM)
+    of_command_line = callable(ends) and hasattr(ends, "of_command_line")
+    if not of_command_line or threading.current_thread() is not threading.main_thread():
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if processes.first_failed() is None and callable(ends):
+            ends(number, frame)
+
+    signal.signal(signal.SIGTERM, stop)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from gradscope.errors import ConfigError, GradscopeError
 from gradscope.loading import specs
 from gradscope.loading.inference import infer
 from gradscope.loading.inference.first_layer import required_arguments
-from gradscope.loading.signatures import Argument
-from gradscope.loading.targets import Targets
+from gradscope.loading.targets import Argument, Targets
 from gradscope.loading.workload import build_model
 
 

@@ -22,8 +22,7 @@ from gradscope.loading.inputs import Batch, given, make_batches
 from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
 from gradscope.loading.optimizers import default_optimizer, optimizer_maker
-from gradscope.loading.parallel import ParallelModel, parallelized
-from gradscope.loading.process_group import Processes
+from gradscope.loading.parallel import ParallelModel, Processes, parallelized
 from gradscope.loading.sources import Context
 from gradscope.loading.sources.grammar import plan_target
 from gradscope.loading.sources.tensors import to_tensor

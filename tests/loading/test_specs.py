@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from gradscope.errors import ConfigError, ModelError, Place, TargetError
-from gradscope.loading import libraries, specs
+from gradscope.loading import imports, specs
 from gradscope.loading.targets import Targets
 
 
@@ -157,7 +157,7 @@ class TestTorchvision:
         def fail(name: str) -> None:
             raise RuntimeError("operator torchvision::nms does not exist")
 
-        monkeypatch.setattr(libraries.importlib, "import_module", _failing("torchvision", fail))
+        monkeypatch.setattr(imports.importlib, "import_module", _failing("torchvision", fail))
         with pytest.raises(ConfigError) as caught:
             specs.build("torchvision:resnet18", targets)
         text = caught.value.render()
@@ -175,7 +175,7 @@ class Planted:
 
 
 def _failing(prefix: str, fail):
-    original = libraries.importlib.import_module
+    original = imports.importlib.import_module
 
     def imported(name: str, *args: object):
         return fail(name) if name.startswith(prefix) else original(name, *args)
@@ -237,7 +237,7 @@ class TestTimm:
         def fail(name: str) -> None:
             raise ModuleNotFoundError("No module named 'timm'", name="timm")
 
-        monkeypatch.setattr(libraries.importlib, "import_module", _failing("timm", fail))
+        monkeypatch.setattr(imports.importlib, "import_module", _failing("timm", fail))
         with pytest.raises(ConfigError) as caught:
             specs.build("timm:resnet18", targets)
         assert caught.value.problems[0].help == "pip install 'gradscope[timm]'"

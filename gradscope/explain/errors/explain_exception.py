@@ -23,7 +23,7 @@ from gradscope.explain.errors.read_traceback import ModelNames, failed_operation
 from gradscope.explain.errors.step_tracer import ErrorTracer
 from gradscope.explain.shared.frames import PACKAGE, raised_at, user_frames
 from gradscope.explain.shared.tracing_modes import functions_traced
-from gradscope.loading.libraries import remedy
+from gradscope.loading.imports import remedy
 from gradscope.records.run import ErrorRecord
 from gradscope.references import as_written
 

@@ -6,8 +6,7 @@ for the user's ``input`` reads too. A new family is a file here and a line in ``
 
 from __future__ import annotations
 
-from gradscope.loading.inference.first_layer import infer_layers
-from gradscope.loading.inference.inferred import Inferred
+from gradscope.loading.inference.first_layer import Inferred, infer_layers
 from gradscope.loading.inference.libraries import (
     infer_demo,
     infer_timm,

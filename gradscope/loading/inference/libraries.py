@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from gradscope import demo
-from gradscope.loading.inference.inferred import Inferred
+from gradscope.loading.inference.first_layer import Inferred
 from gradscope.loading.sources import Context, in_channels
 
 #: Boxes as (x1, y1, x2, y2), in pixels of a 224 × 224 picture.

@@ -17,11 +17,10 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.config.targets import parse_target
 from gradscope.errors import ConfigError, GradscopeError, ModelError, Place, message_of
-from gradscope.loading import signatures
 from gradscope.loading.kinds import Built, ModelKind, Request
 from gradscope.loading.policy import is_module, torchvision_name
-from gradscope.loading.signatures import Argument
-from gradscope.loading.targets import Targets
+from gradscope.loading.targets import Argument, Targets
+from gradscope.loading.targets import arguments as arguments_of
 from gradscope.machine import machine_memory
 from gradscope.typeset.numbers import size
 
@@ -137,7 +136,7 @@ def arguments(model: str, targets: Targets) -> tuple[Argument, ...]:
         ModelError: the user's file raised.
     """
     found = targets.names.locate(model, "model")
-    return () if is_module(found) else signatures.arguments(found)
+    return () if is_module(found) else arguments_of(found)
 
 
 def _check(request: Request, library: str) -> None:

@@ -20,8 +20,8 @@ from gradscope.errors import (
     message_of,
 )
 from gradscope.images.files import shown
+from gradscope.loading.imports import hub, require
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
-from gradscope.loading.libraries import hub, require
 from gradscope.loading.policy import check_settings, check_sizes
 from gradscope.loading.sources.tensor_files import refused
 from gradscope.nesting import is_deeper

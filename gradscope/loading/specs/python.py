@@ -8,7 +8,7 @@ from torch import nn
 
 from gradscope.errors import ConfigError, TargetError
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
-from gradscope.loading.signatures import is_transformers_config
+from gradscope.loading.targets import is_transformers_config
 
 
 def check(request: Request) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from gradscope.errors import ConfigError, GradscopeError, TargetError, did_you_mean, first_line
+from gradscope.loading.imports import hub, require
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
-from gradscope.loading.libraries import hub, require
 
 
 def check(request: Request) -> None:

@@ -16,8 +16,8 @@ from urllib.parse import urlparse
 import torch
 
 from gradscope.errors import ConfigError, TargetError, did_you_mean
+from gradscope.loading.imports import require
 from gradscope.loading.kinds import Built, ModelKind, Request, require_module
-from gradscope.loading.libraries import require
 from gradscope.loading.sources.tensor_files import read
 
 _SECONDS = 30  # without an answer, before a download is given up

@@ -18,7 +18,7 @@ from gradscope.errors import did_you_mean
 from gradscope.explain.errors.explanation import Case, Explanation, Kind, first_explanation, method
 from gradscope.explain.errors.read_traceback import local_tensors
 from gradscope.explain.shared.frames import CallSite, is_hidden, is_ours, user_frames
-from gradscope.loading.libraries import missing_key
+from gradscope.loading.imports import missing_key
 
 _INSTEAD = {"tuple", "list", "dict", "NoneType", "str"}
 
