@@ -19,7 +19,6 @@ from gradscope.records.training import (
     TrainingStep,
 )
 from gradscope.runfile import schema
-from gradscope.runfile import schema as rows
 from gradscope.runfile.schema import LEAST_NORMS, MOST_EVENTS, MOST_NORM_BYTES, MOST_STEPS
 
 #: Time to wait for another program's lock on the file.
@@ -76,7 +75,7 @@ def _prepared(path: Path, run: TrainingRun) -> sqlite3.Connection:
         with transaction(connection):
             for statement in schema.TABLES:
                 connection.execute(statement)
-            _insert(connection, "run", rows.columns(TrainingRun), [rows.plain_row(run)])
+            _insert(connection, "run", schema.columns(TrainingRun), [schema.plain_row(run)])
             connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
             connection.execute(f"PRAGMA user_version = {schema.VERSION}")
     except BaseException:
@@ -112,40 +111,40 @@ class Batch:
     """Rows of records, made outside the transaction that writes them."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, tuple[str, ...]], list[rows.Row]] = {}
-        self._withdrawn: list[rows.Row] = []  # keys of findings that no longer hold
-        self._run: rows.Row | None = None
+        self._rows: dict[tuple[str, tuple[str, ...]], list[schema.Row]] = {}
+        self._withdrawn: list[schema.Row] = []  # keys of findings that no longer hold
+        self._run: schema.Row | None = None
 
     def add(self, record: TrainingRecord | TrainingRun) -> None:
         """Make the rows of a record."""
         match record:
             case TrainingStep():
-                self._append("step", rows.STEP, rows.step_row(record))
+                self._append("step", schema.STEP, schema.step_row(record))
             case StepSample():
-                self._append("sample", rows.SAMPLE, rows.sample_row(record))
+                self._append("sample", schema.SAMPLE, schema.sample_row(record))
                 self._extend("call", _CALL, schema.call_rows(record))
                 self._extend("parameter", _PARAMETER, schema.parameter_rows(record))
                 self._extend("transformer", schema.TRANSFORMER, schema.transformer_rows(record))
             case TrainingFinding(steps=()):
-                self._withdraw(rows.finding_row(record)[0])
+                self._withdraw(schema.finding_row(record)[0])
             case TrainingFinding():
-                self._append("finding", rows.FINDING, rows.finding_row(record))
+                self._append("finding", schema.FINDING, schema.finding_row(record))
             case TrainingRun():
-                self._run = rows.plain_row(record)
+                self._run = schema.plain_row(record)
             case _:
                 kind = type(record)
-                self._append(rows.PLAIN[kind], rows.columns(kind), rows.plain_row(record))
+                self._append(schema.PLAIN[kind], schema.columns(kind), schema.plain_row(record))
 
-    def _withdraw(self, key: rows.Value) -> None:
+    def _withdraw(self, key: schema.Value) -> None:
         """Remove a finding, whether it is written already or still waiting."""
-        waiting = self._rows.get(("finding", rows.FINDING), [])
+        waiting = self._rows.get(("finding", schema.FINDING), [])
         waiting[:] = [row for row in waiting if row[0] != key]
         self._withdrawn.append((key,))
 
-    def _append(self, table: str, columns: tuple[str, ...], row: rows.Row) -> None:
+    def _append(self, table: str, columns: tuple[str, ...], row: schema.Row) -> None:
         self._rows.setdefault((table, columns), []).append(row)
 
-    def _extend(self, table: str, columns: tuple[str, ...], more: Iterable[rows.Row]) -> None:
+    def _extend(self, table: str, columns: tuple[str, ...], more: Iterable[schema.Row]) -> None:
         self._rows.setdefault((table, columns), []).extend(more)
 
     def write(self, connection: sqlite3.Connection) -> None:
@@ -153,15 +152,15 @@ class Batch:
         connection.executemany("DELETE FROM finding WHERE key = ?", self._withdrawn)
         for (table, columns), found in self._rows.items():
             _insert(connection, table, columns, found)
-        sampled = [row[:1] for row in self._rows.get(("sample", rows.SAMPLE), ())]
+        sampled = [row[:1] for row in self._rows.get(("sample", schema.SAMPLE), ())]
         connection.executemany("UPDATE step SET sampled = 1 WHERE step = ?", sampled)
         if self._run is not None:
             connection.execute("DELETE FROM run")
-            _insert(connection, "run", rows.columns(TrainingRun), [self._run])
+            _insert(connection, "run", schema.columns(TrainingRun), [self._run])
 
 
 def _insert(
-    connection: sqlite3.Connection, table: str, columns: Sequence[str], found: Iterable[rows.Row]
+    connection: sqlite3.Connection, table: str, columns: Sequence[str], found: Iterable[schema.Row]
 ) -> None:
     marks = ", ".join("?" * len(columns))
     again = ""
@@ -183,7 +182,7 @@ def write_dropped(
     details = {"samples": count, "first": first, "last": last}
     event = TrainingEvent(last, seconds, SAMPLES_LEFT_OUT, message, details)
     connection.execute("DELETE FROM event WHERE kind = ?", (SAMPLES_LEFT_OUT,))
-    _insert(connection, "event", rows.columns(TrainingEvent), [rows.plain_row(event)])
+    _insert(connection, "event", schema.columns(TrainingEvent), [schema.plain_row(event)])
 
 
 def thin(connection: sqlite3.Connection, kept: Kept) -> None:

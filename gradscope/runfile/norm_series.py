@@ -15,7 +15,7 @@ from typing import Any
 from gradscope.errors import ConfigError
 from gradscope.records.run import DeviceMesh, ParameterPlacement
 from gradscope.records.tensors import NONE, NormNames, NormSeries, unpacked
-from gradscope.runfile import schema as rows
+from gradscope.runfile import schema
 
 #: A parameter: the id of its model, and its name.
 Key = tuple[int, str]
@@ -207,7 +207,7 @@ _TYPES: tuple[set[Any], ...] = ({int}, {int}, *([{bytes, type(None)}] * 3))
 
 
 def norm_series(
-    names: Sequence[NormNames], found: Sequence[rows.Row], file: str
+    names: Sequence[NormNames], found: Sequence[schema.Row], file: str
 ) -> dict[Key, NormSeries]:
     """Return series by model id and parameter name, in the order of their models.
 
@@ -219,8 +219,8 @@ def norm_series(
     Raises:
         ConfigError: the rows are damaged.
     """
-    rows.check_columns(found, COLUMNS, _TYPES, file)
-    of_names: dict[int, list[rows.Row]] = {}
+    schema.check_columns(found, COLUMNS, _TYPES, file)
+    of_names: dict[int, list[schema.Row]] = {}
     for row in found:
         of_names.setdefault(row[0], []).append(row[1:])
     series: dict[Key, NormSeries] = {}
@@ -235,7 +235,7 @@ def norm_series(
     return series
 
 
-def _of_one(found: Sequence[rows.Row], count: int) -> list[NormSeries]:
+def _of_one(found: Sequence[schema.Row], count: int) -> list[NormSeries]:
     """Yield the series of each parameter in one list of names."""
     steps = array("q", [row[0] for row in found])
     before = [row[1] for row in found]

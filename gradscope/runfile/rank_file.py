@@ -25,7 +25,6 @@ from gradscope.records.training import (
 )
 from gradscope.records.transformer import TransformerSeries
 from gradscope.runfile import schema
-from gradscope.runfile import schema as rows
 from gradscope.runfile.folder import connect, reading
 from gradscope.runfile.norm_series import COLUMNS as NORM_COLUMNS
 from gradscope.runfile.norm_series import Key, norm_series
@@ -95,7 +94,7 @@ def renumber(connection: sqlite3.Connection, numbers: Mapping[int, int]) -> None
 
 _Record = TypeVar("_Record")
 #: Of a part of a transformer: the model's id, the module, its call, the part within the call.
-PartKey = rows.PartKey
+PartKey = schema.PartKey
 #: The key of fingerprints: the model's id, the kind, and the shard.
 Copies = tuple[int, str, str]
 #: With fewer steps it is unknown which of them are as usual.
@@ -149,10 +148,10 @@ class RankFile:
     @property
     def run(self) -> TrainingRun:
         """Header of the run. While it goes on, its ``steps`` are those that are written."""
-        found = self._rows(f"SELECT {self._columns('run', rows.columns(TrainingRun))} FROM run")
+        found = self._rows(f"SELECT {self._columns('run', schema.columns(TrainingRun))} FROM run")
         if not found:
             raise ConfigError(f"`{self.path}` is damaged: the header of the run is missing")
-        run = rows.plain_record(TrainingRun, found[0], str(self.path))
+        run = schema.plain_record(TrainingRun, found[0], str(self.path))
         return replace(run, steps=max(run.steps, self.last_step))
 
     @property
@@ -178,9 +177,9 @@ class RankFile:
     @property
     def findings(self) -> tuple[TrainingFinding, ...]:
         """Returns the findings of the run, the first found first."""
-        columns = self._columns("finding", rows.FINDING)
+        columns = self._columns("finding", schema.FINDING)
         found = self._rows(f"SELECT {columns} FROM finding ORDER BY id")
-        return tuple(self._numbered(rows.finding_record(row, str(self.path))) for row in found)
+        return tuple(self._numbered(schema.finding_record(row, str(self.path))) for row in found)
 
     def _numbered(self, found: TrainingFinding) -> TrainingFinding:
         """Return the finding with the shared numbers of models."""
@@ -198,17 +197,17 @@ class RankFile:
             return {}
         found = self._rows(f"SELECT {', '.join(columns)} FROM fingerprint ORDER BY step")
         allowed = ({int}, {int}, {str}, {str}, {str})
-        rows.check_columns(found, columns, allowed, str(self.path))
+        schema.check_columns(found, columns, allowed, str(self.path))
         return {(step, tuple(copies)): digest for step, *copies, digest in found}
 
     def fingerprints(self, step: int, copies: Copies) -> dict[str, str]:
         """Return the fingerprint of each tensor; none if they were thinned out."""
         query = (
-            f"SELECT {', '.join(rows.columns(Fingerprints))} FROM fingerprint "
+            f"SELECT {', '.join(schema.columns(Fingerprints))} FROM fingerprint "
             "WHERE step = ? AND model = ? AND kind = ? AND part = ?"
         )
         found = self._rows(query, step, *copies)
-        records = [rows.plain_record(Fingerprints, row, str(self.path)) for row in found]
+        records = [schema.plain_record(Fingerprints, row, str(self.path)) for row in found]
         return records[0].tensors if records else {}
 
     @property
@@ -253,10 +252,10 @@ class RankFile:
 
     def steps(self, first: int = 1, last: int | None = None) -> tuple[TrainingStep, ...]:
         """Return the step metrics of these steps, both ends included, as far as they are kept."""
-        columns = self._columns("step", rows.STEP)
+        columns = self._columns("step", schema.STEP)
         query = f"SELECT {columns} FROM step WHERE step BETWEEN ? AND ? ORDER BY step"
         found = self._rows(query, first, self.last_step if last is None else last)
-        return rows.step_records(found, str(self.path))
+        return schema.step_records(found, str(self.path))
 
     @property
     def sampled(self) -> tuple[int, ...]:
@@ -270,7 +269,7 @@ class RankFile:
             "SELECT record FROM sample WHERE step = ? AND (? IS NULL OR model = ?) ORDER BY model"
         )
         found = self._rows(query, step, model, model)
-        samples = [rows.sample_record(packed, str(self.path)) for (packed,) in found]
+        samples = [schema.sample_record(packed, str(self.path)) for (packed,) in found]
         return tuple(replace(one, model=self._numbers.get(one.model, one.model)) for one in samples)
 
     def call_series(
@@ -298,8 +297,8 @@ class RankFile:
         query = f"SELECT {', '.join(columns)} FROM transformer WHERE kind = ? ORDER BY rowid"
         found = self._rows(query, kind)
         allowed = ({int}, {int}, {str}, {str}, {int}, {int}, {str})
-        rows.check_columns(found, columns, allowed, str(self.path))
-        return rows.transformer_series(kind, found, str(self.path))
+        schema.check_columns(found, columns, allowed, str(self.path))
+        return schema.transformer_series(kind, found, str(self.path))
 
     def norm_series(self, after: int = 0) -> dict[Key, NormSeries]:
         """Return the norms at every step after ``after``, by model id and parameter name."""
@@ -325,9 +324,9 @@ class RankFile:
         optional = {int, float, type(None)}
         types = ({int}, {str}, {int})[: len(key)]
         allowed = (*types, {int}, *(optional for _ in columns))
-        rows.check_columns(found, (*key, "step", *columns), allowed, str(self.path))
+        schema.check_columns(found, (*key, "step", *columns), allowed, str(self.path))
         width = len(key)
-        grouped: dict[rows.Row, list[rows.Row]] = {}
+        grouped: dict[schema.Row, list[schema.Row]] = {}
         for row in found:
             grouped.setdefault(row[:width], []).append(row[width:])
         series = {}
@@ -338,12 +337,12 @@ class RankFile:
 
     def _records(self, kind: type[_Record], order: str) -> tuple[_Record, ...]:
         """Return the rows of a kind's own table; empty if the file has no such table."""
-        table = rows.PLAIN[kind]
-        columns = self._columns(table, rows.columns(kind))
+        table = schema.PLAIN[kind]
+        columns = self._columns(table, schema.columns(kind))
         if not columns:
             return ()
         found = self._rows(f"SELECT {columns} FROM {table} ORDER BY {order}")
-        return tuple(rows.plain_record(kind, row, str(self.path)) for row in found)
+        return tuple(schema.plain_record(kind, row, str(self.path)) for row in found)
 
     def _columns(self, table: str, wanted: Sequence[str]) -> str:
         """Columns for a query, under their old names in older files; NULL for those that a file
@@ -360,6 +359,6 @@ class RankFile:
 
         return ", ".join(map(column, wanted))
 
-    def _rows(self, query: str, *arguments: int | str | None) -> list[rows.Row]:
+    def _rows(self, query: str, *arguments: int | str | None) -> list[schema.Row]:
         with reading(self.path):
             return self._connection.execute(query, arguments).fetchall()
