@@ -17,8 +17,9 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from gradscope.capture.frontier import NOTE, ObservedTensor, between
-from gradscope.capture.gradients import GradientHooks, version
+from gradscope.capture.gradients import GradientHooks
 from gradscope.capture.graph import Edge, Span, edge_of, walk
+from gradscope.capture.measurements import version
 from gradscope.nesting import find
 from gradscope.patterns import Named
 

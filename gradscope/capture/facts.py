@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from gradscope.capture.gradients import version
+from gradscope.capture.measurements import version
 from gradscope.capture.names import module_names, modules_of, named_modules, written_class
 from gradscope.capture.stats import Measured, flags, resolve
 from gradscope.nesting import find

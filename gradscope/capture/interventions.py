@@ -15,8 +15,9 @@ from torch import nn
 
 from gradscope.actions import Intervention
 from gradscope.capture.calls import call_tensors, in_backward
-from gradscope.capture.gradients import GradientCache, GradientSlot, is_floating, version
+from gradscope.capture.gradients import GradientCache, GradientSlot
 from gradscope.capture.hooks import Handle, hook_tensor, hooked
+from gradscope.capture.measurements import is_floating, version
 from gradscope.capture.names import first_names, module_names
 from gradscope.capture.stats import resolve
 from gradscope.errors import ConfigError

@@ -30,7 +30,7 @@ from gradscope.capture.frontier import (
     view_of,
     wanted_edges,
 )
-from gradscope.capture.gradients import GradientHooks, MeasurementCache, version
+from gradscope.capture.gradients import GradientHooks
 from gradscope.capture.graph import (
     SavedBytes,
     Span,
@@ -42,6 +42,7 @@ from gradscope.capture.graph import (
     walk,
 )
 from gradscope.capture.hooks import hookable_modules, hooked, raised_by_a_handler
+from gradscope.capture.measurements import MeasurementCache, version
 from gradscope.capture.names import first_names, named_modules, written_class
 from gradscope.capture.nodes import Label, describe, links, ordered
 from gradscope.capture.parameters import parameter_count, parameter_counts

@@ -16,8 +16,8 @@ from torch import nn
 from torch.autograd.gradcheck import GradcheckError, gradcheck
 
 from gradscope.capture.calls import ModuleCalls, call_tensors
-from gradscope.capture.gradients import is_floating
 from gradscope.capture.hooks import hooked
+from gradscope.capture.measurements import is_floating
 from gradscope.loading.workload import widened
 from gradscope.nesting import find, replaced
 from gradscope.patterns import Named

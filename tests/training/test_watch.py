@@ -22,7 +22,7 @@ from torch import nn
 import gradscope
 from gradscope.api.reading import read_history
 from gradscope.capture import gradients
-from gradscope.capture.gradients import MeasurementCache
+from gradscope.capture.measurements import MeasurementCache
 from gradscope.errors import OptionError
 from gradscope.records.training import TrainingStep
 from gradscope.runfile.reader import RunFile

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from gradscope.capture.calls import Call, CallStack, call_tensors, in_backward
-from gradscope.capture.gradients import version
 from gradscope.capture.graph import Edge, edge_of
 from gradscope.capture.hooks import raised_by_a_handler
+from gradscope.capture.measurements import version
 from gradscope.capture.transformer import residual
 from gradscope.capture.transformer.attention import (
     Measured,

@@ -20,8 +20,8 @@ from torch.autograd.graph import Node
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradscope.capture.calls import sequence_number
-from gradscope.capture.gradients import version
 from gradscope.capture.graph import LEAF, free_nodes, saved_tensors
+from gradscope.capture.measurements import version
 from gradscope.capture.names import buffer_names, first_names
 from gradscope.capture.nodes import ordered
 from gradscope.errors import message_of

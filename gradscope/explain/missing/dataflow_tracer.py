@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradscope.capture.gradients import version
+from gradscope.capture.measurements import version
 from gradscope.explain.missing.disabled_gradients import why_disabled
 from gradscope.explain.missing.observed_tensors import (
     Number,

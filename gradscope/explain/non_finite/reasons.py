@@ -14,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import Node
 
-from gradscope.capture.gradients import is_floating
+from gradscope.capture.measurements import is_floating
 from gradscope.capture.shards import local
 from gradscope.explain.shared.operations import by_node
 

@@ -16,9 +16,9 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from gradscope.capture.calls import any_autocast, autocast_dtypes
-from gradscope.capture.gradients import version
 from gradscope.capture.graph import Span
 from gradscope.capture.hooks import Handle, hook_first_output, hook_node_before
+from gradscope.capture.measurements import version
 from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.capture.shards import is_spread
 from gradscope.explain.non_finite.reasons import level

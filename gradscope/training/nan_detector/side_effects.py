@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.capture.gradients import version
+from gradscope.capture.measurements import version
 from gradscope.capture.remembered import TensorPlace, buffer_places, parameter_places
 from gradscope.capture.shards import local
 from gradscope.running.state import same_bits

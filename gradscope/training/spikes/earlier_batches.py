@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gradscope.capture.gradients import version
+from gradscope.capture.measurements import version
 from gradscope.nesting import find, replaced
 from gradscope.records.spike import EarlierBatch, SpikeSample
 from gradscope.records.tensors import finite_or_none

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gradscope.capture.gradients import version
+from gradscope.capture.measurements import version
 from gradscope.records.spike import OutsideChange
 
 #: Number of changes kept, and of steps in which a second write counts as usual for the script.
