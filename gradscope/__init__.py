@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradscope.api.coord_checking import coord_check as coord_check
     from gradscope.api.diffing import diff as diff
     from gradscope.api.experimenting import experiment as experiment
-    from gradscope.api.feature_arrays import features as features
+    from gradscope.api.features import features as features
     from gradscope.api.graphing import graph as graph
     from gradscope.api.inspecting import check as check
     from gradscope.api.inspecting import inspect as inspect
@@ -52,7 +52,7 @@ _HOMES = {
     "coord_check": "api.coord_checking",
     "diff": "api.diffing",
     "experiment": "api.experimenting",
-    "features": "api.feature_arrays",
+    "features": "api.features",
     "graph": "api.graphing",
     "inspect": "api.inspecting",
     "leaks": "api.leaking",

@@ -72,7 +72,7 @@ ALSO_PUT_BACK = {
     # Loading draws random numbers and turns switches, and a live model has its mode set for it.
     "api/opened.py": {"state_restored", "random_state_restored", "switches_restored"},
     "api/attributing.py": {"run_eagerly"},  # saliency has no steps
-    "api/feature_arrays.py": {"run_eagerly"},  # nor have features
+    "api/features.py": {"run_eagerly"},  # nor have features
 }
 
 #: Calls that import what a string names.

@@ -9,8 +9,13 @@ from typing import Any
 
 from torch import nn
 
-from gradscope.api._differences import call_diffs, compared_outputs, parameter_diffs, shapes
-from gradscope.api._divergence_findings import findings
+from gradscope.api._differences import (
+    call_diffs,
+    compared_outputs,
+    findings,
+    parameter_diffs,
+    shapes,
+)
 from gradscope.api.failing import problem
 from gradscope.api.opened import Options, opened, read, run_info, versions
 from gradscope.comparison.alignment import Renaming, align_parameters

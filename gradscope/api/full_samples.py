@@ -177,7 +177,7 @@ class _FullSample:
 
 def _answers(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """Explain missing or zero gradients, only in the requested states."""
-    from gradscope.api.explaining import explained
+    from gradscope.api.answering import explained
 
     with rerun(run.workload, run.last) as step:
         return {"answers": explained(step, report.parameters, states=asked)}
@@ -211,7 +211,7 @@ def _lines(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
 
 def _non_finite(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """Find the origins of NaN and Inf."""
-    from gradscope.api.explaining import find_origins
+    from gradscope.api.answering import find_origins
 
     first = run.last if run.first_nonfinite is None else run.first_nonfinite
     origins = find_origins(run.workload, first)

@@ -38,7 +38,7 @@ from gradscope.images.files import shown
 from gradscope.reporters import listings
 
 if TYPE_CHECKING:
-    from gradscope.api.attributions import SaliencyRequest
+    from gradscope.api.attributing import SaliencyRequest
 
 ROOM = "gradscope.reporters.saliency"
 #: The suffixes that ask for the report, and not for pictures.
@@ -182,8 +182,7 @@ def run(
 
         paths, model = [str(DIGITS[0][0])], model or "demo"
     with running(None), importing_torch():
-        from gradscope.api.attributing import attribute
-        from gradscope.api.attributions import SaliencyRequest
+        from gradscope.api.attributing import SaliencyRequest, attribute
         from gradscope.api.viewing import picture_files, read_pictures, view
 
     request = SaliencyRequest(

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gradscope.api.spike_config import write_spike_config
-from gradscope.api.spiking import export_sample, spike
+from gradscope.api.spiking import export_sample, spike, write_spike_config
 from gradscope.commands import _completing as completing
 from gradscope.commands._options import (
     DisplayOptions,

@@ -24,7 +24,7 @@ from PIL import Image
 from sklearn.neighbors import NearestNeighbors
 
 import gradscope
-from gradscope.api.feature_space import neighbors
+from gradscope.api.features import neighbors
 from gradscope.api.viewing import view
 from gradscope.demo import all_digits
 from gradscope.features.pictures import digits

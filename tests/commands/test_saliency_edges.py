@@ -13,7 +13,7 @@ from torch import nn
 
 import gradscope
 from gradscope import cli
-from gradscope.api.attributions import SaliencyRequest
+from gradscope.api.attributing import SaliencyRequest
 from gradscope.demo import DIGITS
 from gradscope.errors import OptionError
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradscope.api.layer_pictures import maximize
+from gradscope.api.features import maximize
 from gradscope.api.viewing import view
 from gradscope.errors import OptionError
 from gradscope.features.maximize import Range, input_range, maximized

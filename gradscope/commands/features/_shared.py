@@ -35,7 +35,7 @@ from gradscope.reporters.features import FORMATS
 from gradscope.reporters.views import TextView
 
 if TYPE_CHECKING:
-    from gradscope.api.feature_arrays import FeatureResult
+    from gradscope.api.features import FeatureResult
     from gradscope.features.vectors import FeatureArray
     from gradscope.loading.viewing import Viewer
 

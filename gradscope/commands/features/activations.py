@@ -52,7 +52,7 @@ def run(
     paths, overrides = split_pictures(words, "features activations")
     output = FeatureOutput.of(sheet, display)
     with output.running(viewer.timeout), importing_torch():
-        from gradscope.api.layer_pictures import activations
+        from gradscope.api.features import activations
         from gradscope.api.opened import without
         from gradscope.demo import DIGITS
         from gradscope.features.pictures import sources

@@ -61,7 +61,7 @@ def run(
     output = FeatureOutput.of(sheet, display)
     space.check(force=sheet.force)
     with output.running(viewer.timeout), importing_torch():
-        from gradscope.api.feature_space import embed
+        from gradscope.api.features import embed
         from gradscope.features.pictures import digits, sources
 
         found = embed(

@@ -50,7 +50,7 @@ def run(
         raise OptionError(f"one LAYER, please: got {', '.join(f'`{one}`' for one in layers)}")
     output = FeatureOutput.of(sheet, display)
     with output.running(viewer.timeout), importing_torch():
-        from gradscope.api.layer_pictures import filters
+        from gradscope.api.features import filters
 
         model = viewer.viewer(overrides, demo=True)
         found = filters(model, layers[0] if layers else None, top)

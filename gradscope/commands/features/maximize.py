@@ -62,7 +62,7 @@ def run(
     pattern, channels = _channels(layers[0]) if layers else (None, None)
     output = FeatureOutput.of(sheet, display)
     with output.running(viewer.timeout), importing_torch():
-        from gradscope.api.layer_pictures import maximize
+        from gradscope.api.features import maximize
 
         model = viewer.viewer(overrides, demo=True)
         found = maximize(model, pattern, channels, top=top, steps=steps, size=size)

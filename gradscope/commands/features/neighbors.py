@@ -65,7 +65,7 @@ def run(
     output = FeatureOutput.of(sheet, display)
     space.check(force=sheet.force)
     with output.running(viewer.timeout), importing_torch():
-        from gradscope.api.feature_space import neighbors
+        from gradscope.api.features import neighbors
         from gradscope.features.pictures import digits, sources
 
         if paths:
