@@ -25,9 +25,9 @@ from gradscope.config import reading as configs
 from gradscope.config.reading import LoadedConfig
 from gradscope.errors import ModelError, OptionError, few
 from gradscope.explain.errors.explain_exception import explain_error
-from gradscope.loading.kinds import require_constructed
 from gradscope.loading.live_objects import adopt
 from gradscope.loading.parallel import processes_of
+from gradscope.loading.specs import require_constructed
 from gradscope.loading.workload import Workload, load, load_model
 from gradscope.records.answers import WhyReport
 from gradscope.records.coord_check import CoordCheckReport

@@ -19,10 +19,10 @@ from gradscope.errors import OptionError, did_you_mean, nowhere
 from gradscope.loading import devices, losses, surgery
 from gradscope.loading.batches import check_given, step_method
 from gradscope.loading.inputs import given, make_batches
-from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
 from gradscope.loading.optimizers import default_optimizer, optimizer_maker
 from gradscope.loading.sources import Context
+from gradscope.loading.specs import ModelKind
 from gradscope.loading.surgery import compiled_of, unwrapped
 from gradscope.loading.targets import Targets
 from gradscope.loading.workload import Workload, tensor_of

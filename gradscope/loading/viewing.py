@@ -15,8 +15,8 @@ from gradscope.errors import ConfigError, OptionError, Place, did_you_mean
 from gradscope.images.files import existing_file
 from gradscope.images.reading import to_tensor
 from gradscope.loading.inputs import make_batches
-from gradscope.loading.kinds import ModelKind
 from gradscope.loading.sources.pictures import choose_transform
+from gradscope.loading.specs import ModelKind
 from gradscope.loading.workload import build_model
 from gradscope.nesting import find
 from gradscope.output_files import expanded

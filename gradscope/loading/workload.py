@@ -19,13 +19,13 @@ from gradscope.loading import checkpoints, devices, losses, specs, surgery
 from gradscope.loading.batches import StepMethod, check_given, step_method
 from gradscope.loading.devices import seed_everything
 from gradscope.loading.inputs import Batch, given, make_batches
-from gradscope.loading.kinds import ModelKind
 from gradscope.loading.losses import Criterion
 from gradscope.loading.optimizers import default_optimizer, optimizer_maker
 from gradscope.loading.parallel import ParallelModel, Processes, parallelized
 from gradscope.loading.sources import Context
 from gradscope.loading.sources.grammar import plan_target
 from gradscope.loading.sources.tensors import to_tensor
+from gradscope.loading.specs import ModelKind
 from gradscope.loading.surgery import compiled_of, unwrapped
 from gradscope.loading.targets import Targets
 from gradscope.nesting import replaced

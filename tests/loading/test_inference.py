@@ -11,8 +11,8 @@ from torch import nn
 from gradscope import demo
 from gradscope.errors import ConfigError
 from gradscope.loading.inputs import make_batches
-from gradscope.loading.kinds import ModelKind
 from gradscope.loading.sources import Context
+from gradscope.loading.specs import ModelKind
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gradscope.errors import ConfigError, GradscopeError, ModelError, Place
 from gradscope.loading.inputs import Batch, make_batches
-from gradscope.loading.kinds import ModelKind
 from gradscope.loading.sources import Context
+from gradscope.loading.specs import ModelKind
 
 PYTHON = ModelKind("python", "./net.py:Net")
 DETECTION = ModelKind("torchvision", "fasterrcnn_resnet50_fpn", category="detection")

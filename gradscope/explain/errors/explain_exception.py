@@ -17,8 +17,14 @@ from torch import nn
 from gradscope.capture.calls import Call
 from gradscope.capture.stats import resolve
 from gradscope.errors import GradscopeError, message_of
-from gradscope.explain.errors.explanation import Again, Case, kind_of, kinds
-from gradscope.explain.errors.failed_operation import NOTHING, FailedOperation
+from gradscope.explain.errors.explanation import (
+    NOTHING,
+    Again,
+    Case,
+    FailedOperation,
+    kind_of,
+    kinds,
+)
 from gradscope.explain.errors.read_traceback import ModelNames, failed_operation, once, recursion
 from gradscope.explain.errors.step_tracer import ErrorTracer
 from gradscope.explain.shared.frames import PACKAGE, raised_at, user_frames

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from gradscope.capture.names import buffer_names, first_names
-from gradscope.explain.errors.failed_operation import Expression, FailedOperation, Operand, operand
+from gradscope.explain.errors.explanation import Expression, FailedOperation, Operand, operand
 from gradscope.explain.shared.frames import in_library, is_hidden, is_ours, nearest, outwards, shown
 from gradscope.explain.shared.tracing_modes import memory_of
 from gradscope.records.run import Frame

@@ -25,7 +25,7 @@ from gradscope.capture.measurements import version
 from gradscope.capture.names import buffer_names, first_names
 from gradscope.capture.nodes import ordered
 from gradscope.errors import message_of
-from gradscope.explain.errors.failed_operation import FailedOperation, Operand, operand
+from gradscope.explain.errors.explanation import FailedOperation, Operand, operand
 from gradscope.explain.errors.read_traceback import (
     ModelNames,
     as_called,

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from gradscope.capture.measurements import version
-from gradscope.explain.missing.disabled_gradients import why_disabled
 from gradscope.explain.missing.observed_tensors import (
     Number,
     ObservedTensors,
     address_of,
     numbered,
     values_in,
+    why_disabled,
 )
 from gradscope.explain.missing.values import Value
 from gradscope.explain.shared.frames import CallSite, is_hidden, is_ours

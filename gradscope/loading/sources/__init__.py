@@ -18,7 +18,7 @@ from torch import nn
 from gradscope.errors import ConfigError, Place
 
 if TYPE_CHECKING:
-    from gradscope.loading.kinds import ModelKind
+    from gradscope.loading.specs import ModelKind
 
 #: A planned source: each call builds its value anew.
 Build = Callable[[], Any]

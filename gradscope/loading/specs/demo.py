@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradscope.demo import WEIGHTS
 from gradscope.errors import ConfigError, TargetError, did_you_mean
 from gradscope.loading import checkpoints
-from gradscope.loading.kinds import Built, ModelKind, Request, require_module
+from gradscope.loading.specs import Built, ModelKind, Request, require_module
 
 _CLASSES = {
     "": "networks.SimpleNet",

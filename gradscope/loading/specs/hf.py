@@ -21,9 +21,9 @@ from gradscope.errors import (
 )
 from gradscope.images.files import shown
 from gradscope.loading.imports import hub, require
-from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.policy import check_settings, check_sizes
 from gradscope.loading.sources.tensor_files import refused
+from gradscope.loading.specs import Built, ModelKind, Request, require_module
 from gradscope.nesting import is_deeper
 from gradscope.output_files import expanded, is_stream
 

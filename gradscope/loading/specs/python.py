@@ -7,7 +7,7 @@ import inspect
 from torch import nn
 
 from gradscope.errors import ConfigError, TargetError
-from gradscope.loading.kinds import Built, ModelKind, Request, require_module
+from gradscope.loading.specs import Built, ModelKind, Request, require_module
 from gradscope.loading.targets import is_transformers_config
 
 

@@ -9,7 +9,7 @@ import torch
 
 from gradscope.errors import ConfigError, GradscopeError, TargetError, did_you_mean, first_line
 from gradscope.loading.imports import hub, require
-from gradscope.loading.kinds import Built, ModelKind, Request, require_module
+from gradscope.loading.specs import Built, ModelKind, Request, require_module
 
 
 def check(request: Request) -> None:

@@ -17,8 +17,8 @@ import torch
 
 from gradscope.errors import ConfigError, TargetError, did_you_mean
 from gradscope.loading.imports import require
-from gradscope.loading.kinds import Built, ModelKind, Request, require_module
 from gradscope.loading.sources.tensor_files import read
+from gradscope.loading.specs import Built, ModelKind, Request, require_module
 
 _SECONDS = 30  # without an answer, before a download is given up
 

@@ -26,8 +26,7 @@ from gradscope import plugins
 from gradscope.api import failing
 from gradscope.errors import Interrupted, ModelError
 from gradscope.explain.errors import explain_exception as errors
-from gradscope.explain.errors.explanation import Again
-from gradscope.explain.errors.failed_operation import Expression
+from gradscope.explain.errors.explanation import Again, Expression
 from gradscope.records import json as record_json
 from gradscope.records.report import Report
 from gradscope.records.run import ErrorRecord, RelatedLine

@@ -10,8 +10,15 @@ from typing import Any
 
 from torch import nn
 
-from gradscope.explain.errors.explanation import Case, Explanation, factors, given_as, method
-from gradscope.explain.errors.failed_operation import FailedOperation, Operand
+from gradscope.explain.errors.explanation import (
+    Case,
+    Explanation,
+    FailedOperation,
+    Operand,
+    factors,
+    given_as,
+    method,
+)
 
 
 def _recurrent(case: Case, layer: Any, given: Operand) -> Explanation | None:

@@ -8,8 +8,14 @@ from dataclasses import replace
 from torch import nn
 
 from gradscope.capture.names import buffer_names, first_names
-from gradscope.explain.errors.explanation import Case, Explanation, Kind
-from gradscope.explain.errors.failed_operation import FailedOperation, Operand, operand
+from gradscope.explain.errors.explanation import (
+    Case,
+    Explanation,
+    FailedOperation,
+    Kind,
+    Operand,
+    operand,
+)
 from gradscope.explain.shared.operations import Trait, by_function
 
 

@@ -6,8 +6,14 @@ import re
 
 import torch
 
-from gradscope.explain.errors.explanation import Case, Explanation, Kind, first_explanation, method
-from gradscope.explain.errors.failed_operation import Operand
+from gradscope.explain.errors.explanation import (
+    Case,
+    Explanation,
+    Kind,
+    Operand,
+    first_explanation,
+    method,
+)
 from gradscope.explain.shared.operations import Trait, by_function
 
 _CASTS = {"float32": "float", "float64": "double", "float16": "half", "bfloat16": "bfloat16",

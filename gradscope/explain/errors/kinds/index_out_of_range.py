@@ -6,8 +6,14 @@ import re
 
 from torch import nn
 
-from gradscope.explain.errors.explanation import Case, Explanation, Kind, first_explanation, method
-from gradscope.explain.errors.failed_operation import Operand
+from gradscope.explain.errors.explanation import (
+    Case,
+    Explanation,
+    Kind,
+    Operand,
+    first_explanation,
+    method,
+)
 
 
 def explain(case: Case) -> Explanation | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from gradscope.explain.errors.explanation import Case, Explanation, Kind, listed
-from gradscope.explain.errors.failed_operation import FailedOperation
+from gradscope.explain.errors.explanation import Case, Explanation, FailedOperation, Kind, listed
 from gradscope.typeset.numbers import size
 
 _CPU = re.compile(r"tried to allocate (\d+) bytes")

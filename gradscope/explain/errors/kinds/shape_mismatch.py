@@ -9,11 +9,11 @@ from gradscope.explain.errors.explanation import (
     Case,
     Explanation,
     Kind,
+    Operand,
     factors,
     first_explanation,
     listed,
 )
-from gradscope.explain.errors.failed_operation import Operand
 from gradscope.explain.errors.kinds import _layer_shapes
 from gradscope.explain.shared.operations import Trait, by_function
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 
-from gradscope.explain.errors.explanation import Case, Explanation, Kind, first_explanation
-from gradscope.explain.errors.failed_operation import Operand
+from gradscope.explain.errors.explanation import Case, Explanation, Kind, Operand, first_explanation
 from gradscope.explain.errors.kinds import index_out_of_range
 from gradscope.explain.errors.kinds.index_out_of_range import id_range
 from gradscope.explain.shared.operations import Trait, by_function
