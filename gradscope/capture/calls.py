@@ -180,8 +180,7 @@ class CallStack:
 
     def enter(self, frame: FrameType, call: Call) -> None:
         """Note that ``call`` begins in ``frame``; ``innermost`` of the same frame is the call
-        around it.
-        """
+        around it."""
         self._own().append((frame, call))
 
     def innermost(self, frame: FrameType) -> Call | None:
@@ -364,8 +363,7 @@ class Recomputation:
 
     def _note_views(self, repeated: _Recomputed) -> None:
         """Note inputs that were written to through a view: they have lost their node and their
-        gradient.
-        """
+        gradient."""
         for observed, tensor, before in repeated.arguments:
             if tensor._is_view() and version(tensor) != before:
                 observed.slot = self._gradient_hooks.slot()

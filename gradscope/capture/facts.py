@@ -144,8 +144,7 @@ class Buffers:
 
     def entered(self, facts: Iterable[ModuleFacts]) -> tuple[ModuleFacts, ...]:
         """Return facts about the same modules, with the names of buffers that the forward wrote
-        to.
-        """
+        to."""
         written = {self._names[module]: names for module, names in self.written().items()}
         return tuple(
             replace(f, written=tuple(_joined(f.name, name) for name in written[f.name]))
@@ -189,8 +188,7 @@ class Buffers:
 
 def _is_statistic(buffer: torch.Tensor) -> bool:
     """Return True if the buffer has one axis; masks and tables, which can be large, are reported by
-    their version.
-    """
+    their version."""
     plain = type(buffer) is torch.Tensor and buffer.layout == torch.strided
     there = buffer.device.type != "meta" and buffer.numel() > 0
     return plain and there and buffer.dim() == 1 and buffer.is_floating_point()

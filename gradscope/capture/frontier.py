@@ -198,8 +198,7 @@ def _untraceable(
 
 def _crowded(found: Walk, observed: ObservedTensor, call: CallSpan) -> str | None:
     """Return a note if a call got several views of a base and writes into it: the write may belong
-    to any of them.
-    """
+    to any of them."""
     if observed.view is None:
         return None
     base = observed.view.edge

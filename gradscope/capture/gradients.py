@@ -129,8 +129,7 @@ class GradientHooks:
 
     def on_tensor(self, tensor: torch.Tensor, slot: GradientSlot) -> None:
         """Measure the gradient of ``tensor`` at its present version; a later in-place operation
-        changes nothing.
-        """
+        changes nothing."""
         if tensor._backward_hooks:
             slot.shareable = False
 

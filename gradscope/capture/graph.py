@@ -48,8 +48,7 @@ class Span:
 @dataclass(slots=True)
 class Walk:
     """Every node reachable from the roots, and the consumers of the requested edges, also of the
-    results of in-place writes.
-    """
+    results of in-place writes."""
 
     nodes: list[Node] = field(default_factory=list)
     consumers: dict[Edge, list[Consumer]] = field(default_factory=dict)
@@ -146,8 +145,7 @@ def owners(nodes: Sequence[Node], spans: Sequence[Span]) -> list[int]:
 
 class SavedBytes:
     """Bytes that autograd nodes keep alive for backward: per call and in total, each storage
-    once.
-    """
+    once."""
 
     def __init__(self, excluded: Iterable[torch.Tensor]) -> None:
         self._excluded = {storage_key(part) for t in excluded for part in dense_parts(t)}

@@ -269,8 +269,7 @@ def hook_tensor(tensor: torch.Tensor, hook: Callable[[Any], torch.Tensor | None]
 
 def hook_node(node: Node, hook: Callable[..., Any]) -> Handle:
     """Call ``hook`` with the gradients that ``node`` sends to its inputs and gets for its outputs.
-    A result other than None replaces the sent gradients.
-    """
+    A result other than None replaces the sent gradients."""
     return node.register_hook(hook)
 
 

@@ -151,8 +151,7 @@ class Interventions:
         copies: _Copies,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, with copies of those that need a gradient. A copy gets only the
-        gradient through this call.
-        """
+        gradient through this call."""
         paths = {id(t): path for path, t in call_tensors(args, kwargs) if is_floating(t)}
 
         def copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -287,8 +286,7 @@ def _fits(value: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 def _refuse_writes(name: str, copies: _Copies) -> None:
     """Refuse a module that writes into its input: it would write into the copy, where no other
-    reader sees it.
-    """
+    reader sees it."""
     if any(version(own) != before for own, before in copies):
         raise ConfigError(
             f"`{name}` writes into its input in place: its grad_input cannot be changed",

@@ -27,8 +27,7 @@ def topological(
     rank: Callable[[_Item], int],
 ) -> list[_Item]:
     """Return all items downstream of ``roots`` in topological order; the least ``rank`` comes
-    first.
-    """
+    first."""
     roots = list(dict.fromkeys(roots))
     onward: dict[_Item, list[_Item]] = {}
     waiting: Counter[_Item] = Counter()

@@ -317,8 +317,7 @@ class Recorder:
 
     def _elsewhere(self) -> bool:
         """Return True if this thread has a separate sequence of node numbers: then a call's nodes
-        are unknown.
-        """
+        are unknown."""
         return threading.get_ident() != self._thread
 
     def _sequence(self, call: Call) -> int:

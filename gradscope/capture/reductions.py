@@ -47,8 +47,7 @@ def in_memory_order(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 def _flat_chunks(tensor: torch.Tensor, most: int) -> Iterator[torch.Tensor]:
     """Yield all elements in chunks of one dimension; only a tensor that is not contiguous is
-    copied.
-    """
+    copied."""
     if tensor.is_contiguous():
         yield from torch.split(tensor.view(-1), most)
     elif tensor.numel() <= most:

@@ -49,8 +49,7 @@ def noticing_hooked_saves(seen: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def counting_saved(model: nn.Module) -> Iterator[SavedBytes]:
     """Count the tensors that a forward inside the block saves, by the number of the innermost
-    call.
-    """
+    call."""
     saved = SavedBytes(model.parameters())
     modules = named_modules(model)
     stack = CallStack()

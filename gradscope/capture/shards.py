@@ -43,8 +43,7 @@ def is_spread(tensor: torch.Tensor) -> bool:
 
 def is_plain_or_spread(tensor: torch.Tensor) -> bool:
     """Return True for a plain tensor or a ``DTensor``. Other subclasses, such as quantized tensors,
-    may not support our operations.
-    """
+    may not support our operations."""
     return type(tensor) in _PLAIN or hasattr(tensor, "_local_tensor")
 
 
@@ -74,8 +73,7 @@ def versions_of(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
 
 def placements(model: nn.Module) -> list[DeviceMesh | ParameterPlacement]:
     """Return the placements of all parameters with their present gradients; the model's number is
-    1.
-    """
+    1."""
     meshes: dict[Any, int] = {}
     placed = [
         placement(1, named.name, p, meshes, () if p.grad is None else placements_of(p.grad))
@@ -93,8 +91,7 @@ def placement(
     group: int | None = None,
 ) -> ParameterPlacement:
     """Return the placement of one parameter and its gradient; its mesh gets a number in
-    ``meshes``.
-    """
+    ``meshes``."""
     mesh = None
     if is_spread(parameter):
         found: Any = parameter.device_mesh  # type: ignore[attr-defined]

@@ -97,8 +97,7 @@ class Trace:
     @property
     def saved_bytes(self) -> int | None:
         """Return the bytes that all nodes keep, each storage once; None if some could not be
-        read.
-        """
+        read."""
         if any(record.saved_bytes is None for record in self._records):
             return None
         return sum(self._bytes)
@@ -243,8 +242,7 @@ def _together(gradients: Sequence[TensorStats]) -> tuple[float | None, int]:
 
 def _sorted(records: Sequence[GraphNode]) -> list[GraphNode]:
     """Return the nodes in topological order with new numbers, after the graphs of checkpoints were
-    added.
-    """
+    added."""
     onward = [[edge[0] for edge in (*r.to, *r.inner) if edge] for r in records]
     order = topological([0], onward.__getitem__, int)
     place = {number: i for i, number in enumerate(order)}

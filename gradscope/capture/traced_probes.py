@@ -135,8 +135,7 @@ def _untraced() -> tuple[Callable[..., Any], Callable[..., Any]]:
 @functools.cache
 def _run_as_written() -> None:
     """Run these functions eagerly outside a graph, never compiled separately; a graph may inline
-    them.
-    """
+    them."""
     written = [Probe.before, Probe.after, TracedHook.__call__, _observe, _traced, _tap]
     written += [_WithGradient.forward, _WithGradient.backward, _is_observed, _graph, _observe_each]
     codes = [function.__code__ for function in (*written, _observe_all, _observed)]

@@ -59,8 +59,7 @@ class Origins:
 
     def typed(self, key: str) -> bool:
         """Return True if the value of the dotted ``key`` comes from the command line, not a
-        file.
-        """
+        file."""
         return any(
             key == given or key.startswith(f"{given}.")
             for argument in self.arguments

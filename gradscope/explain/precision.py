@@ -81,8 +81,7 @@ def _limit(dtype: torch.dtype) -> float:
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
     """Return the smallest number from ``low`` to ``high`` for which ``holds`` is True, by
-    bisection.
-    """
+    bisection."""
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)

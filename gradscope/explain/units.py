@@ -229,8 +229,7 @@ class Channels:
 
     def saw(self, operation: Operation, given: Any, result: Any) -> None:
         """Note that ``operation`` made ``result``, or a tuple that begins with it, from
-        ``given``.
-        """
+        ``given``."""
         made = result[0] if isinstance(result, tuple | list) and result else result
         if not isinstance(made, torch.Tensor) or made.dim() < 2:
             return

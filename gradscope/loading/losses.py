@@ -36,8 +36,7 @@ class Mismatch(ModelError):
 class Draws:
     """Random targets from a separate generator: the global state stays unchanged, and equal outputs
     get equal targets in every step. ``part`` has the samples of a batch that the output belongs to;
-    they get the same targets as in the full batch.
-    """
+    they get the same targets as in the full batch."""
 
     def __init__(self, seed: int, part: MicroBatch | None = None) -> None:
         self.seed = seed

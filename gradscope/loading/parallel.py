@@ -414,8 +414,7 @@ def parallelized(model: nn.Module, loaded: LoadedConfig, processes: Processes) -
 
 def _units(model: nn.Module, wanted: Fsdp, loaded: LoadedConfig) -> list[nn.Module]:
     """Return the modules to shard as units, innermost first; a parameter belongs to the
-    innermost.
-    """
+    innermost."""
     key = "parallel.fsdp.units"
     modules, found = _modules(model), list[Named]()
     if wanted.units:

@@ -61,8 +61,7 @@ class Policy:
 
     def allows(self, name: str) -> bool:
         """Return True if an ``--allow`` pattern covers a dotted name; ``pkg.*`` covers ``pkg``
-        too.
-        """
+        too."""
         return any(
             fnmatch.fnmatchcase(name, pattern) or pattern == f"{name}.*" for pattern in self.allow
         )

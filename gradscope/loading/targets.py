@@ -448,8 +448,7 @@ class Targets:
         self, found: Any, name: str, key: str = "model", *, downloads: bool = False
     ) -> Wall | None:
         """Return the wall around a library's code; None for the user's own, or allowed by
-        --allow.
-        """
+        --allow."""
         module = getattr(found, "__module__", None) or ""
         resolved = f"{module}.{getattr(found, '__qualname__', '')}"
         file = getattr(sys.modules.get(module), "__file__", None)

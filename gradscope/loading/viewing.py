@@ -66,8 +66,7 @@ def class_id(word: str, classes: tuple[str, ...] | None, count: int) -> int:
 class Viewer:
     """A model and its input transform: ``transform`` returns [C, H, W]. ``classes`` has the names
     by class id, if the weights or the config have them; ``named`` is their origin. ``random`` is
-    True for random weights. ``inputs`` has all inputs of a model with several.
-    """
+    True for random weights. ``inputs`` has all inputs of a model with several."""
 
     model: nn.Module
     name: str

@@ -1,6 +1,6 @@
 """The second wall: the allowed actions of a library while it builds a config's object.
 
-The first wall (policy.py, refused_arguments.py) checks names, so it always lags behind the
+The first wall (policy.py) checks names, so it always lags behind the
 libraries. This one checks actions: Python's audit events (PEP 578) report each before it happens.
 The user's own files run without the wall. It is a guard, not a sandbox: docs/security.md lists the
 gaps.

@@ -57,8 +57,7 @@ class GraphNode:
 @dataclass(frozen=True, slots=True)
 class GraphCall:
     """A module's call that made nodes of the graph; ``parent`` is the index of the call around it,
-    -1 without one.
-    """
+    -1 without one."""
 
     name: str
     call: int

@@ -45,8 +45,7 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class SameInputs:
     """Ranks that should have different inputs, but got equal ones, bit for bit: in ``count`` of
-    ``sampled`` steps, from ``steps[0]`` to ``steps[1]``.
-    """
+    ``sampled`` steps, from ``steps[0]`` to ``steps[1]``."""
 
     model: int
     ranks: tuple[int, ...]

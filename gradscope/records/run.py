@@ -67,8 +67,7 @@ class Verification:
 @dataclass(frozen=True, slots=True)
 class RunInfo:
     """Settings of the run. ``notices`` lists inferred or adjusted settings. ``steps`` 0: nothing
-    ran, as for the graph of an existing tensor.
-    """
+    ran, as for the graph of an existing tensor."""
 
     model: str
     device: str
@@ -141,8 +140,7 @@ class StepParameter:
 @dataclass(frozen=True, slots=True)
 class StepRecord:
     """One backward of a run: ``backward`` is its number within ``step``, from 0. Gradients are
-    accumulated over the step so far; ``inputs`` has the gradients of the model's inputs.
-    """
+    accumulated over the step so far; ``inputs`` has the gradients of the model's inputs."""
 
     step: int
     backward: int

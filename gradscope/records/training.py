@@ -208,8 +208,7 @@ class Fingerprints:
 @dataclass(frozen=True, slots=True)
 class TrainingEvent:
     """An event of a run: ``kind`` is one of those in docs/runs.md, ``step`` the step during which
-    it happened.
-    """
+    it happened."""
 
     step: int
     time: float

@@ -87,8 +87,7 @@ def _mean(values: Sequence[_Number]) -> _Number:
 
 def _same(values: Sequence[_Number]) -> _Number:
     """Return the value that all ranks share, as replicas do: parts of a sharded model move
-    differently.
-    """
+    differently."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values) or max(known) > min(known) * (1 + 1e-6):
         return None

@@ -245,8 +245,7 @@ def run_named(word: Path) -> Path | None:
 
 def began(path: Path) -> float | None:
     """Return the start of the run, in seconds since 1970; None for a file that is no readable
-    run.
-    """
+    run."""
     with contextlib.suppress(ConfigError):
         file = files_of(path)[0]
         with contextlib.closing(connect(file)) as connection, reading(file):

@@ -40,8 +40,7 @@ class ShardLayout:
 
     def norm(self, norms: Mapping[int, float | None]) -> float | None:
         """Return the global norm from the ranks' norms; None if a shard's norm is missing, if
-        replicas differ, or if the tensor has no norm.
-        """
+        replicas differ, or if the tensor has no norm."""
         if self.fault is not None:
             return None
         found = []

@@ -276,16 +276,14 @@ class RankFile:
         self, model: int | None = None, *, after: int = 0
     ) -> dict[tuple[int, str, int], Series]:
         """Return series by model id, module name and call, in execution order; see
-        ``CALL_COLUMNS``.
-        """
+        ``CALL_COLUMNS``."""
         return self._series("call", ("model", "name", "call"), schema.CALL_COLUMNS, model, after)
 
     def parameter_series(
         self, model: int | None = None, *, after: int = 0
     ) -> dict[tuple[int, str], Series]:
         """Return series by model id and parameter name, in model order; see
-        ``PARAMETER_COLUMNS``.
-        """
+        ``PARAMETER_COLUMNS``."""
         return self._series("parameter", ("model", "name"), schema.PARAMETER_COLUMNS, model, after)
 
     def transformer_series(self, kind: str) -> dict[PartKey, TransformerSeries]:

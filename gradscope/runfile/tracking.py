@@ -132,8 +132,7 @@ def _concerns(found: TrainingFinding, layer: Layer) -> bool:
 
 def _distances(layers: Mapping[Layer, Series]) -> dict[Layer, float]:
     """Return each layer's distance from the median of the others, in powers of e; infinite for
-    zero.
-    """
+    zero."""
     distances = dict.fromkeys(layers, 0.0)
     for column in _COMPARED:
         last = {
@@ -179,8 +178,7 @@ class Alert:
 
 class Tracker(Protocol):
     """Destination of a run's numbers. Each function may raise whatever the tracker's package
-    raises.
-    """
+    raises."""
 
     def send(
         self, rows: Sequence[MetricRow], alerts: Sequence[Alert], *, last: bool = False

@@ -83,8 +83,7 @@ class _Comparison:
 
     def _gradients(self, evaluated: Sequence[nn.Module]) -> _Gradients:
         """Return the gradients of the full batch and the parts, with some modules in evaluation
-        mode.
-        """
+        mode."""
         full = replace(self.step.workload, accumulate=1)
         with repeated(replace(self.step, workload=full), weights=True) as step:
             with _in_evaluation(evaluated):
@@ -223,8 +222,7 @@ def _vectors(model: nn.Module, like: _Vectors | None, *, factor: float = 1.0) ->
 
 def _weights(found: _Gradients) -> list[float]:
     """Return the weights for which the micro-batches' gradients come closest to the full
-    batch's.
-    """
+    batch's."""
     rows = [torch.cat([part[name] for name in found.full]) for part in found.parts]
     full = torch.cat(list(found.full.values()))
     matrix = torch.stack(rows, dim=1).double().cpu()

@@ -375,8 +375,7 @@ class _Names:
 
     def of(self, key: ProbeKey) -> ProbeKey | None:
         """Return the same path in A's call; if that has a single tensor, it is the counterpart of
-        B's first.
-        """
+        B's first."""
         call = self._calls.get((key.name, key.call))
         if call is None:
             return None

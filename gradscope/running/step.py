@@ -61,8 +61,7 @@ class Observer:
 
     def around(self, step: Step) -> AbstractContextManager[None]:
         """Return the context from before forward to after the last backward: the recorder's, if
-        there is one.
-        """
+        there is one."""
         return nullcontext() if self.recorder is None else self.recorder.installed()
 
     def around_forward(self, step: Step) -> AbstractContextManager[None]:
@@ -220,8 +219,7 @@ class Step:
 
     def update(self) -> None:
         """Run the optimizer's step on the present gradients, with a closure if it needs the
-        loss.
-        """
+        loss."""
         assert self.optimizer is not None
         closure = inspect.signature(self.optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:

@@ -256,8 +256,7 @@ class TransformerParts:
 
 def _innermost(blocks: Sequence[_BlockCall]) -> list[_BlockCall]:
     """Return the blocks of containers in which a block adds to its input, without outer stages that
-    hold such blocks.
-    """
+    hold such blocks."""
     add = {container for _, container, adds, *_ in blocks if adds}
     found = [one for one in blocks if one[1] in add]
     names = {call.named.name for call, *_ in found}

@@ -69,8 +69,7 @@ def observe_functions(patches: ExitStack, observe: Observe) -> None:
 
 class _Imports:
     """Ends the observation before an import of a module that keeps PyTorch's functions, such as the
-    compiler with its tables.
-    """
+    compiler with its tables."""
 
     def __init__(self, end: Callable[[], None]) -> None:
         self._end = end

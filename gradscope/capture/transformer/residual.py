@@ -32,8 +32,7 @@ _MOST = 96
 
 def repeated_blocks(model: nn.Module) -> dict[nn.Module, nn.Module]:
     """Return modules with children, if their container holds several of their class, with that
-    container.
-    """
+    container."""
     found: dict[nn.Module, nn.Module] = {}
     for container in modules_of(model):
         if not isinstance(container, nn.ModuleList | nn.Sequential | nn.ModuleDict):

@@ -40,8 +40,7 @@ class ModelNames:
 
     def attribute(self, tensor: torch.Tensor) -> tuple[str, type | None] | None:
         """Return the module's plain attribute that holds the tensor, and its type if that is no
-        tensor.
-        """
+        tensor."""
         for module in self.model.modules() if self.model is not None else ():
             for name, value in module.__dict__.items():
                 if not name.startswith("_") and any(t is tensor for t in _within(value)):

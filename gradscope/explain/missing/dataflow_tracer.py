@@ -234,8 +234,7 @@ class Tracer:
 
 def _torch_asks() -> bool:
     """Return True if PyTorch's own check reads the value, as when a distribution validates its
-    arguments: the user's code does not depend on it.
-    """
+    arguments: the user's code does not depend on it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back

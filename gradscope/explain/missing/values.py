@@ -70,8 +70,7 @@ class Flow:
 
     def reaching(self, loss: int | None, *, guesses: bool) -> list[int]:
         """Return for each value the parameters whose data it brings to the loss without a gradient
-        path.
-        """
+        path."""
         reach = [0] * len(self.values)
         if loss is None:
             return reach

@@ -260,8 +260,7 @@ class SavedNode:
 
 def explain_singular_derivatives(nodes: Iterable[SavedNode]) -> tuple[NonFiniteOrigin, ...]:
     """Return the operations whose derivative at their saved inputs is NaN or Inf, the latest first.
-    Each is run again alone, with a gradient of ones.
-    """
+    Each is run again alone, with a gradient of ones."""
     places = ReplayedLines()
     tracer = places.tracer()
     for kept in nodes:

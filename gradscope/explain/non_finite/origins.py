@@ -104,8 +104,7 @@ class ObservedOrigins:
 
     def put(self, tensor: torch.Tensor, mask: int, *, overwritten: bool) -> None:
         """Note these origins in the tensor's memory; earlier origins stay, unless the full memory
-        is overwritten.
-        """
+        is overwritten."""
         tensor = _holder(tensor)
         memory = memory_of(tensor)
         if not memory:

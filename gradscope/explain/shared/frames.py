@@ -121,8 +121,7 @@ def source(file: str, line: int) -> str | None:
 
 def outwards(frame: FrameType | None, last: CodeType | None = None) -> Iterator[FrameType]:
     """Yield ``frame`` and the frames around it, up to the one that runs ``last``; all if that is
-    None.
-    """
+    None."""
     while frame is not None and frame.f_code is not last:
         yield frame
         frame = frame.f_back

@@ -51,8 +51,7 @@ class NodeForward:
 
     def run(self, given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
         """Return the results, with arguments that the node did not save or that replace saved
-        ones.
-        """
+        ones."""
         result = self.function(**{**self.arguments, **given})
         return result if isinstance(result, tuple) else tuple(_listed(result))
 

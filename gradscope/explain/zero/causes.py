@@ -348,8 +348,7 @@ def _before(module: nn.Module) -> list[Callable[..., Any]]:
 
 def _by_names(blockers: Iterable[Blocker]) -> list[Blocker]:
     """Merge places that end the gradients of the same parameters into the mildest one: a gradient
-    by any path is enough.
-    """
+    by any path is enough."""
     by_names: dict[frozenset[str], list[Blocker]] = {}
     for blocker in _by_lines(blockers):
         by_names.setdefault(frozenset(blocker.upstream), []).append(blocker)

@@ -38,8 +38,7 @@ def factor(node: Node, position: int) -> tuple[torch.Tensor | None, Node | None]
 class FactorOrigin:
     """The origin of a zero factor: ``kind`` is a cause or ``unknown``; ``at`` is the node to
     report. ``name`` is the parameter, the buffer or "input" (the model's input), if the factor is
-    one. ``data`` marks a tensor that needs no gradient and does not belong to the model.
-    """
+    one. ``data`` marks a tensor that needs no gradient and does not belong to the model."""
 
     kind: str
     at: Node

@@ -120,8 +120,7 @@ class ZeroCause:
 
 def curved(replay: NodeReplay, operation: Operation) -> ZeroCause:
     """Return the cause at an activation that is nowhere exactly flat: a flat end, or too small a
-    product.
-    """
+    product."""
     slopes = replay.slopes()
     steepest = None
     if slopes is not None:

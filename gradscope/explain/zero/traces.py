@@ -296,8 +296,7 @@ class ForwardTracer:
 
 def _packs() -> bool:
     """Return True if tensors saved for backward now pass through pack hooks
-    (``saved_tensors_hooks``).
-    """
+    (``saved_tensors_hooks``)."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 

@@ -234,8 +234,7 @@ def fitting(
 
 def _combined(layers: Mapping[str, Layer], rows: int) -> Iterator[dict[str, Source]]:
     """Yield a source for each argument, the likeliest first; arguments of one layer share
-    theirs.
-    """
+    theirs."""
     names = list(dict.fromkeys(name for name, _ in layers.values()))
     each = {name: sources(layer, rows) for name, layer in layers.values()}
     ranks = itertools.product(*(range(len(each[name])) for name in names))
@@ -246,8 +245,7 @@ def _combined(layers: Mapping[str, Layer], rows: int) -> Iterator[dict[str, Sour
 
 def _tried(context: Context, given: Mapping[str, Source]) -> Trial:
     """Call forward on a copy of the model, on the CPU: an index out of range on a GPU would make
-    the GPU unusable for the process.
-    """
+    the GPU unusable for the process."""
     trial = Trial(given)
     arguments: dict[int, str] = {}
     modules: dict[nn.Module, str] = {}

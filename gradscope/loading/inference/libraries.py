@@ -91,8 +91,7 @@ def _pair(context: Context, batch: int) -> Inferred:
 
 def _detection(context: Context, count: int) -> Inferred:
     """Infer pictures and, in train mode, two boxes with labels for each, and the heads' other
-    targets.
-    """
+    targets."""
     pictures = [{"shape": [3, _SIDE, _SIDE], "fill": "rand"} for _ in range(count)]
     summary = f"{count} pictures [3, {_SIDE}, {_SIDE}]"
     if not context.model.training:

@@ -243,8 +243,7 @@ def _is_real_or_complex(dtype: torch.dtype) -> bool:
 def mover(context: Context, key: str) -> Callable[[Any], Any]:
     """Return a function that moves a nested value: arrays become tensors, floating ones get the
     run's dtype, ``requires_grad`` is kept. A tensor at two places stays one tensor, because the
-    model may compare arguments by identity.
-    """
+    model may compare arguments by identity."""
     moved: dict[int, tuple[Any, Tensor]] = {}
 
     def tensor(value: Tensor) -> Tensor:

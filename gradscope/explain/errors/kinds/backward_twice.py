@@ -64,8 +64,7 @@ def _run(run: BackwardRun) -> str:
 
 def _bridge(tracer: ErrorTracer, failing: BackwardRun, node: Node) -> CarriedTensor | None:
     """Return the tensor through which the later graph reaches the node; the last one found
-    counts.
-    """
+    counts."""
     inside = set(failing.nodes)
     found = [c for n, c in tracer.carried.items() if n in inside and node in ordered([n])]
     named = [c for c in found if c.attribute]
@@ -121,8 +120,7 @@ def _advice(
 def _two_losses(failing: BackwardRun, run: BackwardRun, bridge: CarriedTensor) -> bool:
     """Return True if two losses of one step share the tensor, as a GAN's two losses share a
     generated batch. If one line repeats the backward, or a tensor is computed from itself, it is a
-    loop over earlier steps instead.
-    """
+    loop over earlier steps instead."""
     one, other = run.event, failing.event
     site, x = bridge.event.site, re.escape(bridge.text or "")
     code = site.code if x else ""

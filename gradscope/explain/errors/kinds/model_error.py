@@ -203,15 +203,13 @@ _COUNT = re.compile(
 
 def _of_a_function(text: str) -> bool:
     """Return True for an error of a custom autograd function, which needs a second run to
-    locate.
-    """
+    locate."""
     return bool(_SHAPE.search(text) or _COUNT.search(text))
 
 
 def _custom_function(case: Case) -> Explanation | None:
     """Explain an error of a custom autograd function: its place, and the gradients that its
-    ``backward`` must return.
-    """
+    ``backward`` must return."""
     shape, count = _SHAPE.search(case.text), _COUNT.search(case.text)
     found = shape or count
     if found is None:

@@ -40,8 +40,7 @@ def explain(case: Case) -> Explanation | None:
 
 def _absurd(text: str) -> bool:
     """Return True if the allocation is larger than the machine's memory, so that none of it was
-    filled. A repetition that fills the memory could end the process.
-    """
+    filled. A repetition that fills the memory could end the process."""
     wanted = _asked(text)
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
