@@ -216,8 +216,7 @@ def forecast(
     Returns:
         For each dtype: the outputs of each call (kind "activation"); the gradient of each call's
         outputs and of each parameter, for each scale (kind "gradient"); and the totals at every
-        power of two up to 2^24 (kind "total"), used by ``safest_scale``. Tensors of zeros are left
-        out.
+        power of two up to 2^24 (kind "total"). Tensors of zeros are left out.
     """
     counter = Counter([Cast(d, s) for d in dtypes for s in sorted({1.0, *scales, *POWERS})])
     tracer = _CastTracer(model, counter)
@@ -231,20 +230,6 @@ def forecast(
             tracer.add((named.name, None, "gradient"), parameter.grad)
     counts = {key: torch.stack(found).sum(0) for key, found in tracer.counts.items()}
     return tuple(_records(counter.casts, _read_back(counts), tuple(scales)))
-
-
-def safest_scale(
-    forecasts: Iterable[PrecisionForecast], dtype: str, *, underflow: float = 0.01
-) -> float | None:
-    """Return the smallest power of two at which no gradient overflows in ``dtype``, and at most
-    this share of the parameters' gradients becomes zero; None if there is none up to 2^24."""
-    safe = [
-        one.scale
-        for one in forecasts
-        if one.kind == "total" and one.dtype == dtype
-        if one.overflow == 0 and one.underflow <= underflow
-    ]
-    return min(safe, default=None)
 
 
 class _CastTracer:

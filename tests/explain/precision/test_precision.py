@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torchvision
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from gradscope.explain.precision import DTYPES, POWERS, Cast, Counter, forecast, safest_scale
+from gradscope.explain.precision import DTYPES, POWERS, Cast, Counter, forecast
 from gradscope.records.report import PrecisionForecast
 
 LARGEST = {d: torch.finfo(getattr(torch, d)).max for d in DTYPES}
@@ -203,6 +204,20 @@ def test_every_tensor_of_a_run(name):
                 zero, over, numel = (sum(column) for column in zip(*counts, strict=True))
                 assert got.pop(key) == (zero / numel, over / numel, numel), (key, dtype, scale)
             assert not got
+
+
+def safest_scale(
+    forecasts: Iterable[PrecisionForecast], dtype: str, *, underflow: float = 0.01
+) -> float | None:
+    """Return the smallest power of two at which no gradient overflows in ``dtype``, and at most
+    this share of the parameters' gradients becomes zero; None if there is none up to 2^24."""
+    safe = [
+        one.scale
+        for one in forecasts
+        if one.kind == "total" and one.dtype == dtype
+        if one.overflow == 0 and one.underflow <= underflow
+    ]
+    return min(safe, default=None)
 
 
 def test_the_whole_at_every_power_of_two():
