@@ -56,7 +56,7 @@ from gradscope.features.space import (
 )
 from gradscope.features.vectors import FeatureArray, FeatureCache, check_pooling, features_of
 from gradscope.images.sheets import sheets
-from gradscope.loading.kinds import require_constructed
+from gradscope.loading.specs import require_constructed
 from gradscope.loading.viewing import Viewer, live_viewer
 from gradscope.records.features import (
     EmbeddedImage,
