@@ -18,11 +18,11 @@ from gradscope.commands._options import (
     option,
     takes_groups,
 )
-from gradscope.commands._passed_on import note_passed_on
 from gradscope.commands._running import shown_progress
 from gradscope.commands._trials import refuse_several_processes
 from gradscope.commands._views import PlotOptions, choose_destination
 from gradscope.commands._write import say
+from gradscope.commands.run import note_passed_on
 from gradscope.errors import OptionError
 from gradscope.experiment.arms import NAMES, chosen
 from gradscope.experiment.scratch import Scratch

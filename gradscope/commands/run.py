@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -19,8 +20,8 @@ from gradscope.click import Context
 from gradscope.commands import _completing as completing
 from gradscope.commands._findings import RuleOptions
 from gradscope.commands._options import Debug, LayerOptions, argument, flag, option, takes_groups
-from gradscope.commands._passed_on import note_passed_on
-from gradscope.errors import OptionError, refuse_unknown
+from gradscope.commands._write import say
+from gradscope.errors import OptionError, few, refuse_unknown
 from gradscope.experiment.arm_process import ArmProcess
 from gradscope.records.training import TrainingRun
 from gradscope.records.transformer import PROBES
@@ -33,6 +34,42 @@ from gradscope.training.launch import Script
 from gradscope.training.script_run import ScriptRun
 from gradscope.training.session import RunSettings, Session
 from gradscope.training.tracker_thread import TrackerSettings
+
+#: A script with one of these may read its arguments, or import what does.
+_READS = re.compile(r"\b(argv|args|opts|cfg|config|click|typer|fire|hydra|absl|\w*[Pp]arse\w*)\b")
+_EVERYWHERE = {"--help", "--version"}
+
+
+def note_passed_on(context: Context, script: Script) -> None:
+    """Print a note on options of this command that come after a script with no use for them."""
+    own = {name for one in context.command.params for name in (*one.opts, *one.secondary_opts)}
+    given = dict.fromkeys(word.partition("=")[0] for word in script.arguments)
+    meant = [word for word in given if word in own - _EVERYWHERE and word.startswith("--")]
+    text = _text(script) if meant else None
+    if text is None:
+        return
+    lost = [word for word in meant if not _takes(text, word)]
+    if lost:
+        before = f"options of `{context.command_path}` come before `{script.name}`"
+        say(f"the script gets {few(lost, '`')}: {before}")
+
+
+def _text(script: Script) -> str | None:
+    """Return the script's text; None for a module, whose file is known only after an import."""
+    if script.is_module:
+        return None
+    with contextlib.suppress(OSError):
+        return Path(script.name).read_text(encoding="utf-8", errors="replace")
+    return None
+
+
+def _takes(text: str, option: str) -> bool:
+    """Return True if a script's text names the option, or reads arguments and has the name."""
+    if option in text or "add_argument" in text:
+        return option in text
+    name = option.removeprefix("--").replace("-", "_")
+    return bool(_READS.search(text) and re.search(rf"\b{name}\b", text))
+
 
 _PYTHON = re.compile(r"python(?P<version>\d+(\.\d+)*)?[dt]?(\.exe)?", re.IGNORECASE)
 #: The only long option of Python that takes a value.

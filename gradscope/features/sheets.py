@@ -17,9 +17,16 @@ from gradscope.features.maximize import Maximized
 from gradscope.features.pictures import Source
 from gradscope.images import photos
 from gradscope.images.colour_scales import Scale, scale_of
-from gradscope.images.grid import Tile, colored_kernel, grid, in_rows, mapped_kernel
+from gradscope.images.grid import (
+    Tile,
+    colored_kernel,
+    grid,
+    in_rows,
+    mapped_kernel,
+    scattered,
+    spread_out,
+)
 from gradscope.images.photos import HeatMap, Photo, cropped, reduced
-from gradscope.images.plots import scattered, spread_out
 from gradscope.images.reading import from_shares
 from gradscope.images.sheets import Row
 from gradscope.loading.viewing import Viewer

@@ -13,7 +13,7 @@ from gradscope.plugins import Format
 from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDiff
 from gradscope.records.report import CheckedModel, CheckReport, Finding
 from gradscope.records.run import RunInfo
-from gradscope.reporters.annotations import of_checks
+from gradscope.reporters.check import of_checks
 from gradscope.reporters.document import Block, Document, Found, Remarks, Said, formats
 from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.header import label, loss_facts, run_facts

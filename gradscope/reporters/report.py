@@ -17,8 +17,7 @@ from gradscope.plugins import Format
 from gradscope.records.graph import Chain, GraphNode
 from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.records.run import ParallelRun
-from gradscope.reporters.annotations import GITHUB, SARIF
-from gradscope.reporters.check import alone, html, markdown, terminal, title
+from gradscope.reporters.check import GITHUB, SARIF, alone, html, markdown, terminal, title
 from gradscope.reporters.document import Block, Document, Drawn, Found, Nothing, Said, formats
 from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.header import label, notes, run_facts

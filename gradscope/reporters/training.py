@@ -21,7 +21,7 @@ from gradscope.records.tensors import MEASURES, NormSeries, merged_table, number
 from gradscope.records.training import LayerSeries, RunHistory, TrainingFinding, TrainingStep
 from gradscope.records.transformer import MEASURES as PARTS_MEASURES
 from gradscope.records.transformer import PROBES, TransformerSeries
-from gradscope.reporters.annotations import of_checks
+from gradscope.reporters.check import of_checks
 from gradscope.reporters.document import Block, Document, Found, Nothing, Said, formats, texts
 from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.run import findings, layers, step_metrics, steps, summary

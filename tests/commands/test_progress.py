@@ -121,7 +121,7 @@ def test_why_says_which_cause_it_looks_for(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_many_models_and_steps_are_counted() -> None:
-    from gradscope.commands._checking import Candidate, CheckOptions, check_all
+    from gradscope.commands.check import Candidate, CheckOptions, check_all
     from gradscope.config import reading as config
     from gradscope.rules import RuleSettings
 

@@ -7,8 +7,17 @@ import pytest
 from PIL import Image
 
 from gradscope.images.colour_scales import scale_of
-from gradscope.images.grid import MARK, ROWS, Tile, colored_kernel, grid, in_rows, mapped_kernel
-from gradscope.images.plots import scattered, spread_out
+from gradscope.images.grid import (
+    MARK,
+    ROWS,
+    Tile,
+    colored_kernel,
+    grid,
+    in_rows,
+    mapped_kernel,
+    scattered,
+    spread_out,
+)
 from gradscope.images.reading import from_shares
 
 

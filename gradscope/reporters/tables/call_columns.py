@@ -11,8 +11,8 @@ from gradscope.records.modules import ModuleCall
 from gradscope.records.report import Report
 from gradscope.records.tensors import TensorRecord, TensorStats
 from gradscope.reporters.header import label
-from gradscope.reporters.tables import statistics
 from gradscope.reporters.tables.columns import (
+    NOISE,
     Column,
     Row,
     Scalar,
@@ -20,6 +20,7 @@ from gradscope.reporters.tables.columns import (
     number_remarks,
     over_ranks,
     placed,
+    statistics_columns,
     words,
 )
 from gradscope.typeset.numbers import amount, count, seconds, shape, size
@@ -163,8 +164,8 @@ def signs(
     if any(" +" in text for text in texts):
         lines.append("+n nan, +n inf: elements that are NaN or Inf, left out of the norm")
     means = [column for column in columns if column.key.endswith("mean")]
-    if any(column.text(row) == statistics.NOISE for column in means for row in rows):
-        lines.append(f"{statistics.NOISE}: zero, to the rounding of the values")
+    if any(column.text(row) == NOISE for column in means for row in rows):
+        lines.append(f"{NOISE}: zero, to the rounding of the values")
     for column in columns:
         if column.key in MEASURED and all(column.value(row) is None for row in rows):
             command = f"gradscope inspect MODEL --columns +{column.key}"
@@ -214,7 +215,7 @@ def _gradient_of(
             return ""
         return MISSING if tensor.requires_grad else NOT_NEEDED
 
-    return statistics.columns(prefix, source, absent, tone)
+    return statistics_columns(prefix, source, absent, tone)
 
 
 def tone(row: object, text: str) -> str:
@@ -286,7 +287,7 @@ def _costs() -> Iterator[Column[CallRow]]:
 
 
 def _register() -> dict[str, Column[CallRow]]:
-    activation = statistics.columns("", _activation, lambda row: "", tone)
+    activation = statistics_columns("", _activation, lambda row: "", tone)
     found = [*_facts(), *activation]
     for which, prefix, short in (
         (_output, "grad_out_", "grad_out"),

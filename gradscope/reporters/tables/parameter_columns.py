@@ -7,9 +7,16 @@ from dataclasses import dataclass, replace
 
 from gradscope.records.modules import ParameterStats
 from gradscope.records.tensors import TensorStats
-from gradscope.reporters.tables import statistics
 from gradscope.reporters.tables.call_columns import MISSING, as_gradient, tone
-from gradscope.reporters.tables.columns import Column, figure, number_remarks, placed, words
+from gradscope.reporters.tables.columns import (
+    Column,
+    figure,
+    nonfinite,
+    number_remarks,
+    placed,
+    statistics_columns,
+    words,
+)
 from gradscope.typeset.numbers import count, shape, share
 from gradscope.typeset.tables import KEEP
 from gradscope.typeset.text import plain
@@ -57,7 +64,7 @@ def _remarks(parameter: ParameterStats) -> list[str]:
 
 def _ratio(row: ParameterRow) -> float | None:
     norm, gradient = row.stats.value.norm, row.stats.gradient
-    if not norm or gradient is None or gradient.norm is None or statistics.nonfinite(gradient):
+    if not norm or gradient is None or gradient.norm is None or nonfinite(gradient):
         return None
     return gradient.norm / norm
 
@@ -102,8 +109,8 @@ def _register() -> dict[str, Column[ParameterRow]]:
     def gradient(row: ParameterRow) -> TensorStats | None:
         return row.stats.gradient
 
-    values = statistics.columns("", value, lambda row: "", tone)
-    norm, *others = statistics.columns("grad_", gradient, absent, tone)
+    values = statistics_columns("", value, lambda row: "", tone)
+    norm, *others = statistics_columns("grad_", gradient, absent, tone)
     found = [*_facts(), *values, as_gradient(norm, "grad"), *others]
     return {column.key: placed(column, _KEEP, USUAL) for column in found}
 

@@ -13,7 +13,7 @@ from gradscope.records import json as record_json
 from gradscope.records.full_samples import Histogram
 from gradscope.records.report import Report
 from gradscope.records.tensors import TensorStats
-from gradscope.reporters.tables import report_tables, statistics
+from gradscope.reporters.tables import columns, report_tables
 from gradscope.reporters.views import View
 
 csv = plugins.load("gradscope.reporters.report", "csv")
@@ -197,7 +197,7 @@ MEANS = {
 @pytest.mark.parametrize(("dtype", "n", "mean", "rms", "text"), MEANS.values(), ids=MEANS)
 def test_a_mean_that_is_rounding(dtype, n, mean, rms, text) -> None:
     stats = TensorStats((n,), dtype, n, rms * n**0.5, mean, rms, -rms, rms, 0, 0, 0)
-    assert statistics.figure(stats, "mean") == text
+    assert columns.statistic(stats, "mean") == text
 
 
 def test_the_sign_for_rounding_is_explained_where_it_stands(sample: Sample) -> None:
