@@ -1,5 +1,5 @@
-"""Selects and sorts columns of a table by the names that the user types, and makes cells of entries;
-a tensor's statistics as columns, the same for activations, gradients and parameters.
+"""Selects and sorts columns of a table by the names that the user types, and makes cells of
+entries; a tensor's statistics as columns, the same for activations, gradients and parameters.
 """
 
 from __future__ import annotations
