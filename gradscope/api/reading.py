@@ -19,7 +19,7 @@ from gradscope.records.tensors import NormSeries
 from gradscope.records.training import LayerSeries, RunHistory, StepSample, TrainingFinding
 from gradscope.records.transformer import PROBES
 from gradscope.reporters.header import listed
-from gradscope.reporters.run.naming import called
+from gradscope.reporters.run import called
 from gradscope.rules import ReadRun, RuleSettings, Seen, diagnose_ranks, judgement
 from gradscope.runfile.folder import run_named
 from gradscope.runfile.norm_series import Key, combined_later

@@ -30,8 +30,7 @@ from gradscope.records.spike import SpikeReport
 from gradscope.records.training import RunHistory, TrainingRun
 from gradscope.records.transformer import PROBES
 from gradscope.reporters import coord_check, experiment, spike
-from gradscope.reporters.run import step_metrics
-from gradscope.reporters.run.naming import qualified
+from gradscope.reporters.run import qualified, step_metrics
 from gradscope.reporters.run.summary import title
 from gradscope.reporters.tables.charts import panels
 from gradscope.runfile.reader import RunFile

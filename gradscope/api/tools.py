@@ -21,8 +21,8 @@ from gradscope.errors import ConfigError, GradscopeError, OptionError
 from gradscope.records.report import Report
 from gradscope.records.showing import Shown
 from gradscope.records.training import RunHistory
+from gradscope.reporters.run import called, selected, selected_reports
 from gradscope.reporters.run.findings import answers
-from gradscope.reporters.run.naming import called, selected, selected_reports
 from gradscope.reporters.shortening import TOKENS, shortened
 from gradscope.reporters.views import TextView
 from gradscope.rules import documented, explained

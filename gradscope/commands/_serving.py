@@ -15,8 +15,7 @@ from gradscope.commands._write import say, write_output
 from gradscope.errors import OptionError
 from gradscope.pages import Page
 from gradscope.records.training import RunHistory
-from gradscope.reporters.run import steps
-from gradscope.reporters.run.naming import selected
+from gradscope.reporters.run import selected, steps
 from gradscope.reporters.views import View
 from gradscope.runfile.folder import ChosenRun, file_of
 from gradscope.runfile.reader import RunFile

@@ -211,7 +211,7 @@ def _of_rank(files: list[str], rank: int) -> list[str]:
 def _run_charts(a: Path, b: Path) -> tuple[tuple[Panel, ...], tuple[Map, ...]]:
     """Return charts with the step metrics of two runs in one, and the maps of their layers side by
     side."""
-    from gradscope.reporters.run.naming import qualified
+    from gradscope.reporters.run import qualified
     from gradscope.reporters.run.step_metrics import maps_together, together
     from gradscope.runfile.reader import RunFile
 

@@ -27,8 +27,8 @@ from gradscope.commands._running import running
 from gradscope.commands._views import Destination, choose_destination
 from gradscope.commands._write import say
 from gradscope.diagrams import GraphView
+from gradscope.diagrams.graph import without_views
 from gradscope.diagrams.graph.lookup import check_expand, check_layers
-from gradscope.diagrams.graph.view import without_views
 from gradscope.errors import Interrupted, ModelError, OptionError, did_you_mean, refuse_unknown
 from gradscope.records import json as record_json
 from gradscope.records.graph import AutogradGraph

@@ -40,8 +40,7 @@ from gradscope.records.report import Report
 from gradscope.records.training import TrainedModel, TrainingRun, TrainingStep
 from gradscope.records.transformer import PROBES
 from gradscope.reporters.document import escaped
-from gradscope.reporters.run import steps
-from gradscope.reporters.run.naming import called, selected, selected_reports
+from gradscope.reporters.run import called, selected, selected_reports, steps
 from gradscope.reporters.run.summary import facts_of_step, step_title
 from gradscope.reporters.views import View
 from gradscope.runfile.folder import RECORD, ChosenRun, chosen_run, file_of, recorded, run_named

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.graph import GraphView
 from gradscope.plugins import Format
 from gradscope.records.graph import AutogradGraph
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from gradscope.diagrams.graph import GraphView
 from gradscope.diagrams.graph.flow import MISSING, NONFINITE, ZERO, Flow
 from gradscope.diagrams.graph.groups import (
     Group,
@@ -16,7 +17,6 @@ from gradscope.diagrams.graph.groups import (
     shown,
     sizes,
 )
-from gradscope.diagrams.graph.view import GraphView
 from gradscope.reporters.header import some_names
 from gradscope.typeset.numbers import count, number, size
 from gradscope.typeset.sparklines import log_bars

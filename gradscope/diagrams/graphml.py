@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from xml.sax.saxutils import escape, quoteattr
 
+from gradscope.diagrams.graph import GraphView
 from gradscope.diagrams.graph.lookup import between
-from gradscope.diagrams.graph.view import GraphView
 from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.typeset.text import plain
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradscope.diagrams.graph import GraphView
 from gradscope.diagrams.graph.flow import Flow, read_flow
 from gradscope.diagrams.graph.groups import (
     Group,
@@ -28,7 +29,6 @@ from gradscope.diagrams.graph.groups import (
     saved_bytes,
 )
 from gradscope.diagrams.graph.lookup import between
-from gradscope.diagrams.graph.view import GraphView
 from gradscope.diagrams.picture import boxes
 from gradscope.errors import OptionError
 from gradscope.records.answers import Answer

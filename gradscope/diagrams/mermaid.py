@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.graph import GraphView
 from gradscope.diagrams.picture.boxes import Box, Drawing
 from gradscope.diagrams.picture.drawing import coarser, draw
 from gradscope.records.graph import AutogradGraph

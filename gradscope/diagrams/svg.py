@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.graph import GraphView
 from gradscope.diagrams.picture.boxes import Drawing
 from gradscope.diagrams.picture.layout import laid_out
 from gradscope.records.graph import AutogradGraph

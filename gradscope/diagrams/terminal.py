@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from rich.text import Text
 
 from gradscope.diagrams._tree import gradient, mark_words, saved, table
+from gradscope.diagrams.graph import GraphView
 from gradscope.diagrams.graph.flow import Flow, Route, main_path, read_flow, routes
 from gradscope.diagrams.graph.groups import Group, chain, grouped, opened, operation, start, title
 from gradscope.diagrams.graph.lookup import Lookup, NamedNode, answered
-from gradscope.diagrams.graph.view import GraphView
 from gradscope.records.answers import Answer
 from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.reporters.finding_lines import error_lines

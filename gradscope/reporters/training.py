@@ -24,9 +24,8 @@ from gradscope.records.transformer import PROBES, TransformerSeries
 from gradscope.reporters.check import of_checks
 from gradscope.reporters.document import Block, Document, Found, Nothing, Said, formats, texts
 from gradscope.reporters.finding_lines import ordered
-from gradscope.reporters.run import findings, layers, step_metrics, steps, summary
+from gradscope.reporters.run import findings, layers, qualified, step_metrics, steps, summary
 from gradscope.reporters.run.findings import as_check
-from gradscope.reporters.run.naming import qualified
 from gradscope.reporters.tables.transformer import NOTHING, PARTS
 from gradscope.reporters.views import View
 from gradscope.rules import explanations

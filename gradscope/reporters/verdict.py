@@ -18,7 +18,7 @@ from gradscope.records.leaks import RULES
 from gradscope.records.training import TrainedModel, TrainingFinding, TrainingRun
 from gradscope.reporters.finding_lines import places
 from gradscope.reporters.header import TONES, stretches
-from gradscope.reporters.run.naming import below, called
+from gradscope.reporters.run import below, called
 from gradscope.rules import Cause, folded, is_exact
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, duration, plural, share

@@ -16,7 +16,7 @@ from filelock import FileLock
 from gradscope import cli
 from gradscope.api.reading import read_history
 from gradscope.records.training import RunHistory, TrainingFinding
-from gradscope.reporters.run.naming import qualified
+from gradscope.reporters.run import qualified
 from gradscope.runfile.reader import RunFile
 from gradscope.runfile.tracking import KeySelection, Unsent
 from training.ranks.launched import launched, side_by_side

@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from gradscope.diagrams.graph import GraphView
 from gradscope.diagrams.graph.flow import MISSING, NONFINITE, ZERO, Flow, Span, read_flow
 from gradscope.diagrams.graph.grouping import (
     Group,
@@ -22,7 +23,6 @@ from gradscope.diagrams.graph.grouping import (
     selected,
     tree,
 )
-from gradscope.diagrams.graph.view import GraphView
 from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.typeset.numbers import count, shape
 from gradscope.typeset.text import plain

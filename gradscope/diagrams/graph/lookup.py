@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from gradscope.diagrams.graph import GraphView
 from gradscope.diagrams.graph.flow import Flow, reached, read_flow
 from gradscope.diagrams.graph.grouping import below, tree
 from gradscope.diagrams.graph.groups import entries, saved_bytes, start
-from gradscope.diagrams.graph.view import GraphView
 from gradscope.errors import GradscopeError, OptionError, did_you_mean
 from gradscope.patterns import Named, Pattern, matching
 from gradscope.records.answers import Answer

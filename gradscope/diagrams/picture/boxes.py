@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gradscope.charts.scales import viridis
+from gradscope.diagrams.graph import GraphView
 from gradscope.diagrams.graph.groups import Group, start
-from gradscope.diagrams.graph.view import GraphView
 from gradscope.records.answers import Answer
 from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.typeset.numbers import count, number, plural, shape, size

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from gradscope.diagrams.graph import GraphView
 from gradscope.diagrams.graph.flow import Flow, read_flow
 from gradscope.diagrams.graph.groups import (
     Group,
@@ -21,7 +22,6 @@ from gradscope.diagrams.graph.groups import (
     sizes,
 )
 from gradscope.diagrams.graph.lookup import between
-from gradscope.diagrams.graph.view import GraphView
 from gradscope.diagrams.picture.boxes import (
     LEAF,
     Arrow,

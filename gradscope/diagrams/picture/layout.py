@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.graph import GraphView
 from gradscope.diagrams.picture.boxes import Arrow, Box, Drawing, downwards, height
 from gradscope.diagrams.picture.drawing import coarser, draw
 from gradscope.diagrams.picture.graphviz import (

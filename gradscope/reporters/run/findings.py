@@ -24,9 +24,8 @@ from gradscope.records.training import (
 from gradscope.reporters import finding_lines
 from gradscope.reporters.finding_lines import Beside, Known, also, grouped, lead, made_at, place
 from gradscope.reporters.header import label, listed, some_names, stretches
-from gradscope.reporters.run import summary
-from gradscope.reporters.run.naming import qualified, selected
-from gradscope.reporters.run.series_columns import lost_steps
+from gradscope.reporters.run import qualified, selected, summary
+from gradscope.reporters.run.layers import lost_steps
 from gradscope.reporters.run.summary import facts_of_step, title
 from gradscope.reporters.verdict import NOTHING_RECORDED, no_problem, not_enough
 from gradscope.rules import Cause, explanations, folded, severity

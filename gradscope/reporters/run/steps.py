@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from gradscope.records.training import RunHistory, TrainingStep
-from gradscope.reporters.run import series_columns
+from gradscope.reporters.run import layers
 from gradscope.reporters.tables.columns import (
     Column,
     Scalar,
@@ -128,7 +128,7 @@ def records(history: RunHistory, view: View) -> tuple[list[str], list[list[Scala
 
 _COLUMNS: Mapping[str, Collection[str] | None] = {
     "steps": COLUMNS,
-    **series_columns.COLUMNS,
+    **layers.COLUMNS,
     "findings": None,
     "events": None,
 }
@@ -140,4 +140,4 @@ def check(view: View) -> None:
     Raises:
         OptionError: an unknown table, column or direction, or a ``top`` below 1.
     """
-    check_choices(view, _COLUMNS, series_columns.COLUMNS["parameters"])
+    check_choices(view, _COLUMNS, layers.COLUMNS["parameters"])

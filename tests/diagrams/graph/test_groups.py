@@ -11,6 +11,7 @@ import pytest
 from diagrams import samples
 
 from gradscope.diagrams import terminal
+from gradscope.diagrams.graph import GraphView
 from gradscope.diagrams.graph.flow import read_flow
 from gradscope.diagrams.graph.groups import (
     Group,
@@ -21,7 +22,6 @@ from gradscope.diagrams.graph.groups import (
     shown,
     sizes,
 )
-from gradscope.diagrams.graph.view import GraphView
 from gradscope.diagrams.picture.drawing import draw
 from gradscope.errors import LayerError
 from gradscope.records.graph import AutogradGraph, GraphNode

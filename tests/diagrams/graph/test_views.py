@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 import gradscope
-from gradscope.diagrams.graph.view import without_views
+from gradscope.diagrams.graph import without_views
 from gradscope.records.graph import AutogradGraph
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope.diagrams.graph.view import GraphView
+from gradscope.diagrams.graph import GraphView
 from gradscope.diagrams.picture.boxes import Arrow, Box, Cluster, Drawing
 from gradscope.diagrams.picture.drawing import draw
 from gradscope.diagrams.picture.graphviz import Clock, crossed_titles, with_clear_titles

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from gradscope import plugins
 from gradscope.records.training import RunHistory
-from gradscope.reporters.run.naming import qualified
+from gradscope.reporters.run import qualified
 from gradscope.reporters.views import View
 from gradscope.typeset.numbers import number
 from gradscope.typeset.text import plain
