@@ -58,11 +58,14 @@ def flag(name: str, help: str, *, panel: str | None = None, **more: Any) -> Any:
     return typer.Option(name, help=help, rich_help_panel=panel, **more)
 
 
-def format_option(words: str, room: str, *others: str) -> Any:
-    """Return the option ``-f``: ``words`` describe the formats, which are the files of ``room`` and
-    ``others``."""
+def format_option(
+    room: str,
+    words: str = "terminal, html, json or markdown. Wins over -o's suffix.",
+) -> Any:
+    """Return the option ``-f``: ``words`` describe the formats, which are the choices of
+    ``room``."""
     return option(
-        "FORMAT", words, "-f", "--format", panel=OUTPUT, complete=completing.files_of(room, *others)
+        "FORMAT", words, "-f", "--format", panel=OUTPUT, complete=completing.files_of(room)
     )
 
 
@@ -113,9 +116,9 @@ Seed = Annotated[int | None, option("N", "Seed, set before construction, inputs 
 Format = Annotated[
     str | None,
     format_option(
+        "gradscope.reporters.report",
         "terminal, html, json, csv, markdown, github (annotations) or sarif. Wins over -o's "
         "suffix.",
-        "gradscope.reporters.report",
     ),
 ]
 Force = Annotated[bool, flag("--force", "Overwrite the output file.", panel=OUTPUT)]

@@ -55,10 +55,7 @@ def run(
     model: ModelOptions,
     layers: LayerOptions,
     fail_on: Annotated[str, fail_on_option("a layer")] = "error",
-    format: Annotated[
-        str | None,
-        format_option("terminal, html, json or markdown. Wins over -o's suffix.", ROOM),
-    ] = None,
+    format: Annotated[str | None, format_option(ROOM)] = None,
     file: FileOptions,
     plots: PlotOptions,
     display: DisplayOptions,

@@ -118,9 +118,9 @@ def run(
     format: Annotated[
         str | None,
         format_option(
+            ROOM,
             "terminal, html, json, csv, markdown, github (annotations) or sarif. Wins over -o's "
             "suffix.",
-            ROOM,
         ),
     ] = None,
     file: FileOptions,

@@ -69,10 +69,7 @@ def run(
     ] = STEPS,
     seconds: Annotated[float, option("T", "End each arm after T seconds.")] = SECONDS,
     jobs: Annotated[int, option("N", "Run N arms at a time.", min=1)] = 1,
-    format: Annotated[
-        str | None,
-        format_option("terminal, html, json or markdown. Wins over -o's suffix.", ROOM),
-    ] = None,
+    format: Annotated[str | None, format_option(ROOM)] = None,
     file: FileOptions,
     plots: PlotOptions,
     display: DisplayOptions,

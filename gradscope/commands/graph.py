@@ -129,8 +129,8 @@ def run(
     format: Annotated[
         str | None,
         format_option(
-            "terminal, svg, png, pdf, html, dot, mermaid, graphml or json. Wins over -o's suffix.",
             ROOM,
+            "terminal, svg, png, pdf, html, dot, mermaid, graphml or json. Wins over -o's suffix.",
         ),
     ] = None,
     file: FileOptions,

@@ -42,7 +42,7 @@ def run(
     *,
     layers: LayerOptions,
     device: Device = None,
-    format: Annotated[str, format_option("terminal or json.", ROOM)] = "terminal",
+    format: Annotated[str, format_option(ROOM, "terminal or json.")] = "terminal",
     max_tokens: MaxTokens = None,
     timeout: Timeout = None,
     allow: Allow = None,

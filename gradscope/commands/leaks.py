@@ -87,10 +87,7 @@ def run(
         ),
     ] = None,
     fail_on: Annotated[str, fail_on_option("a finding")] = "error",
-    format: Annotated[
-        str | None,
-        format_option("terminal, html, json or markdown. Wins over -o's suffix.", ROOM),
-    ] = None,
+    format: Annotated[str | None, format_option(ROOM)] = None,
     file: FileOptions,
     display: DisplayOptions,
 ) -> None:

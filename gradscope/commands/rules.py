@@ -32,7 +32,7 @@ def run(
         argument("CODE", "A rule's code or name; none lists them all.", complete=completing.rules),
     ] = None,
     *,
-    format: Annotated[str, format_option("terminal or json.", ROOM)] = "terminal",
+    format: Annotated[str, format_option(ROOM, "terminal or json.")] = "terminal",
     max_tokens: MaxTokens = None,
     display: DisplayOptions,
 ) -> None:

@@ -60,10 +60,7 @@ def run(
         option("FILE", "Write a config that repeats the step, for `inspect` and `why`."),
     ] = None,
     rank: Rank = None,
-    format: Annotated[
-        str | None,
-        format_option("terminal, html, json or markdown. Wins over -o's suffix.", ROOM),
-    ] = None,
+    format: Annotated[str | None, format_option(ROOM)] = None,
     file: FileOptions,
     plots: PlotOptions,
     display: DisplayOptions,

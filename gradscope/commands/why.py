@@ -113,10 +113,7 @@ def run(
         str,
         fail_on_option("an answer"),
     ] = "never",
-    format: Annotated[
-        str | None,
-        format_option("terminal, html, json or markdown. Wins over -o's suffix.", ROOM),
-    ] = None,
+    format: Annotated[str | None, format_option(ROOM)] = None,
     file: FileOptions,
     display: DisplayOptions,
 ) -> None:
