@@ -425,7 +425,7 @@ def test_a_question_that_uses_another_is_found(file, source, tmp_path):
     fine = {
         "explain/errors/kinds/no_grad_root.py": "from gradscope.explain.missing.values import Cut",
         "explain/missing/values.py": "from gradscope.explain.shared.frames import CallSite",
-        "explain/zero/causes.py": "from gradscope.explain.zero.flat_activations import curved",
+        "explain/zero/causes.py": "from gradscope.explain.zero.factors import factor",
         "explain/shared/frames.py": "from gradscope.records import Frame",
         "api/runs.py": "from gradscope.explain.zero.explain_zero import explain_zeros",
     }

@@ -90,7 +90,7 @@ def saved_by(node: Node) -> dict[str, Any]:
         if name == attribute:
             continue
         value = tensors[name] if name in tensors else getattr(node, attribute)
-        found[name] = _signed(value)
+        found[name] = signed(value)
     return found
 
 
@@ -183,10 +183,10 @@ def _diagonal(vectors: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return torch.diag_embed(values).to(vectors.dtype)
 
 
-def _signed(value: Any) -> Any:
+def signed(value: Any) -> Any:
     """Return a number with its sign: PyTorch shows a negative one as unsigned, of 64 bits."""
     if isinstance(value, tuple | list):
-        return type(value)(map(_signed, value))
+        return type(value)(map(signed, value))
     if isinstance(value, int) and value >= _WRAPPED:
         return value - 2 * _WRAPPED
     return value

@@ -14,16 +14,16 @@ from torch.autograd.graph import Node
 from gradscope.capture.graph import LEAF
 from gradscope.capture.names import modules_by_name
 from gradscope.explain.shared.frames import shown
+from gradscope.explain.shared.node_forward import signed
 from gradscope.explain.shared.operations import Operation, Trait, by_node, node_name
 from gradscope.explain.shared.tracing_modes import ModuleCalls
-from gradscope.explain.zero.factors import FactorOrigin, FactorOrigins, factor, saved
-from gradscope.explain.zero.flat_activations import (
+from gradscope.explain.zero.factors import (
+    FactorOrigin,
+    FactorOrigins,
     NodeReplay,
     ZeroCause,
-    curved,
-    flat_figures,
-    normalised,
-    underflow,
+    factor,
+    saved,
 )
 from gradscope.explain.zero.traces import (
     BackwardTrace,
@@ -37,6 +37,8 @@ from gradscope.explain.zero.zero_messages import message
 _ATTENTION = "ScaledDotProduct"
 #: PyTorch's wrapper of a module with a backward hook.
 MODULE_HOOK = "BackwardHookFunction"
+#: A slope below this is an end of the curve.
+_GENTLE = 1e-4
 
 
 def cause_of(point: ZeroPoint, got: Gradients, origins: FactorOrigins) -> ZeroCause:
@@ -65,6 +67,69 @@ def cause_of(point: ZeroPoint, got: Gradients, origins: FactorOrigins) -> ZeroCa
     if replay.passes(replay.weighed()):
         return ZeroCause(None, node, "cancelled-inside")
     return _structural(replay, operation, origins)
+
+
+def curved(replay: NodeReplay, operation: Operation) -> ZeroCause:
+    """Return the cause at an activation that is nowhere exactly flat: a flat end, or too small a
+    product."""
+    slopes = replay.slopes()
+    steepest = None
+    if slopes is not None:
+        known = slopes[~slopes.isnan()].abs()
+        steepest = float(known.max()) if known.numel() else 0.0
+    if steepest is not None and steepest > _GENTLE:
+        if replay.passes(replay.scaled()):
+            return underflow(replay)
+        return ZeroCause(None, replay.node, "unknown")
+    kind = "dead-activation" if operation.has(Trait.SOFT) else "saturated"
+    if operation.name == "hardsigmoid":
+        given = saved(replay.node, "self")
+        if given is not None and float(given.max()) <= 0:  # its lower end is 0, as a ReLU's
+            kind = "dead-activation"
+    return ZeroCause(kind, replay.node, "flat", flat_figures(replay, slopes))
+
+
+def normalised(replay: NodeReplay, operation: Operation) -> ZeroCause:
+    """Return the cause at a softmax: certain of one entry, or an equal gradient for all."""
+    node, log = replay.node, operation.has(Trait.LOGITS)
+    result = saved(node, "result")
+    certain = False
+    if result is not None and result.numel():
+        dim = signed(getattr(node, "_saved_dim", -1))
+        dim = dim if -result.dim() <= dim < result.dim() else -1
+        if result.shape[dim] == 1:
+            return ZeroCause("saturated", node, "single-log" if log else "single")
+        top = result.float().amax(dim)
+        certain = bool(((top.exp() if log else top) > 1 - _GENTLE).all())
+    if not certain and replay.passes(replay.scaled()):
+        return underflow(replay)
+    if not certain and replay.passes(replay.weighed()):
+        return ZeroCause(None, node, "constant-sum")
+    rows = None if result is None else result.numel() // max(1, result.shape[dim])
+    return ZeroCause("saturated", node, "certain", (("rows", rows),))
+
+
+def underflow(replay: NodeReplay) -> ZeroCause:
+    """Return the cause of zeros that are products of nonzero numbers: underflow."""
+    figures = (("largest", replay.largest), ("dtype", replay.dtype))
+    return ZeroCause("underflow", replay.node, "small", figures)
+
+
+def flat_figures(replay: NodeReplay, slopes: torch.Tensor | None) -> tuple[tuple[str, Any], ...]:
+    """Return the number of flat places and units, and the range of the input."""
+    figures: list[tuple[str, Any]] = [("dtype", replay.dtype)]
+    if slopes is not None:
+        reached = ~slopes.isnan()
+        figures += [("reached", int(reached.sum())), ("places", slopes.numel())]
+        if slopes.dim() > 1:
+            axis = 1 if slopes.dim() > 3 else slopes.dim() - 1
+            touched = reached.movedim(axis, 0).flatten(1).any(1)
+            figures += [("units", int(touched.sum())), ("of", touched.numel())]
+    given = saved(replay.node, "self")
+    if given is not None and given.numel() and given.is_floating_point():
+        low, high = (float(end) for end in given.float().aminmax())
+        figures += [("low", low), ("high", high)]
+    return tuple(figures)
 
 
 def _cancelled(point: ZeroPoint) -> ZeroCause:

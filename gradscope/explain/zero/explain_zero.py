@@ -24,8 +24,7 @@ from gradscope.explain.shared.tracing_modes import (
     unguarded,
 )
 from gradscope.explain.zero.causes import Blocker, Blockers, cause_of
-from gradscope.explain.zero.factors import FactorOrigins
-from gradscope.explain.zero.flat_activations import ZeroCause
+from gradscope.explain.zero.factors import FactorOrigins, ZeroCause
 from gradscope.explain.zero.traces import (
     BackwardTrace,
     ForwardTracer,

@@ -1,16 +1,24 @@
-"""Finds the factor of a gradient in an operation, and the reason why it is zero."""
+"""Finds the factor of a gradient in an operation, and the reason why it is zero; runs a node again
+with other gradients."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF, storage_key
-from gradscope.explain.shared.operations import Operation, Trait, by_node
-from gradscope.explain.zero.traces import ObservedValues
+from gradscope.explain.shared.operations import Operation, Trait, by_node, node_name
+from gradscope.explain.zero.traces import Gradients, ObservedValues
+
+_NEVER_AGAIN = "CheckpointFunction"  # its backward runs forward again and writes gradients
+#: How far a gradient is scaled up: products with the smallest number of the dtype are then seen.
+_SCALED = {torch.float16: 2.0**8, torch.bfloat16: 2.0**80, torch.float32: 2.0**80}
 
 
 def saved(node: Node, name: str) -> torch.Tensor | None:
@@ -188,3 +196,98 @@ class FactorOrigins:
             return not bool(node.variable.any())
         seen = self._seen.get(node)
         return seen is None or seen.zero
+
+
+class NodeReplay:
+    """A node that passed zeros on, run again with other gradients."""
+
+    def __init__(self, node: Node, position: int, got: Gradients) -> None:
+        self.node, self.position, self.got = node, position, got
+        following = node.next_functions[position][0]
+        self.answer = self._ask(got)
+        given = self.answer
+        self.empty = given is not None and given.numel() == 0 and following is not None
+
+    def _ask(self, gradients: Gradients) -> torch.Tensor | None:
+        if _NEVER_AGAIN in node_name(self.node):
+            return None
+        call: Any = self.node  # torch's types do not say that a node can be called
+        with torch.no_grad(), suppress(RuntimeError, NotImplementedError, TypeError):
+            sent = call(*gradients)
+            several = sent if isinstance(sent, tuple) else (sent,)
+            one = several[self.position]
+            return one if isinstance(one, torch.Tensor) else None
+        return None
+
+    def passes(self, gradients: Gradients) -> bool:
+        """Return True if these gradients give an input gradient other than zeros."""
+        sent = self._ask(gradients)
+        return sent is not None and bool(sent.any())
+
+    def scaled(self) -> Gradients:
+        """Return the same gradients, multiplied by a power of two."""
+        most = self.largest
+        if not most:
+            return self.got
+
+        def larger(g: torch.Tensor) -> torch.Tensor:
+            goal = _SCALED.get(g.dtype, 2.0**80)
+            power = round(math.log2(goal / most))
+            # In two steps, for the full power may be more than the dtype holds.
+            return g * 2.0 ** (power // 2) * 2.0 ** (power - power // 2)
+
+        return tuple(None if g is None else larger(g) for g in self.got)
+
+    def weighed(self) -> Gradients:
+        """Return the scaled gradients, with a factor between 0.5 and 1.5 for each element."""
+        weights = torch.Generator().manual_seed(0)
+
+        def weigh(g: torch.Tensor) -> torch.Tensor:
+            factors = torch.rand(g.shape, generator=weights) + 0.5
+            return g * factors.to(g.device, g.dtype if g.is_floating_point() else None)
+
+        return tuple(None if g is None else weigh(g) for g in self.scaled())
+
+    def slopes(self) -> torch.Tensor | None:
+        """Return the local slope of an elementwise operation at each element that a gradient
+        reaches, else NaN."""
+        (got,) = self.got if len(self.got) == 1 else (None,)
+        if got is None:
+            return None
+        slope = self._ask((torch.ones_like(got),))
+        if slope is None or slope.shape != got.shape:
+            return None
+        return torch.where(got != 0, slope, torch.nan)
+
+    @property
+    def largest(self) -> float:
+        """The largest finite magnitude of the arriving gradient."""
+        sizes = [
+            float(finite.abs().max())
+            for g in self.got
+            if g is not None and (finite := g[torch.isfinite(g)]).numel()
+        ]
+        return max(sizes, default=0.0)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the sent gradient, in which a number may be too small."""
+        tensors = [t for t in (self.answer, *self.got) if t is not None]
+        return tensors[0].dtype if tensors else torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroCause:
+    """One cause at one node.
+
+    ``why`` is the key of its sentence, and ``figures`` has the numbers in it.
+    """
+
+    kind: str | None
+    node: Node | None
+    why: str
+    figures: tuple[tuple[str, Any], ...] = ()
+
+    def figure(self, name: str) -> Any:
+        """Return one of the figures; None if unknown."""
+        return dict(self.figures).get(name)

@@ -7,7 +7,7 @@ from torch.autograd.function import BackwardCFunction
 
 from gradscope.explain.shared.frames import assignments, factors, source, tree_of
 from gradscope.explain.shared.operations import by_node, node_name
-from gradscope.explain.zero.flat_activations import ZeroCause
+from gradscope.explain.zero.factors import ZeroCause
 from gradscope.explain.zero.traces import ObservedValues
 from gradscope.typeset.numbers import plural
 
