@@ -96,22 +96,25 @@ class Recorder:
         self.total_saved: int | None = None
         #: Leaves outside the model that backward will reach.
         self.leaves: list[torch.Tensor] = []
-        #: True where reading what the nodes saved would recompute it, or would fail: `saved.py`
-        #: then counts in its own run.
+        #: True if reading what the nodes saved would recompute it, or would fail: then
+        #: ``saved_memory.py`` counts it in a separate run.
         self.needs_counting_run = False
         self._modules = named_modules(model)
         self._selected = selected
         self._chained = chained or {}
         self._calls: list[Call] = []
         self._stack = CallStack()
-        self._unfinished: list[Call] = []
+        #: The calls that had not returned when the observation ended, outermost first.
+        self.executing: list[Call] = []
         self._thread = threading.get_ident()
-        self._counts: dict[nn.Module, int] = {}
+        #: The number of calls of each module, selected or not.
+        self.counts: dict[nn.Module, int] = {}
         self._kept: list[torch.Tensor] = []
         self._gradient_hooks = GradientHooks(accumulate=accumulate)
         self._measurements = MeasurementCache(self._gradient_hooks)
         self._recomputation = Recomputation(self._gradient_hooks)
-        self._chain_roots: list[tuple[Call, str, GradientEdge]] = []
+        #: The outputs with a graph of the modules that are ``chained``.
+        self.outputs: list[tuple[Call, str, GradientEdge]] = []
         self._nodes: list[Node] = []
         self._hooks = hookable_modules(model) if hooks is None else hooks
         self._only_training = only_training
@@ -147,7 +150,7 @@ class Recorder:
             ):
                 yield
         finally:
-            self._unfinished = self._stack.abandon()
+            self.executing = self._stack.abandon()
             self._evaluations.abandon()
             self.let_go()
             for call in self._calls:
@@ -158,7 +161,7 @@ class Recorder:
         self._gradient_hooks.release()
         self._recomputation = Recomputation(self._gradient_hooks)
         self._measurements.forget()
-        self._chain_roots.clear()
+        self.outputs.clear()
         self._kept.clear()
         for call in self._calls:
             for observed in (*call.inputs, *call.outputs):
@@ -183,18 +186,9 @@ class Recorder:
         return nodes
 
     @property
-    def counts(self) -> Mapping[nn.Module, int]:
-        """Return the number of calls of each module, selected or not."""
-        return self._counts
-
-    @property
     def count(self) -> int:
         """Number of calls, selected or not."""
         return len(self._calls)
-
-    def executing(self) -> list[Call]:
-        """Return the calls that had not returned when the observation ended, outermost first."""
-        return list(self._unfinished)
 
     def calls(self) -> tuple[ModuleCall, ...]:
         """Return the finished records, in the order of entry."""
@@ -211,7 +205,7 @@ class Recorder:
         """
         self._gradient_hooks.settle()
         chosen = [call for call in self._calls if call.selected and self._is_news(call)]
-        self._counts.clear()
+        self.counts.clear()
         return self._finish(chosen)
 
     def _is_news(self, call: Call) -> bool:
@@ -239,11 +233,12 @@ class Recorder:
         if in_backward():
             self._recomputation.enter(module, args, kwargs)
             return
-        if self._only_training and self._evaluates(module, sys._getframe(self._depth)):
+        frame = sys._getframe(self._depth)  # of the module's own __call__, which runs both hooks
+        if self._only_training and self._evaluates(module, frame):
             return
         if self.autocast is None and any_autocast():
             self.autocast = autocast_name(self.model)
-        call = self._enter(module)
+        call = self._enter(module, frame)
         if call.selected:
             for path, tensor in call_tensors(args, kwargs):
                 call.inputs.append(self._observe(call, path, tensor))
@@ -273,7 +268,7 @@ class Recorder:
                 call.outputs.append(self._observe_output(call, path, tensor))
             if module in self._chained and tensor.grad_fn is not None:
                 # An edge keeps the graph alive; a node written in Python does not.
-                self._chain_roots.append((call, path, get_gradient_edge(tensor)))
+                self.outputs.append((call, path, get_gradient_edge(tensor)))
         edges = [observed.edge for observed in call.inputs if observed.edge is not None]
         if len(set(edges)) < len(edges):
             call.note("shared-input")
@@ -289,12 +284,9 @@ class Recorder:
         self._evaluations.enter(frame, Call(-1, module, named, 0, -1, 0, False, module.training))
         return True
 
-    def _enter(self, module: nn.Module) -> Call:
-        frame = sys._getframe(
-            self._depth + 1
-        )  # of the module's own __call__, which runs both hooks
-        number = self._counts.get(module, 0)
-        self._counts[module] = number + 1
+    def _enter(self, module: nn.Module, frame: FrameType) -> Call:
+        number = self.counts.get(module, 0)
+        self.counts[module] = number + 1
         parent = self._stack.innermost(frame)
         call = Call(
             index=len(self._calls),
@@ -390,10 +382,10 @@ class Recorder:
         self._connected |= {call.index for call in self._calls if _reached(found, call)}
         names = inputs | {id(p): name for name, p in first_names(self.model)}
         self.leaves = [leaf for leaf in found.leaves if id(leaf) not in names]
-        for call, path, root in self._chain_roots:
+        for call, path, root in self.outputs:
             nodes = describe(ordered([root.node]), spans, self._label, names)
             self.chains.append(Chain(call.named.name, call.number, path, tuple(nodes)))
-        self._chain_roots.clear()
+        self.outputs.clear()
 
     def trace(
         self,
@@ -428,10 +420,6 @@ class Recorder:
             GraphCall(c.named.name, c.number, written_class(c.module).__name__, c.parent)
             for c in self._calls
         )
-
-    def outputs(self) -> list[tuple[Call, str, GradientEdge]]:
-        """Return the outputs with a graph of the modules that are ``chained``."""
-        return list(self._chain_roots)
 
     def _recomputed(self) -> tuple[list[Span], Label]:
         repeated = self._recomputation.take_spans()

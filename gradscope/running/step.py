@@ -98,7 +98,7 @@ class Observer:
 
     def executing(self) -> list[Call]:
         """Return the calls that had not returned when the run stopped, outermost first."""
-        return self.recorder.executing() if self.recorder and self.phase == "forward" else []
+        return self.recorder.executing if self.recorder and self.phase == "forward" else []
 
 
 @dataclass(slots=True)

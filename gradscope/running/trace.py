@@ -215,7 +215,7 @@ class GraphTrace(Observer):
         if self.output is None:
             return super().root(step, output)
         calls = self.recorder.graph_calls()
-        self.output, edge = chosen(self.output, self.recorder.outputs(), calls)
+        self.output, edge = chosen(self.output, self.recorder.outputs, calls)
         return edge
 
     def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
