@@ -348,12 +348,12 @@ def test_a_compiled_function_in_a_model_has_rows():
 
 
 def test_what_cannot_be_measured_is_a_row_that_says_so(monkeypatch):
-    from gradscope.capture import gradients
+    from gradscope.capture import measurements
 
     def refuses(tensor):
         raise RuntimeError("no reductions here")
 
-    monkeypatch.setattr(gradients, "measure", refuses)
+    monkeypatch.setattr(measurements, "measure", refuses)
     (call,) = calls(inspected(lambda s, x: s.fc(x), fc=nn.Linear(2, 2)), "fc")
     assert call.notes == ("unmeasured: no reductions here",)
     assert call.outputs[0].activation.norm is None
