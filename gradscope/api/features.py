@@ -19,7 +19,13 @@ from gradscope import progress
 from gradscope.api.failing import is_own, problem
 from gradscope.api.opened import live_model_restored, versions
 from gradscope.api.viewing import about, run_of, view
-from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionError
+from gradscope.errors import (
+    ConfigError,
+    GradscopeError,
+    ModelError,
+    OptionError,
+    refuse_unknown,
+)
 from gradscope.explain.errors.explain_exception import explain_error
 from gradscope.features.channels import ChannelSweep, as_channels, filter_bank
 from gradscope.features.maximize import channel_count, input_range, maximized
@@ -54,7 +60,7 @@ from gradscope.features.space import (
     nearest,
     trust,
 )
-from gradscope.features.vectors import FeatureArray, FeatureCache, check_pooling, features_of
+from gradscope.features.vectors import POOLINGS, FeatureArray, FeatureCache, features_of
 from gradscope.images.sheets import sheets
 from gradscope.loading.specs import require_constructed
 from gradscope.loading.viewing import Viewer, live_viewer
@@ -244,7 +250,7 @@ def collected(
     Raises:
         GradscopeError: as ``features``.
     """
-    check_pooling(pooling)
+    refuse_unknown("pooling", pooling, POOLINGS)
     opened = FeatureCache.open(cache, task.viewer, pattern, pooling) if cache else nullcontext()
     with task.running(), opened as file:
         found = features_of(

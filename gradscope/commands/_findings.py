@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from gradscope.commands import _completing as completing
 from gradscope.commands._options import RULES, option
 from gradscope.records.report import RuleText
-from gradscope.rules import FAIL_ON, PRESETS, Rule, RuleSettings, documented
+from gradscope.rules import FAIL_ON, PRESETS, RuleSettings, documented
 
 if TYPE_CHECKING:
     from gradscope.config.reading import LoadedConfig
@@ -93,10 +93,12 @@ class RuleOptions:
 
 def rule_texts() -> tuple[RuleText, ...]:
     """Return the texts of all rules, for formats that include them."""
-    return tuple(
-        RuleText(rule.code, rule.name, rule.severity, rule.summary, _help(rule), rule.sources)
-        for rule in documented()
-    )
+    found = []
+    for rule in documented():
+        help = f"{rule.what}\n\nWhy it matters: {rule.why}\n\nHow to fix it: {rule.fix}"
+        text = RuleText(rule.code, rule.name, rule.severity, rule.summary, help, rule.sources)
+        found.append(text)
+    return tuple(found)
 
 
 def path_root() -> Path | None:
@@ -108,7 +110,3 @@ def path_root() -> Path | None:
 def _words(option: Sequence[str] | None) -> tuple[str, ...]:
     words = (word.strip() for text in option or () for word in text.split(","))
     return tuple(word for word in words if word)
-
-
-def _help(rule: Rule) -> str:
-    return f"{rule.what}\n\nWhy it matters: {rule.why}\n\nHow to fix it: {rule.fix}"

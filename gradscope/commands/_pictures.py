@@ -165,11 +165,6 @@ def write_pictures(
     return _write(_pictures(found, to, names, looks), to)
 
 
-def drawn_maps(found: Saliency, looks: PictureOptions) -> list[list[bytes]]:
-    """Return each picture's maps as PNG files, to embed them in a page."""
-    return found.drawn(**asdict(looks))
-
-
 def write_pages(pages: Sequence[Image], to: OutputFiles, name: str) -> list[Path]:
     """Write the pages of one sheet atomically; ``name`` is the file's name in a folder."""
     if to.file is not None:

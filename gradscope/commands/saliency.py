@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,6 @@ from gradscope.commands._options import (
 )
 from gradscope.commands._pictures import (
     PictureOptions,
-    drawn_maps,
     file_names,
     output_files,
     saved_maps,
@@ -217,7 +217,7 @@ def run(
     if save_maps is not None:
         found = saved_maps(found, save_maps, names, force=force)
     if not as_pictures:
-        drawn = [drawn_maps(found, picture)] if chosen == "html" else []
+        drawn = [found.drawn(**asdict(picture))] if chosen == "html" else []
         text = plugins.load(ROOM, chosen).render(found.report, look, *drawn)
         write_output(fitted(text, max_tokens), output, force=force)
         return

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from gradscope import progress
 from gradscope.capture.activation_maps import as_map, patch_grid
-from gradscope.errors import ConfigError, OptionError, refuse_unknown
+from gradscope.errors import ConfigError, OptionError
 from gradscope.features.pictures import (
     Layer,
     Source,
@@ -252,15 +252,6 @@ class FeatureArray:
             self.model,
             self.pooling,
         )
-
-
-def check_pooling(pooling: str) -> None:
-    """Refuse an unknown pooling.
-
-    Raises:
-        OptionError: it is none of ``POOLINGS``.
-    """
-    refuse_unknown("pooling", pooling, POOLINGS)
 
 
 def features_of(

@@ -22,7 +22,7 @@ from gradscope.reporters.document import Block, Document, Drawn, Found, Nothing,
 from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.header import label, notes, run_facts
 from gradscope.reporters.tables import report_tables
-from gradscope.reporters.tables.charts import histogram_tables, modules, panels
+from gradscope.reporters.tables.charts import histogram_table, modules, panels
 from gradscope.reporters.tables.columns import Scalar
 from gradscope.reporters.tables.experiments import adds_up
 from gradscope.reporters.tables.report_tables import lacking, tables, transformer_tables
@@ -336,7 +336,7 @@ def document(report: Report, view: View, format: str) -> Document:
     """Return the document of a report by the view; a page has its findings first."""
     paged = format == "html"
     found = list(_found(report, view, paged))
-    histograms = list(histogram_tables(report.histograms))
+    histograms = list(map(histogram_table, report.histograms))
     blocks: list[Block] = [*filter(None, [report.error])]
     if paged:
         blocks += [*found, *(_charts(report) if view.table is None else ()), *histograms]

@@ -60,7 +60,8 @@ def _book(rules: Sequence[Rule], width: int | None) -> Iterator[Text]:
 
 
 def _page(rule: Rule, width: int | None) -> Iterator[Text]:
-    yield Text.assemble((f"{rule.code} {rule.name}", "bold"), "  ", (rule.severity, _style(rule)))
+    style = STYLES.get(TONES.get(rule.severity, ""), "")
+    yield Text.assemble((f"{rule.code} {rule.name}", "bold"), "  ", (rule.severity, style))
     summary = f"{rule.summary[:1].upper()}{rule.summary[1:]}."
     yield from (Text(line) for line in break_words(summary, width))
     for title, text in (
@@ -117,10 +118,6 @@ def _reported(runs: Runs) -> str:
         return "It is reported at once."
     start = ", counted from the first" if runs.always else ""
     return f"It is reported after {runs.samples} sampled steps in a row{start}."
-
-
-def _style(rule: Rule) -> str:
-    return STYLES.get(TONES.get(rule.severity, ""), "")
 
 
 def _paragraph(text: str, width: int | None, margin: int = _GAP) -> Iterator[Text]:

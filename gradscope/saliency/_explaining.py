@@ -197,7 +197,7 @@ def explain(
             for i, records in enumerate(found):
                 found[i] = _with_absence(subject, i, records)
     if any(record.layer for records in found for record, _ in records):
-        plan.say(subject.layer_description)
+        plan.say(subject.choice.description)
     for note in subject.notes:
         plan.say(note)
     return subject, found

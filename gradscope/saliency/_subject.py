@@ -231,12 +231,8 @@ class Subject:
 
     @property
     def layer(self) -> str:
-        """The target layer's name; ``layer_description`` is one sentence with the reason."""
+        """The target layer's name."""
         return self.choice.name
-
-    @property
-    def layer_description(self) -> str:
-        return self.choice.description
 
     def _to_layer(self) -> Pass:
         if self._layer_pass is not None:

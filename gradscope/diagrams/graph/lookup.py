@@ -190,7 +190,10 @@ def between(graph: AutogradGraph, view: GraphView, *, answers: bool = False) -> 
 def _between(
     graph: AutogradGraph, sources: list[int], targets: list[int], view: GraphView
 ) -> set[int]:
-    onward = {node.id: _onward(node) for node in graph.nodes}
+    onward = {
+        node.id: tuple(e[0] for e in (*node.to, *node.inner) if e is not None)
+        for node in graph.nodes
+    }
     kept = reached(sources, onward)
     if view.targets:
         back: dict[int, list[int]] = {}
@@ -226,10 +229,6 @@ def _part(graph: AutogradGraph, kept: set[int], lost: list[str], view: GraphView
 
 def _words(words: Iterable[str]) -> str:
     return ", ".join(word or "(model)" for word in words)
-
-
-def _onward(node: GraphNode) -> tuple[int, ...]:
-    return tuple(edge[0] for edge in (*node.to, *node.inner) if edge is not None)
 
 
 def _within(node: GraphNode, kept: set[int]) -> GraphNode:

@@ -23,12 +23,6 @@ from gradscope.typeset.text import plain
 _ROWS, _CELLS = 20, 12
 
 
-def histogram_tables(histograms: Sequence[Histogram]) -> Iterator[Table]:
-    """Yield a table for each histogram."""
-    for histogram in histograms:
-        yield _histogram(histogram)
-
-
 def histogram_title(histogram: Histogram) -> str:
     """Names the tensor of the histogram."""
     path = plain(histogram.path)
@@ -38,7 +32,7 @@ def histogram_title(histogram: Histogram) -> str:
     return f"{label(histogram.name, histogram.call)}{place} {histogram.kind}"
 
 
-def _histogram(histogram: Histogram) -> Table:
+def histogram_table(histogram: Histogram) -> Table:
     width = max(1, -(-len(histogram.positive) // _ROWS))
     # Rows begin at multiples of their width, so that two histograms of one width can be compared.
     start = histogram.first - histogram.first % width

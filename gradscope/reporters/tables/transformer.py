@@ -131,14 +131,11 @@ class PartRow:
         return label(self.call.name, self.call.call)
 
 
-def part_label(call: TransformerCall) -> str:
-    """``h.0.attn call 1, part 2``: more than one within a call are numbered."""
-    return label(call.name, call.call) + (f", part {call.part}" if call.part else "")
-
-
 def _columns(kind: str) -> Iterator[Column[PartRow]]:
     def name(row: PartRow) -> str:
-        return part_label(row.call) + (f" ×{row.times}" if row.times > 1 else "")
+        part = f", part {row.call.part}" if row.call.part else ""
+        times = f" ×{row.times}" if row.times > 1 else ""
+        return label(row.call.name, row.call.call) + part + times
 
     yield words("name", lambda row: row.call.name, name, wraps=True)
     yield from _facts(kind)
