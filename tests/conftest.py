@@ -6,6 +6,7 @@ import gc
 import importlib
 import math
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # torch's compiler imports triton, whose binding prints two screens below pytest's summary when the
-# process ends. Nothing here is compiled for a GPU; the processes that tests start do have triton.
-sys.modules.setdefault("triton", None)
+# process ends. Without a GPU nothing here needs it; the processes that tests start do have triton.
+if shutil.which("nvidia-smi") is None:
+    sys.modules.setdefault("triton", None)
 
 # A shell's job in the background ignores Ctrl-C, and one below `nohup` the end of the terminal. So
 # would every process that a test starts.
@@ -28,10 +30,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-import pytest  # noqa: E402 (what is above must come before any of these)
+import pytest  # what is above must come before any of these
 
-from gradscope import references  # noqa: E402
-from gradscope.machine import machine_memory  # noqa: E402
+from gradscope import references
+from gradscope.machine import machine_memory
 
 if TYPE_CHECKING:
     import torch

@@ -15,6 +15,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture import one_pass
+from gradscope.capture.one_pass import on_cuda
 from gradscope.capture.reductions import BLOCK, exact, fast, in_memory_order, of_numbers
 from gradscope.capture.shards import local
 from gradscope.records.tensors import TensorStats, Value
@@ -167,7 +168,10 @@ def _numbers(head: TensorStats, tensor: torch.Tensor) -> Measured:
         small = tensor.reshape(-1)
         small = torch.view_as_real(small).reshape(-1) if small.is_complex() else small
     if not on_host(tensor):
-        deferred = exact(*in_memory_order(tensor))
+        ordered, copies = in_memory_order(tensor)
+        deferred = on_cuda.numbers(ordered, copies)
+        if deferred is None:
+            deferred = exact(ordered, copies)
         # A copy also of float64: what follows may write to the tensor before it is read.
         kept = None if small is None else small.to(torch.float64, copy=True)
         return Deferred(head, deferred, kept)

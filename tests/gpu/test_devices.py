@@ -83,11 +83,17 @@ def stats_of(tensor: torch.Tensor) -> TensorStats:
 @pytest.mark.parametrize("name", TENSORS)
 def test_statistics_are_those_of_the_processor_in_float64(name, device):
     here, there = stats_of(TENSORS[name]), stats_of(TENSORS[name].to(device))
-    for key in ("shape", "dtype", "numel", "zeros", "nan", "inf", "min", "max"):
+    for key in ("shape", "dtype", "numel", "zeros", "nan", "inf"):
         assert getattr(there, key) == getattr(here, key), key
-    for key, tolerance in (("norm", 1e-5), ("mean", 1e-5), ("std", 1e-3)):
+    rounded = 1e-6 if name == "complex" else 0  # the processor's modulus is in float32
+    bounds = (("min", rounded), ("max", rounded))
+    for key, tolerance in (*bounds, ("norm", 1e-6), ("mean", 1e-5), ("std", 1e-4)):
         expected = getattr(here, key)  # there is none of nothing
-        near = None if expected is None else pytest.approx(expected, rel=tolerance, abs=1e-6)
+        near = (
+            None
+            if expected is None
+            else pytest.approx(expected, rel=tolerance, abs=tolerance * 1e-3)
+        )
         assert getattr(there, key) == near, key
 
 
