@@ -37,6 +37,10 @@ class NotSeparable(Exception):
     """The gradient cannot be split by sample; the message gives the reason."""
 
 
+class TooSlow(Exception):
+    """The gradient was not split by sample in the time that was allowed."""
+
+
 @dataclass(frozen=True)
 class SampleGradients:
     """The gradient of a batch, split by sample.
@@ -90,7 +94,10 @@ class SampleGradients:
 
 
 def sample_gradients(
-    model: nn.Module, forward: Callable[[], tuple[Any, torch.Tensor]], count: int
+    model: nn.Module,
+    forward: Callable[[], tuple[Any, torch.Tensor]],
+    count: int,
+    in_time: Callable[[], bool] = lambda: True,
 ) -> SampleGradients:
     """Split the gradient of a loss by sample. No ``.grad`` is read or written.
 
@@ -98,9 +105,12 @@ def sample_gradients(
         model: the model; its trainable parameters are split.
         forward: runs the model; returns its output and the loss, with a graph.
         count: the number of samples, the first dimension of the model's output.
+        in_time: returns False when the allowed time is over; it is asked before each parameter and
+            each sample.
 
     Raises:
         NotSeparable: no output has a row for each sample, or the loss has no graph.
+        TooSlow: the time was over.
     """
     named = {p: n.name for p, n in named_parameters(model).items() if p.requires_grad}
     calls = _Calls(model, count)
@@ -117,7 +127,14 @@ def sample_gradients(
     calls.returned(back)
     heads = _heads(rows, sent[len(named) + len(edges) :])
     parts = _Parts(full, count)
-    by_hooks = [p for p in full if p in calls.parameters and parts.take(p, calls.of(p))]
+    by_hooks, known = [], calls.parameters
+    for p in full:
+        if p not in known:
+            continue
+        if not in_time():
+            raise TooSlow
+        if parts.take(p, calls.of(p)):
+            by_hooks.append(p)
     if heads:
         by_hooks = _confirmed(by_hooks, parts, heads)
     others = [p for p in full if p not in set(by_hooks)]
@@ -127,6 +144,8 @@ def sample_gradients(
     if others:
         parts.forget(others)
         for n in range(count):
+            if not in_time():
+                raise TooSlow
             _row_by_row(others, parts, heads, n)
     names = tuple(named[p] for p in full)
     return SampleGradients(

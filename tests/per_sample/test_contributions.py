@@ -10,6 +10,7 @@ from torch import nn
 from gradscope.per_sample.contributions import (
     NotSeparable,
     SampleGradients,
+    TooSlow,
     sample_gradients,
 )
 from per_sample.models import CASES, QUICK, Case
@@ -144,3 +145,19 @@ def test_no_rows_no_parts() -> None:
         sample_gradients(model, lambda: ((y := model(x)), y), 4)
     with pytest.raises(NotSeparable, match="the loss has no graph"):
         sample_gradients(model, lambda: (x, x.sum()), 4)
+
+
+@pytest.mark.parametrize("asked", range(5))
+def test_it_ends_when_the_time_is_over(asked: int) -> None:
+    """It asks before each of two parameters of a layer, and before each of three samples."""
+    layer = nn.Linear(2, 2)
+    model = nn.ModuleList([layer, nn.ParameterList([torch.ones(2)])])
+    x, answers = torch.randn(3, 2), iter([True] * asked + [False])
+
+    def forward() -> tuple[torch.Tensor, torch.Tensor]:
+        y = layer(x) * model[1][0]
+        return y, y.square().sum()
+
+    with pytest.raises(TooSlow):
+        sample_gradients(model, forward, 3, lambda: next(answers))
+    assert next(answers, None) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import nn
 from gradscope.capture.hooks import raised_by_a_handler
 from gradscope.errors import message_of
 from gradscope.nesting import find
-from gradscope.per_sample.contributions import NotSeparable
+from gradscope.per_sample.contributions import NotSeparable, TooSlow
 from gradscope.records.spike import Capsule, SpikeSample
 from gradscope.records.tensors import finite_or_none
 from gradscope.training.extra_passes import refusal
@@ -52,8 +52,19 @@ _DTYPES = frozenset(
 SAMPLES = 256
 #: Of a larger batch that a module mixes, no sample is left out.
 MIXED = 64
-#: A sample is at most as expensive as a step: all of a batch take no longer than half of the run.
-_SHARE = 0.5
+#: The samples of a batch take no longer than so many seconds, or this share of the run so far.
+_FREE, _SHARE = 1.0, 0.5
+
+
+def clock() -> float:
+    """Return the seconds that count for a limit: the thread's processor time, so that what a busy
+    machine delays does not count.
+
+    With a GPU they are those of the wall: to read a figure is to wait for the device, which is idle
+    then.
+    """
+    waits: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return time.perf_counter() if waits else time.thread_time()
 
 
 class CapsuleContents:
@@ -86,6 +97,8 @@ class CapsuleContents:
         self._megabytes, self._weights = megabytes, weights
         self._losses: Sequence[RowLosses | None] = ()
         self._split = True
+        self._seconds = math.inf
+        self._in_time: Callable[[], bool] = lambda: True
         self._began = time.perf_counter()
 
     def fill(
@@ -96,6 +109,7 @@ class CapsuleContents:
         scale: float,
         *,
         split: bool = True,
+        seconds: float | None = None,
     ) -> tuple[Capsule, dict[str, torch.Tensor]]:
         """The capsule with its samples, and its tensors.
 
@@ -105,8 +119,11 @@ class CapsuleContents:
             losses: the terms of the loss of each backward.
             scale: the loss scale in the gradients.
             split: split the gradient by sample: a replay of the step.
+            seconds: the most time for that; None: what a spike is worth.
         """
         self._losses, self._split = losses, split
+        began, most = clock(), self._most() if seconds is None else seconds
+        self._seconds, self._in_time = most, lambda: clock() - began <= most
         notes: list[str] = []
         tables: list[CallSamples] = []
         counts = [batch_size(call.args, call.kwargs) for call in calls]
@@ -173,14 +190,17 @@ class CapsuleContents:
             notes.append(f"not split by sample: {why}")
             return untaken
         try:
-            found = taken_apart(call, count, scale)
+            found = taken_apart(call, count, scale, self._in_time)
+        except TooSlow:
+            notes.append(self._slow(capsule))
+            return untaken
         except Exception as error:
             if raised_by_a_handler(error):
                 raise
             first = (message_of(error).strip() or type(error).__name__).splitlines()[0]
             notes.append(f"not split by sample: {first}")
             if isinstance(error, NotSeparable):
-                return self._with_others(untaken, call, capsule.kind, scale, notes)
+                return self._with_others(untaken, call, capsule, scale, notes)
             return untaken
         if found is None:
             notes.append("not split by sample: the forward draws other random numbers")
@@ -188,7 +208,7 @@ class CapsuleContents:
         split = table(call, place, count, found)
         if not (found.mixing or self._mixes(call, count, capsule.kind, notes)):
             return split
-        return self._with_others(split, call, capsule.kind, scale, notes)
+        return self._with_others(split, call, capsule, scale, notes)
 
     def _mixes(self, call: RecordedCall, count: int, kind: str, notes: list[str]) -> bool:
         """Return True if samples change each other's outputs without a batch norm."""
@@ -208,14 +228,22 @@ class CapsuleContents:
         return mixes
 
     def _with_others(
-        self, split: CallSamples, call: RecordedCall, kind: str, scale: float, notes: list[str]
+        self,
+        split: CallSamples,
+        call: RecordedCall,
+        capsule: Capsule,
+        scale: float,
+        notes: list[str],
     ) -> CallSamples:
         """Return the samples of a call that cannot be split, with the gradient without each."""
         count = len(split.samples)
-        if count > MIXED or count < 2 or kind == "highest":
+        if count > MIXED or count < 2 or capsule.kind == "highest":
             return split
         try:
-            norms, whole = norms_without(call, count, scale)
+            norms, whole = norms_without(call, count, scale, self._in_time)
+        except TooSlow:
+            notes.append(self._slow(capsule))
+            return split
         except Exception as error:
             if raised_by_a_handler(error):
                 raise
@@ -251,10 +279,22 @@ class CapsuleContents:
             return "the call cannot be replayed: its inputs or the weights have changed since"
         if count > SAMPLES:
             return f"{count} samples; at most {SAMPLES} are"
-        plain, passed = self._schedule.plain or 0.0, time.perf_counter() - self._began
-        if count * plain > _SHARE * passed and count * plain > 1.0:
+        # A sample is at most as expensive as a step.
+        if count * (self._schedule.plain or 0.0) > self._seconds:
             return "it could take longer than half of the run so far"
+        if not _fits(call.module):
+            return "the device has too little free memory to repeat the step"
         return ""
+
+    def _most(self) -> float:
+        return max(_FREE, _SHARE * (time.perf_counter() - self._began))
+
+    @staticmethod
+    def _slow(capsule: Capsule) -> str:
+        return (
+            "not split by sample: it takes too long for the length of the run so far; "
+            f"`gradscope run --capsule {capsule.step}` does it"
+        )
 
     def _with_losses(
         self,
@@ -330,6 +370,21 @@ class CapsuleContents:
         if self._weights:
             for module in dict.fromkeys(call.module for call in calls):
                 yield from _state(module)
+
+
+def _fits(module: nn.Module) -> bool:
+    """Return True if a GPU has the memory to repeat a step: what the largest step so far took
+    beside what is there now, and three copies of the weights.
+    """
+    parameters = [p for p in module.parameters() if p.is_cuda]
+    for device in {p.device for p in parameters}:
+        free, _ = torch.cuda.mem_get_info(device)
+        now = torch.cuda.memory_allocated(device)
+        free += torch.cuda.memory_reserved(device) - now
+        weights = sum(p.nbytes for p in parameters if p.device == device)
+        if torch.cuda.max_memory_allocated(device) - now + 3 * weights > free:
+            return False
+    return True
 
 
 def _with_inputs(

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradscope.capture.norms import gradient_norms
 from gradscope.nesting import find, replaced
-from gradscope.per_sample.contributions import SampleGradients, sample_gradients
+from gradscope.per_sample.contributions import SampleGradients, TooSlow, sample_gradients
 from gradscope.records.spike import SpikeSample
 from gradscope.records.tensors import finite_or_none
 from gradscope.training.nan_detector.no_collectives import NeedsOtherRanks
@@ -46,15 +47,19 @@ def samples_of_call(call: RecordedCall, indices: Sequence[int] | None) -> int | 
     return count if known or batch_comes_first(call.module) else None
 
 
-def taken_apart(call: RecordedCall, count: int, scale: float) -> SampleGradients | None:
+def taken_apart(
+    call: RecordedCall, count: int, scale: float, in_time: Callable[[], bool] = lambda: True
+) -> SampleGradients | None:
     """The gradient of a call by sample, from a replay; None where that drew other numbers.
 
     Args:
         count: its samples.
         scale: the loss scale in the gradients that arrived; the parts are without it.
+        in_time: returns False when the allowed time is over.
 
     Raises:
         NotSeparable: the gradient cannot be taken apart.
+        TooSlow: the time was over.
         NeedsOtherRanks: the model waits for other processes.
     """
     with as_it_began(call) as (module, args, kwargs):
@@ -68,12 +73,12 @@ def taken_apart(call: RecordedCall, count: int, scale: float) -> SampleGradients
             ]
             return output, torch.stack([term.reshape(()) for term in terms]).sum()
 
-        found = sample_gradients(module, forward, count)
+        found = sample_gradients(module, forward, count, in_time)
     return None if call.drew else found
 
 
 def norms_without(
-    call: RecordedCall, count: int, scale: float
+    call: RecordedCall, count: int, scale: float, in_time: Callable[[], bool] = lambda: True
 ) -> tuple[list[float | None], float | None]:
     """The norm of a call's gradient without each of its samples, and with all, from replays.
 
@@ -84,6 +89,10 @@ def norms_without(
     Args:
         count: its samples: so many forwards and backwards are run.
         scale: the loss scale in the gradients that arrived.
+        in_time: returns False when the allowed time is over.
+
+    Raises:
+        TooSlow: the time was over.
     """
     unknown: list[float | None] = [None] * count
     if call.side_effects.draws:
@@ -92,6 +101,8 @@ def norms_without(
     with as_it_began(call) as (module, args, kwargs), torch.enable_grad():
         trained = [p for p in module.parameters() if p.requires_grad]
         for left_out in (None, *range(count)):
+            if not in_time():
+                raise TooSlow
             pick = _picker(torch.tensor([m for m in range(count) if m != left_out]), count)
             given, named = replaced((args, kwargs), torch.Tensor, pick)
             terms = []
@@ -107,8 +118,8 @@ def norms_without(
             if not terms:
                 return unknown, None
             parts = torch.autograd.grad(torch.stack(terms).sum(), trained, allow_unused=True)
-            square = sum(float(g.detach().double().square().sum()) for g in parts if g is not None)
-            found.append(finite_or_none(math.sqrt(square)))
+            norms = gradient_norms([g for g in parts if g is not None])
+            found.append(finite_or_none(math.hypot(*norms)))
     return found[1:], found[0]
 
 

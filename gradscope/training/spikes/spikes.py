@@ -31,7 +31,7 @@ from gradscope.training.sample_schedule import Schedule
 from gradscope.training.spikes.batch_figures import BatchFigures, input_figures, loss_figures
 from gradscope.training.spikes.batch_indices import BatchIndices
 from gradscope.training.spikes.before import StepsBefore, state_of
-from gradscope.training.spikes.capsule_contents import CapsuleContents
+from gradscope.training.spikes.capsule_contents import CapsuleContents, clock
 from gradscope.training.spikes.earlier_batches import EarlierBatches
 from gradscope.training.spikes.sample_losses import RowLosses, loss_factor, row_losses
 from gradscope.typeset.numbers import number
@@ -77,9 +77,6 @@ class _Spike:
 class _Allowance:
     """The time that may be taken in a run for figures that no finding needs.
 
-    It is the thread's processor time: what a busy machine delays does not count. With a GPU it is
-    the clock's: to read a figure is to wait for the device, which is idle then.
-
     Attributes:
         last: the seconds of the last block that was counted; None: there was none.
     """
@@ -89,16 +86,18 @@ class _Allowance:
         self._spent = 0.0
         self.last: float | None = None
 
+    @property
+    def left(self) -> float:
+        """The seconds that are left."""
+        return max(_FREE, _SHARE * (time.perf_counter() - self._began)) - self._spent
+
     def affords(self, seconds: float = 0.0) -> bool:
         """Return True if so many seconds more are allowed."""
-        passed = time.perf_counter() - self._began
-        return self._spent + seconds <= max(_FREE, _SHARE * passed)
+        return seconds <= self.left
 
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Count the time of a block."""
-        waits: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        clock = time.perf_counter if waits else time.thread_time
         began = clock()
         try:
             yield
@@ -262,9 +261,11 @@ class Spikes:
         That of a step that does not stand out counts as time for such steps.
         """
         allowance, split = None, True
+        seconds = math.inf if capsule.step in self._settings.asked else None
         if capsule.kind == "highest":
             split = self._splits()
             allowance = self._capsules if split else self._unsplit
+            seconds = allowance.left
         counted = nullcontext() if allowance is None else allowance.counted()
         with counted:
             signals, state = before.signals(optimizer), state_of(optimizer)
@@ -272,7 +273,12 @@ class Spikes:
             with self._detector.replaying() as calls:
                 mine = [c for c in calls if any(p in known.held for p in c.module.parameters())]
                 capsule, tensors = self._contents.fill(
-                    capsule, mine, self._losses, current.scale or 1.0, split=split
+                    capsule,
+                    mine,
+                    self._losses,
+                    current.scale or 1.0,
+                    split=split,
+                    seconds=seconds,
                 )
                 before.norm_is_known(capsule.signals[-1].gradient_norm)
                 capsule, cause = self._judged(capsule)
