@@ -373,8 +373,8 @@ class CapsuleContents:
 
 
 def _fits(module: nn.Module) -> bool:
-    """Return True if a GPU has the memory to repeat a step: what the largest step so far took
-    beside what is there now, and three copies of the weights.
+    """Return True if a GPU has the memory to repeat a step and split it: twice what the largest
+    step so far took beside what is there now, and three copies of the weights.
     """
     parameters = [p for p in module.parameters() if p.is_cuda]
     for device in {p.device for p in parameters}:
@@ -382,7 +382,7 @@ def _fits(module: nn.Module) -> bool:
         now = torch.cuda.memory_allocated(device)
         free += torch.cuda.memory_reserved(device) - now
         weights = sum(p.nbytes for p in parameters if p.device == device)
-        if torch.cuda.max_memory_allocated(device) - now + 3 * weights > free:
+        if 2 * (torch.cuda.max_memory_allocated(device) - now) + 3 * weights > free:
             return False
     return True
 
