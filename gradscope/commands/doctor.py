@@ -32,13 +32,11 @@ def run(debug: Debug = False) -> None:
     with importing_torch():
         import torch  # noqa: F401
 
-    from gradscope.capture import one_pass
-
     lines = [f"gradscope     {__version__}", f"python        {platform.python_version()}"]
     for package in _PACKAGES:
         lines.append(f"{package:<13} {_version(package)}")
     problem = _torchvision_problem()
-    lines += [f"devices       {_devices()}", f"statistics    {one_pass.in_use()}"]
+    lines += [f"devices       {_devices()}", f"statistics    {_statistics()}"]
     lines.append(f"torch.compile {_cxx()}")
     lines.append(f"weights       {_weights_folder()}")
     lines.append(f"may import    {os.environ.get('GRADSCOPE_ALLOW') or 'the built-in list only'}")
@@ -54,6 +52,16 @@ def _version(package: str) -> str:
     except metadata.PackageNotFoundError:
         extra = _EXTRAS.get(package)
         return f"– (pip install 'gradscope[{extra}]')" if extra else "–"
+
+
+def _statistics() -> str:
+    import torch
+
+    from gradscope.capture import one_pass
+    from gradscope.capture.one_pass import on_cuda
+
+    here = one_pass.in_use()
+    return f"{here}; on the GPU {on_cuda.in_use()}" if torch.cuda.is_available() else here
 
 
 def _devices() -> str:

@@ -6,10 +6,14 @@ Each test runs on the processor too, so that what is asked there is known to be 
 from __future__ import annotations
 
 import copy
+import ctypes
 import math
 import os
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +22,8 @@ from torch import nn
 
 import gradscope
 from gradscope.capture.differences import fingerprints
-from gradscope.capture.reductions import gradient_norms
+from gradscope.capture.one_pass import on_cuda
+from gradscope.capture.reductions import exact, gradient_norms, in_memory_order
 from gradscope.capture.stats import measure, resolve
 from gradscope.records.tensors import TensorStats
 from gradscope.runfile.reader import RunFile
@@ -95,6 +100,76 @@ def test_statistics_are_those_of_the_processor_in_float64(name, device):
             else pytest.approx(expected, rel=tolerance, abs=tolerance * 1e-3)
         )
         assert getattr(there, key) == near, key
+
+
+def layouts(whole: torch.Tensor) -> list[torch.Tensor]:
+    """Views of 32 × 12 × 10 elements: dense, at odd addresses, permuted, with gaps, repeated."""
+    flat = whole.flatten()
+    parts = [(0, 3000), (1, 3000), (8, 2999), (3, 1), (5, 2), (7, 9), (2, 17), (4, 300)]
+    return [
+        *(flat[start : start + length] for start, length in parts),
+        whole.permute(0, 2, 1),
+        whole[:, ::2, 1:],
+        whole[:1].expand(6, -1, -1),
+    ]
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., torch.Tensor]:
+    """The kernels on the processor's threads."""
+    folder = tmp_path_factory.mktemp("kernels")
+    source = Path(on_cuda.__file__).with_name("on_cuda.cu").read_text(encoding="utf-8")
+    source, replaced = re.subn(r"asm\(.*\);", "wide = float_of_half(bits);", source)
+    assert replaced == 1
+    (folder / "kernels.cu").write_text(source, encoding="utf-8")
+    emulator = str(Path(__file__).with_name("on_threads.cpp"))
+    path = f'-DKERNELS="{folder / "kernels.cu"}"'
+    library = str(folder / "kernels.so")
+    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", path, emulator, "-o", library]
+    if shutil.which("g++") is None or subprocess.run(["g++", *flags], check=False).returncode:
+        pytest.skip("there is no compiler of C++20")
+    run = ctypes.CDLL(library).run
+
+    def numbers(tensor: torch.Tensor, copies: int) -> torch.Tensor:
+        tensor, blocks = tensor.contiguous(), 3
+        partial, found = torch.empty(8 * blocks).double(), torch.empty(8).double()
+        pointers = [ctypes.c_void_p(one.data_ptr()) for one in (tensor, partial, found)]
+        counts = ctypes.c_double(tensor.numel()), ctypes.c_double(copies)
+        kind = on_cuda.DTYPES.index(tensor.dtype)
+        run(kind, pointers[0], *counts, blocks, *pointers[1:])
+        return found
+
+    return numbers
+
+
+ON_THREADS = pytest.param("cpu", marks=pytest.mark.slow, id="on threads")
+ODD = {"usual": [], "NaN": [math.nan], "Inf": [math.inf, -math.inf, 0.0], "large": [6e4]}
+ODD |= {"small": [1e-7], "no number": [math.nan] * 100}
+
+
+@pytest.mark.parametrize("device", [ON_THREADS, GPU])
+@pytest.mark.parametrize("dtype", on_cuda.DTYPES, ids=str)
+@pytest.mark.parametrize("odd", ODD)
+def test_one_read_has_the_numbers_of_the_exact_path(device, dtype, odd, request):
+    one_read = on_cuda.numbers if device == "cuda" else request.getfixturevalue("kernels")
+    generator = torch.Generator().manual_seed(4)
+    whole = 3 + torch.randn(32, 12, 10, generator=generator)
+    for value in ODD[odd]:
+        whole.view(-1)[torch.randint(0, 3840, (200,), generator=generator)] = value
+    for view in layouts(whole.to(dtype).to(device)):
+        ordered, copies = in_memory_order(view)
+        found, expected = one_read(ordered, copies), exact(ordered, copies)
+        if int(expected[6] + expected[7]) < view.numel():  # otherwise none is finite
+            torch.testing.assert_close(found[:5], expected[:5], rtol=1e-9, atol=1e-12)
+        assert found[5:].tolist() == expected[5:].tolist()
+
+
+def test_the_kernels_compile_for_every_device_that_pytorch_serves():
+    try:
+        for architecture in ("sm_80", "sm_90"):
+            assert on_cuda.compiled(architecture)
+    except OSError:
+        pytest.skip("PyTorch brings no NVRTC")
 
 
 @pytest.mark.parametrize("name", [n for n, t in TENSORS.items() if t.is_floating_point()])

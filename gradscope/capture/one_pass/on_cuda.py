@@ -21,7 +21,8 @@ _THREADS, _QUANTITIES = 256, 8  # as in ``on_cuda.cu``
 _READS = 4
 #: Blocks that run at the same time on one multiprocessor.
 _BLOCKS = 8
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+#: In the order of the kernels.
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -41,12 +42,12 @@ class Kernels:
         self._most = facts.multi_processor_count * _BLOCKS
         windows = sys.platform == "win32"
         self._driver = ctypes.CDLL("nvcuda.dll" if windows else "libcuda.so.1")
-        code = _compiled(f"sm_{facts.major}{facts.minor}")
+        code = compiled(f"sm_{facts.major}{facts.minor}")
         module = ctypes.c_void_p()
         with torch.cuda.device(device):
             torch.cuda.current_stream().query()  # a new thread may have no context yet
             self._check(self._driver.cuModuleLoadData(ctypes.byref(module), code))
-            self._functions = {dtype: self._of(module, dtype) for dtype in _DTYPES}
+            self._functions = {dtype: self._of(module, dtype) for dtype in DTYPES}
 
     def _of(self, module: ctypes.c_void_p, dtype: torch.dtype) -> list[ctypes.c_void_p]:
         functions = []
@@ -65,7 +66,7 @@ class Kernels:
         """Return norm, mean, std, min, max, zeros, nan, inf, in float64, on the device.
 
         Args:
-            tensor: contiguous, with at least one element, of a dtype in ``_DTYPES``.
+            tensor: contiguous, with at least one element, of a dtype in ``DTYPES``.
             copies: how often each element counts.
 
         Raises:
@@ -93,7 +94,7 @@ class Kernels:
         )
 
 
-def _compiled(architecture: str) -> ctypes.Array[ctypes.c_char]:
+def compiled(architecture: str) -> ctypes.Array[ctypes.c_char]:
     """Return the binary of ``on_cuda.cu`` for a device.
 
     Raises:
@@ -156,7 +157,7 @@ def numbers(tensor: torch.Tensor, copies: int = 1) -> torch.Tensor | None:
     """
     if (
         not tensor.is_cuda
-        or tensor.dtype not in _DTYPES
+        or tensor.dtype not in DTYPES
         or type(tensor) not in _PLAIN
         or tensor.layout is not torch.strided
         or not tensor.numel()

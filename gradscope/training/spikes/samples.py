@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.capture.norms import gradient_norms
+from gradscope.capture.reductions import gradient_norms
 from gradscope.nesting import find, replaced
 from gradscope.per_sample.contributions import SampleGradients, TooSlow, sample_gradients
 from gradscope.records.spike import SpikeSample
