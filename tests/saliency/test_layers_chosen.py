@@ -16,7 +16,7 @@ from gradscope.saliency._subject import Subject
 
 def chosen(net: nn.Module, inputs: Tensor) -> tuple[str, tuple[int, ...]]:
     with Subject(net.eval(), inputs) as subject:
-        assert f"`{subject.layer}`" in subject.layer_description
+        assert f"`{subject.layer}`" in subject.choice.description
         return subject.layer, tuple(subject.activation.shape[2:])
 
 

@@ -191,7 +191,7 @@ def test_the_layer_is_the_bottleneck_and_no_class_map():
     net, inputs = network("skipping")
     with Subject(net, inputs) as subject:
         assert subject.layer == "middle"
-        assert "coarsest" in subject.layer_description
+        assert "coarsest" in subject.choice.description
 
 
 def test_a_class_that_is_predicted_nowhere_is_explained_everywhere_and_said():
