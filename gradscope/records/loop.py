@@ -251,7 +251,7 @@ class LoopModel:
         twins: the numbers of models of the same class and shapes, alive or not.
         made: the line of the script that made it, if known.
         kept_in: the plain list, tuple or dict of another model that contains it: "net.blocks
-            (list)".
+            (list)"; ``kept_at`` is the line that sets that.
         plain_tensors: tensors in plain attributes that get gradients.
         undone: how often ``load_state_dict`` restored weights of an earlier step; ``undone_at``
             is the line.
@@ -274,6 +274,7 @@ class LoopModel:
     twins: tuple[int, ...] = ()
     made: str | None = None
     kept_in: str | None = None
+    kept_at: str | None = None
     plain_tensors: tuple[PlainTensor, ...] = ()
     undone: int = 0
     undone_at: str | None = None

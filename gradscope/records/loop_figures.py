@@ -81,7 +81,11 @@ class LoopFact:
             - "unmasked-target": a target of Q-learning in the script's text, ``words``, that does
               not depend on the end of an episode
             - "shuffled-alone": the text puts ``name`` into the order of a permutation that nothing
-              else uses
+              else uses, or beside a slice of another array, the first of ``words``
+            - "last-loss": the text computes the loss ``name`` in a loop over batches, and calls
+              backward on it after the loop
+            - "index-as-value": a target of Q-learning in the text, ``words``, counts with the
+              index of the best action
         name, model: of a module and of its model; "" without one.
         count: how often.
         words, figures, shapes: as above.
@@ -112,7 +116,7 @@ class Reach:
         outside: the number of these with targets out of bounds.
         share: the smallest share of such targets in one of these.
         inside: True if a model's call computes the loss.
-        location: ``file:line`` of the loss, if known.
+        location: ``file:line`` of the activation, else of the loss, if known.
         counted: True if the loss counts all targets alike, and none is left out.
     """
 

@@ -155,12 +155,14 @@ class Verdict:
                 if not failed:
                     yield from self._experiment()
             return
-        worst = causes[0].finding
-        harmless = worst.severity == "info"
+        worst, severity = causes[0].finding, causes[0].severity
+        harmless = severity == "info"
         if harmless and self.judgement is not None:
             yield Line(plain(self._none_found(self.judgement, "error or warning")))
         where = self._where(worst)
-        yield self._cause(worst, f" ({where})" if harmless and where else "")
+        # An info that explains a warning is one.
+        shown = severity if worst.severity == "info" else worst.severity
+        yield self._cause(worst, shown, f" ({where})" if harmless and where else "")
         if where and not harmless:
             yield Line(where, indent=1)
         if worst.advice:
@@ -218,10 +220,10 @@ class Verdict:
             text += f"; every operation of step {step}: {deep}"
         return Line(text)
 
-    def _cause(self, found: TrainingFinding, more: str) -> Line:
+    def _cause(self, found: TrainingFinding, severity: str, more: str) -> Line:
         place = plain(self._place(found))
-        lead = f"{plain(found.severity)}[{plain(found.code)}]{f' {place}' if place else ''}:"
-        return Line(f"{plain(found.message)}{more}", lead, TONES.get(found.severity, ""))
+        lead = f"{plain(severity)}[{plain(found.code)}]{f' {place}' if place else ''}:"
+        return Line(f"{plain(found.message)}{more}", lead, TONES.get(severity, ""))
 
     def _place(self, found: TrainingFinding) -> str:
         """The layer, with its model before it where that tells more."""

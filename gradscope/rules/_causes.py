@@ -19,6 +19,12 @@ class Cause:
     finding: TrainingFinding
     symptoms: tuple[TrainingFinding, ...] = ()
 
+    @property
+    def severity(self) -> str:
+        """The worst severity of the finding and its symptoms: an info may explain a warning."""
+        known = [one.severity for one in (self.finding, *self.symptoms)]
+        return min(known, key=_rank)
+
 
 def folded(findings: Iterable[TrainingFinding]) -> tuple[Cause, ...]:
     """Return the causes, the worst first, each with its symptoms; every finding is in one of them.
@@ -35,11 +41,12 @@ def folded(findings: Iterable[TrainingFinding]) -> tuple[Cause, ...]:
     symptoms: dict[int, list[TrainingFinding]] = {}
     for one in ordered:
         symptoms.setdefault(id(_root(one, parents)), []).append(one)
-    return tuple(
+    causes = [
         Cause(one, tuple(other for other in symptoms[id(one)] if other is not one))
         for one in ordered
         if id(one) in symptoms
-    )
+    ]
+    return tuple(sorted(causes, key=lambda one: _rank(one.severity)))
 
 
 def explanations(findings: Iterable[TrainingFinding]) -> dict[int, TrainingFinding]:
@@ -56,9 +63,12 @@ def _weight(found: TrainingFinding) -> tuple[int, bool, int, str, str]:
     """Return the sort key of causes: the worst first; then facts of every step, then by first
     step.
     """
-    known = found.severity in SEVERITIES
-    severity = SEVERITIES.index(found.severity) if known else len(SEVERITIES)
-    return severity, not is_exact(found), _first(found), found.code, found.name
+    return _rank(found.severity), not is_exact(found), _first(found), found.code, found.name
+
+
+def _rank(severity: str) -> int:
+    """Return the place of a severity, the worst first; an unknown one is last."""
+    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
 
 
 def _root(found: TrainingFinding, parents: dict[int, TrainingFinding | None]) -> TrainingFinding:

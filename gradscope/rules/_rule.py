@@ -110,6 +110,7 @@ class Runs:
         at_attribute: True if its place is the line that sets the faulty attribute.
         at_call: True if its place is the line that calls the layer, because the layer's input
             is at fault.
+        at_model_call: True if its place is the line that calls the model, for the same reason.
         at_optimizer: True if its place is the line that made the step's optimizer.
         end: True if it reads the script's actions between epochs or at its end, so that a
             script that ends early cannot be judged.
@@ -131,6 +132,7 @@ class Runs:
     loop: bool = False
     at_attribute: bool = False
     at_call: bool = False
+    at_model_call: bool = False
     at_optimizer: bool = False
     end: bool = False
 

@@ -38,7 +38,7 @@ RULE = Rule(
         Threshold("size", 30, "root mean square of the input, above which it fires", CHOSEN),
         Threshold("small", 0.01, "root mean square of the input, below which it fires", CHOSEN),
     ),
-    runs=Runs(per="model", parameters="all", calls=True),
+    runs=Runs(per="model", parameters="all", calls=True, at_model_call=True),
     explains=("GS201", "GS612", "GS613"),
 )
 

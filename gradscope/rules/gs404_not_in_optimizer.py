@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from gradscope.records.loop import LoopModel, LoopParameter, LoopRecord, PlainTensor
+from gradscope.records.loop import (
+    LoopModel,
+    LoopOptimizer,
+    LoopParameter,
+    LoopRecord,
+    PlainTensor,
+)
 from gradscope.records.modules import Unregistered
 from gradscope.records.report import Finding, Report
 from gradscope.records.training import TrainingFinding
@@ -36,7 +42,7 @@ RULE = Rule(
     ),
     sources=("PyTorch, torch.optim: construct the optimizer after the model is complete",),
     runs=Runs(loop=True),
-    explains=("GS103",),
+    explains=("GS103", "GS805"),
 )
 
 
@@ -71,7 +77,14 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if one.model in outside:
             kinds.setdefault(outside[one.model], []).append(one)
     for kind, members in kinds.items():
-        yield at(_outside(kind, members, loop), loop, parameters=concerned(members, loop))
+        names = {one.model for one in members}
+        double = _double(loop) if len(names) == 1 else None
+        twice = [] if double is None else _twice(loop)
+        yield at(
+            _outside(kind, members, loop, double),
+            loop,
+            parameters=concerned([*members, *twice], loop),
+        )
     for model, module, members in gathered([one for one in unheld if one.model not in outside]):
         names, steps = listed(full_names(members, loop)), _steps([model], loop)
         finding = RULE.finding(
@@ -99,21 +112,27 @@ def _steps(models: Sequence[str], loop: LoopRecord) -> int:
 
 def _plain_tensors(loop: LoopRecord) -> Iterator[TrainingFinding]:
     for model in loop.models:
+        modules: dict[str, list[PlainTensor]] = {}
         for kept in model.plain_tensors:
-            yield at(_plain_tensor(kept, model), loop, model=model.name, parameters=())
+            modules.setdefault(kept.module, []).append(kept)
+        for several in modules.values():
+            found = _plain_tensor(several[0], model, several[1:])
+            yield at(found, loop, model=model.name, parameters=())
 
 
-def _plain_tensor(kept: PlainTensor, model: LoopModel) -> Finding:
+def _plain_tensor(kept: PlainTensor, model: LoopModel, more: Sequence[PlainTensor]) -> Finding:
     way = ".".join(filter(None, (model.name, kept.module, kept.attribute)))
     shown = f"[{', '.join(map(str, kept.shape))}]"
     made = "it" if kept.leaf else "what it was made of"
+    names = listed([one.attribute for one in more])
+    others = f" So {'is' if len(more) == 1 else 'are'} {names}." if more else ""
     return RULE.finding(
         ".".join(filter(None, (kept.module, kept.attribute))),
         f"`{way}` {shown} is a plain tensor and no parameter: {made} gets gradients, and no "
-        "optimizer holds it.",
+        f"optimizer holds it.{others}",
         advice="Keep `nn.Parameter(…)` itself in the attribute: the result of an operation on it "
         "(`unsqueeze`, `to`, `* 0.1`) is not a parameter.",
-        value=1.0,
+        value=1.0 + len(more),
         cause="unregistered",
         location=kept.location,
     )
@@ -125,11 +144,28 @@ def _place(members: Sequence[LoopParameter], loop: LoopRecord) -> str | None:
     return next(late, loop.optimizers[0].location)
 
 
-def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord) -> Finding:
+def _outside(
+    kind: str,
+    members: Sequence[LoopParameter],
+    loop: LoopRecord,
+    double: tuple[LoopOptimizer, LoopOptimizer] | None,
+) -> Finding:
     """Return the finding on modules that are in no other module and in no optimizer."""
     names = list(dict.fromkeys(one.model for one in members))
     steps = _steps(names, loop)
     which = f"`{names[0]}`" if len(names) == 1 else f"{plural(len(names), 'module')} `{kind}`"
+    if double is not None:
+        first, second = double
+        return RULE.finding(
+            names[0],
+            f"no optimizer holds any of the {plural(len(members), 'parameter')} of {which}, though "
+            f"they get gradients {in_steps(steps, steps)}: `{second.name}` holds the same "
+            f"{plural(second.parameters, 'parameter')} as `{first.name}`.",
+            advice=f"Make `{second.name}` of the parameters of {which}.",
+            value=float(len(members)),
+            cause="same-parameters",
+            location=second.location,
+        )
     return RULE.finding(
         names[0] if len(names) == 1 else kind,
         f"no optimizer holds any of the {plural(len(members), 'parameter')} of {which}, though "
@@ -142,9 +178,29 @@ def _outside(kind: str, members: Sequence[LoopParameter], loop: LoopRecord) -> F
     )
 
 
+def _twice(loop: LoopRecord) -> list[LoopParameter]:
+    return [one for one in loop.parameters if "held-twice" in one.facts]
+
+
+def _double(loop: LoopRecord) -> tuple[LoopOptimizer, LoopOptimizer] | None:
+    """Return two optimizers that hold the same parameters; None without such a pair."""
+    if len(loop.optimizers) != 2:
+        return None
+    first, second = loop.optimizers
+    twice = _twice(loop)
+    same = all({first.name, second.name} == set(one.optimizers) for one in twice)
+    if first.name == second.name or not same:
+        return None
+    held = {first.parameters, second.parameters}
+    return (first, second) if held == {len(twice)} else None
+
+
 def _made_at(names: Sequence[str], loop: LoopRecord) -> str | None:
-    """Return the line of the models if other models run them, else the line of the last
-    optimizer."""
+    """Return the line of the container or of the models if other models run them, else the line of
+    the last optimizer."""
+    kept = next((one.kept_at for one in loop.models if one.name in names and one.kept_at), None)
+    if kept is not None:
+        return kept
     inside = _is_run_by_others(names, loop)
     made = (one.made for one in loop.models if inside and one.name in names and one.made)
     return next(made, loop.optimizers[-1].location)

@@ -43,7 +43,8 @@ RULE = Rule(
     calibration=(
         "Of 44 healthy trainings of 320 to 640 steps (22 networks, two seeds) 0 of 44 fire, and 3 "
         "of 3 broken ones are found. `beyond` could lie anywhere up to 30; the largest healthy "
-        "value is 4.7, of an actor-critic of 1300 steps. `layer` could lie anywhere from 15 to "
+        "value of the 44 is 4.7, of an actor-critic of 1300 steps; a small CNN with a momentum of "
+        "0.9 reached 8.5, and learned. `layer` could lie anywhere from 15 to "
         "3000; at 9, 1 of 44 fires."
     ),
     thresholds=(
@@ -55,7 +56,7 @@ RULE = Rule(
         ),
         Threshold(
             "beyond",
-            6,
+            12,
             "the norm divided by the largest before, without the highest 2 %; it must be above "
             "this too",
         ),

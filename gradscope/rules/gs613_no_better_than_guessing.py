@@ -20,7 +20,8 @@ RULE = Rule(
         "answer: the entropy of the classes' frequencies, or the variance of the targets that "
         "were read. It fires at the end of the script, if the loss is a single mean cross "
         "entropy or squared error and no lower than that. It is a warning if the script's text "
-        "also shuffles one array with a permutation that nothing else uses: it names that line."
+        "also shuffles one array with a permutation that nothing else uses, or takes a batch from "
+        "one array by a permutation and from another by a slice: it names that line."
     ),
     why=(
         "The network has learned how often each answer occurs, and nothing that depends on the "
@@ -65,6 +66,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             if alone is None
             else f"`{alone.name}` is shuffled with a permutation that nothing else uses, so inputs "
             "and labels do not belong together."
+            if not alone.words
+            else f"a batch of `{alone.name}` follows a permutation, and that of "
+            f"`{alone.words[0]}` does not, so inputs and labels do not belong together."
         )
         yield at(
             RULE.finding(
@@ -78,7 +82,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 advice=None
                 if alone is None
                 else f"Index the inputs and the labels with the same permutation: `perm = "
-                f"torch.randperm(n)`, then `{alone.name}[perm]` and the other array with `[perm]`.",
+                f"torch.randperm(n)`, then `{alone.name}[perm]` and the other array with `[perm]`."
+                if not alone.words
+                else f"Index `{alone.words[0]}` as `{alone.name}`: by the permutation.",
                 value=course.last / answer,
                 limit=limits.of("share"),
                 location=of_loss(loop, one) if alone is None else alone.location,

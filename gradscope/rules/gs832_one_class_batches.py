@@ -35,7 +35,7 @@ RULE = Rule(
         ),
     ),
     runs=Runs(loop=True),
-    explains=("GS601", "GS602", "GS603", "GS613"),
+    explains=("GS103", "GS513", "GS601", "GS602", "GS603", "GS613"),
 )
 
 

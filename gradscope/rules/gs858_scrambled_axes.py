@@ -17,8 +17,8 @@ RULE = Rule(
     what=(
         "Reads the input of each layer at its first call. It fires if that is a view of a tensor "
         "with the same sizes in another order: the sizes changed places, and the numbers did not. "
-        "In the loss it finds a view of [N, C, T] as [-1, C]. `permute` and `transpose` are "
-        "silent."
+        "In the loss it finds a view of [N, C, T] as [-1, C], or of a linear layer's [N, T, C] as "
+        "[N, C, T]. `permute` and `transpose` are silent."
     ),
     why=(
         "A view only reads the numbers in a new shape. Values of different channels, times or "
@@ -54,13 +54,17 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         )
     for part in operations(loop, "scrambled", limits["share"]):
         before, after = (_shape(shape) for shape in part.shapes)
+        last = len(part.shapes[0]) == len(part.shapes[1])
         yield at(
             RULE.finding(
                 "",
                 f"the scores {before} are viewed as {after} before the loss, "
                 f"{in_steps(part.count, loop.graphs, 'loss', 'losses')} that were read: the "
-                "classes are axis 1, and a row mixes several classes' scores.",
-                advice="Use `scores.transpose(1, 2)` before the view, or give cross_entropy the "
+                f"classes are {'the last axis' if last else 'axis 1'}, and a row mixes several "
+                "classes' scores.",
+                advice="Use `scores.transpose(1, 2)` in place of the view."
+                if last
+                else "Use `scores.transpose(1, 2)` before the view, or give cross_entropy the "
                 "scores as [N, C, …].",
                 value=float(part.count),
                 limit=limits.of("share"),

@@ -213,6 +213,8 @@ class RunFindings:
             line = line or self.optimizer_at(sample.optimizer)
         if runs.at_call and self.called_at is not None:
             line = line or self.called_at(sample.model, finding.name)
+        if runs.at_model_call and self.called_at is not None:
+            line = line or self.called_at(sample.model, "")
         if runs.at_attribute and self.attribute_at is not None and finding.cause:
             line = line or self.attribute_at(finding.cause)
         return replace(finding, location=line)

@@ -13,8 +13,21 @@ BROKEN = {
             first = step % 8 * 8
             optimizer.zero_grad()
             out = net(x[first : first + 8])
-            out = out.sigmoid()  # broken
-            F.mse_loss(out, values[first : first + 8]).backward()  # here
+            out = out.sigmoid()  # broken # here
+            F.mse_loss(out, values[first : first + 8]).backward()
+            optimizer.step()
+        """),
+    "a module of the sigmoid in the model": LoopProgram(
+        "GS510", ("the sigmoid at the model's end gives 0 to 1",), """
+        last = nn.Sigmoid()  # broken # here
+        last = nn.Identity()  # mended
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1), last)
+        values = 3 * x[:, :1] + x[:, 1:2]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            first = step % 8 * 8
+            optimizer.zero_grad()
+            F.mse_loss(net(x[first : first + 8]), values[first : first + 8]).backward()
             optimizer.step()
         """),
     "a ReLU before negative targets, squared by hand": LoopProgram(
@@ -28,8 +41,8 @@ BROKEN = {
             first = step % 8 * 8
             optimizer.zero_grad()
             out = net(x[first : first + 8]).squeeze(1)
-            out = out.relu()  # broken
-            loss = ((values[first : first + 8] - out) ** 2).mean()  # here
+            out = out.relu()  # broken # here
+            loss = ((values[first : first + 8] - out) ** 2).mean()
             loss.backward()
             optimizer.step()
         """),
@@ -400,6 +413,21 @@ BROKEN = {
             optimizer.zero_grad()
             F.cross_entropy(net(x[chosen]), y[chosen]).backward()
             optimizer.step()
+        """),
+    "labels in the order of the data beside shuffled inputs": LoopProgram(
+        "GS613", ("a batch of `x` follows a permutation, and that of `y` does not",), """
+        x = torch.randn(512, 4)
+        y = (x[:, 0] > 0).long()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for epoch in range(12):
+            order = torch.randperm(512)
+            for i in range(0, 512, 64):
+                chosen = order[i:i + 64]
+                inputs, labels = x[chosen], y[i:i + 64]  # broken # here
+                inputs, labels = x[chosen], y[chosen]  # mended
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
         """),
     "prices in dollars": LoopProgram(
         "GS614", ("are not standardized",), """

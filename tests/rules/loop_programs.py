@@ -607,6 +607,22 @@ BROKEN = {
             F.cross_entropy(net(inputs), labels).backward()
             optimizer.step()
         """, "Linear"),
+    "two optimizers of one model, and none of the other": LoopProgram(
+        "GS404", ("`second` holds the same 2 parameters as `first`",), """
+        maker, judge = nn.Linear(4, 4), nn.Linear(4, 2)
+        first = torch.optim.SGD(judge.parameters(), lr=0.1)
+        second = torch.optim.SGD(judge.parameters(), lr=0.1)  # broken # here
+        second = torch.optim.SGD(maker.parameters(), lr=0.1)  # mended
+        for step in range(12):
+            inputs, labels = batch(step)
+            made = maker(inputs)
+            first.zero_grad()
+            F.cross_entropy(judge(made.detach()), labels).backward()
+            first.step()
+            second.zero_grad()
+            F.cross_entropy(judge(made), labels).backward()
+            second.step()
+        """, "maker"),
     "a head that no optimizer holds, in the second phase": LoopProgram(
         "GS404", ("no optimizer holds", "`tune.1.weight`", "in all 7 steps"), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

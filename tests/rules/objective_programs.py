@@ -117,6 +117,37 @@ for step in range(12):
     optimizer.step()
 """
 
+_VALUES = """
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+states = torch.randn(64, 4)
+for step in range(24):
+    rows = slice(step % 7 * 8, step % 7 * 8 + 8)
+    state, after = states[rows], states[rows].roll(1, 0)
+    reward, end = (state[:, 0] > 0).float(), (state[:, 1] > 1).float()
+    with torch.no_grad():
+        {best}
+    target = reward + 0.9 * best * (1 - end)
+    optimizer.zero_grad()
+    F.smooth_l1_loss(net(state)[:, 0], target).backward()
+    optimizer.step()
+"""
+_EPOCHS = """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(6):
+    total = 0.0
+    for i in range(8):
+        inputs, labels = batch(i)
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            scores = net(inputs)
+            loss = F.cross_entropy(scores, labels)
+        total += loss.item()
+        loss.backward()  # mended
+        optimizer.step()  # mended
+    loss.backward()  # broken # here
+    optimizer.step()  # broken
+"""
 BROKEN = {
     "a generator with the labels of fakes": LoopProgram(
         "GS867", ("`for_generator` trains a generator with the target 0", "data is 1"),
@@ -154,6 +185,21 @@ BROKEN = {
             F.smooth_l1_loss(chosen, target).backward()
             optimizer.step()
         """),
+    "a target of Q-learning with the index of the best action": LoopProgram(
+        "GS870", ("`reward + 0.9 * best * (1 - end)` counts with",), _VALUES.format(
+            best="best = net(after).max(1)[1]  # broken # here\n"
+            "        best = net(after).max(1)[0]  # mended"
+        ),
+    ),
+    "a target of Q-learning with the index from a pair": LoopProgram(
+        "GS870", ("counts with `best = net(after).max(dim=1)`",), _VALUES.format(
+            best="_, best = net(after).max(dim=1)  # broken # here\n"
+            "        best, _ = net(after).max(dim=1)  # mended"
+        ),
+    ),
+    "backward after the loop over batches": LoopProgram(
+        "GS869", ("the model is called 8 times in a step", "in all 6 steps"), _EPOCHS, "optimizer",
+    ),
     "a policy gradient without a minus": LoopProgram(
         "GS834", ("log-probabilities times `returns` without a minus", "in all"),
         _POLICY.format(
@@ -204,6 +250,41 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "a loss of the last iteration, which depends on all": """
+        cell = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD([*cell.parameters(), *net.parameters()], lr=0.1)
+        for epoch in range(12):
+            inputs, labels = batch(epoch)
+            for _ in range(4):
+                inputs = inputs + torch.tanh(cell(inputs))
+                loss = F.cross_entropy(net(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+    "losses that are added up before backward": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for epoch in range(12):
+            total = 0
+            for i in range(4):
+                inputs, labels = batch(i)
+                loss = F.cross_entropy(net(inputs), labels)
+                total = total + loss
+            optimizer.zero_grad()
+            total.backward()
+            optimizer.step()
+        """,
+    "the number of an action in a table": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            with torch.no_grad():
+                best = net(inputs).argmax(1)
+            place = labels + 2 * best
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels, reduction="none")[place < 9].mean().backward()
+            optimizer.step()
+        """,
     "the logarithm of an overlap, and its negative": _BOXES.format(
         loss="loss = -overlap.log().mean() if step % 2 else (-overlap).mean()"
     ),

@@ -219,6 +219,16 @@ BROKEN = {
             "loss = F.cross_entropy(scores.mT.reshape(-1, 5), classes[rows].view(-1))",
         )),
     ),
+    "scores [N, T, C] that are viewed as [N, C, T]": LoopProgram(
+        "GS858", ("the scores [8, 7, 5] are viewed as [8, 5, 7]", "the classes are the last axis"),
+        _both(
+            _SCORES.replace("Conv1d(4, 5, 1)", "Linear(4, 5)").replace("64, 4, 7)", "64, 7, 4)"),
+            line=(
+                "loss = F.cross_entropy(scores.view(8, 5, 7), classes[rows])",
+                "loss = F.cross_entropy(scores.mT, classes[rows])",
+            ),
+        ),
+    ),
     "scores of a convolution, with twice as many places as classes": LoopProgram(
         "GS858", ("the scores [8, 5, 10] are viewed as [80, 5]",),
         _both(_SCORES.replace("7)", "10)"), line=(
@@ -350,9 +360,9 @@ BROKEN = {
         for step in range(12):
             rows = slice(step % 8 * 8, step % 8 * 8 + 8)
             optimizer.zero_grad()
-            given = net(x[rows]).softmax(1)  # broken
+            given = net(x[rows]).softmax(1)  # broken # here
             given = net(x[rows]).sigmoid()  # mended
-            F.binary_cross_entropy(given, labels[rows]).backward()  # here
+            F.binary_cross_entropy(given, labels[rows]).backward()
             optimizer.step()
         """),
     "a few pixels of a mask are 255": LoopProgram(

@@ -46,6 +46,8 @@ _SOFT = {
 }
 #: Lines that read a ``state_dict`` without an explicit ``detach``.
 _STATE = re.compile(r"^(?!.*detach).*state_dict\(")
+#: The line that disabled gradients, at the end of a reason.
+_DISABLED = re.compile(r"(?:`, |^switched off at )(\S+:\d+)$")
 _THRESHOLD = "use the scores themselves, or `sigmoid` of them for a soft threshold"
 _CAST = "keep the floating-point values, or copy the gradient past the cast: `x + (q - x).detach()`"
 _INDEX = "use the values that it returns with the indices"
@@ -85,10 +87,16 @@ def answer(cut: Cut, upstream: Sequence[str], start: str | None) -> Answer:
         cause=cut.cause,
         module=site.module,
         call=site.call,
-        location=site.location,
+        location=_fault_line(cut),
         upstream=tuple(upstream),
         advice=_advice(cut, start),
     )
+
+
+def _fault_line(cut: Cut) -> str | None:
+    """Return the line that disabled gradients, if it is known; else the operation's."""
+    named = _DISABLED.search(cut.value.reason or "") if cut.cause == "no-grad" else None
+    return named[1] if named else cut.value.site.location
 
 
 def uncalled(model: nn.Module, names: Sequence[str], called: Collection[nn.Module]) -> list[Answer]:

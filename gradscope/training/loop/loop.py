@@ -29,7 +29,9 @@ from gradscope.training.loop.data_sets import DataSets
 from gradscope.training.loop.draws import Draws
 from gradscope.training.loop.equal_units import EqualWeights
 from gradscope.training.loop.evaluation_inputs import EvaluationInputs
+from gradscope.training.loop.index_targets import index_targets
 from gradscope.training.loop.kept_graphs import KeptGraphs
+from gradscope.training.loop.last_losses import last_losses
 from gradscope.training.loop.loaded_checkpoints import Checkpoints
 from gradscope.training.loop.loads import Loads
 from gradscope.training.loop.loss_graph import LossGraphs
@@ -212,7 +214,8 @@ class Loop:
                 self._draws.given(tensor for _, tensor in find((args, kwargs), torch.Tensor))
             for use in self.optimizer_uses.others():
                 use.use.called()
-            self._rounds.add("call", self._models.name(model), self._modes.call(module))
+            event = self._rounds.add("call", self._models.name(model), self._modes.call(module))
+            known.called_at = known.called_at or event.location
         else:
             known.evaluated(module)
             self._inputs.evaluated(model.id, args, kwargs)
@@ -471,6 +474,8 @@ class Loop:
         yield from self._triplets.facts()
         if ended:
             yield from shuffled_alone()
+            yield from last_losses()
+            yield from index_targets()
             yield from unmasked_targets()
         for model in self._models if ended else ():
             for one in written_dropout(model.module.modules()):

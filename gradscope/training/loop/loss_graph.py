@@ -22,6 +22,7 @@ from gradscope.training.loop.loss_walk import (
     MEAN,
     SOFTMAX,
     Shape,
+    adds_bias,
     dim_of,
     has_logsumexp,
     is_linked_beside,
@@ -34,8 +35,8 @@ from gradscope.training.loop.loss_walk import (
     terms,
 )
 from gradscope.training.loop.number_terms import graphless_term, number_term
-from gradscope.training.loop.reach import Reaches
-from gradscope.training.loop.script_lines import ScriptLine, script_line
+from gradscope.training.loop.reach import Bounded, Reaches
+from gradscope.training.loop.script_lines import ScriptLine, script_line, written_or_made
 from gradscope.training.loop.target_lines import targets_made
 from gradscope.training.loop.token_targets import TokenTargets
 from gradscope.training.loop.weighted_terms import weighted_terms
@@ -132,8 +133,10 @@ class LossGraphs:
     @property
     def wants_stacks(self) -> bool:
         """True if lines inside a model are needed, which requires the stacks of all its nodes."""
-        if not self._seen or self._with_stacks >= _STEPS:
+        if self._with_stacks >= _STEPS:
             return False
+        if self._reaches.want_stacks:
+            return True
         return any(one.inside and one.location is None for one in self._seen.values())
 
     def backward_begins(self, roots: Sequence[object], *, sampled: bool) -> None:
@@ -176,7 +179,8 @@ class LossGraphs:
                 self._place_tokens(self._tokens, one)
             reach = self._reaches.read(one)
             if reach is not None:
-                self._place(reach, one)
+                self._place(reach[0], one)
+                self._place_activation(*reach)
             fault = _fault(one)
             if fault is not None and not (normalised and fault[0][0] == "scores"):
                 key, shapes[key], where = fault
@@ -187,6 +191,8 @@ class LossGraphs:
             seen = self._seen.setdefault(key, _Operation(shapes[key]))
             seen.count += 1
             seen.alone = not is_linked_beside(node, nodes)
+            if key[0] == "scores":
+                self._place_function(seen, nodes[0], key[1])
             self._place(seen, nodes[0])
 
     def _add_figures(self, key: _Key, figures: tuple[float, ...], node: Node) -> None:
@@ -262,6 +268,23 @@ class LossGraphs:
         found.location = locate(stack) if stack else None
         number = node._sequence_nr()
         found.inside = any(start <= number < end for start, end, _ in self._calls)
+
+    def _place_function(self, found: _Operation, node: Node, name: str) -> None:
+        """Note the line that names the function of a loss, or makes its module."""
+        stack = stack_of(node) if found.location is None else None
+        line = user_line(stack) if stack else None
+        if line is not None:
+            found.location = written_or_made(line[0], line[1], name)
+
+    def _place_activation(self, found: Bounded, node: Node | None) -> None:
+        """Note the line of the last activation."""
+        if node is None or found.activation_at is not None:
+            return
+        stack = stack_of(node)
+        line = user_line(stack) if stack else None
+        found.needs_line = line is None
+        if line is not None:
+            found.activation_at = written_or_made(line[0], line[1], kind(node))
 
     def operations(self) -> tuple[LossOperation, ...]:
         """Return the operations that are always mistakes."""
@@ -342,15 +365,26 @@ def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
 
 
 def _scrambled(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
-    """Return a view of [N, C, …] as [-1, C] upstream of the loss's softmax: it cuts the last axis
-    into rows, though the classes are in axis 1."""
+    """Return a view upstream of the loss's softmax that takes the wrong axis for the classes.
+
+    That is a view of [N, C, …] as [-1, C], which cuts the last axis into rows though the classes
+    are in axis 1; or of a linear layer's [N, …, C] as [N, C, …], with the classes in the last.
+    """
     softmax = loss.next_functions[0][0]
+    while softmax is not None and kind(softmax) in _VIEWS and kind(loss) == "NllLoss2DBackward":
+        softmax = softmax.next_functions[0][0]
     view = None if softmax is None or kind(softmax) not in SOFTMAX else softmax.next_functions[0][0]
     if view is None or kind(view) not in _VIEWS:
         return None
     given = view.next_functions[0][0]
     before, after = None if given is None else shape_of(given), shape_of(view)
-    if before is None or after is None or len(before) < 3 or len(after) != 2:
+    if before is None or after is None or len(before) < 3:
+        return None
+    if len(after) == len(before):
+        exchanged = (before[0], before[-1], *before[1:-1])
+        moved = after == exchanged != before and _ends_in_features(view)
+        return (("scrambled", "view"), (before, after), view) if moved else None
+    if len(after) != 2:
         return None
     classes = after[1]
     if before[1] != classes or classes < 2 or after[0] == before[0]:
@@ -361,12 +395,18 @@ def _scrambled(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
     return ("scrambled", "view"), (before, after), view
 
 
-def _ends_in_features(softmax: Node) -> bool:
-    """Return True if a linear layer gave the softmax's input: the last axis holds its classes."""
-    node = softmax.next_functions[0][0]
-    while node is not None and kind(node) in _SAME_AXES:
+def _is_bias(node: Node) -> bool:
+    return kind(node) == "AddBackward" and adds_bias(node)
+
+
+def _ends_in_features(after: Node) -> bool:
+    """Return True if a linear layer gave the input of an operation: the last axis holds its
+    classes."""
+    node = first = after.next_functions[0][0]
+    while node is not None and (kind(node) in _SAME_AXES or _is_bias(node)):
         node = node.next_functions[0][0]
-    scores, given = shape_of(softmax), None if node is None else shape_of(node)
+    scores = None if first is None else shape_of(first)
+    given = None if node is None else shape_of(node)
     if node is None or kind(node) not in _LINEAR or not scores or not given:
         return False
     return scores[-1] == given[-1]  # or else a view has split the features into classes

@@ -192,7 +192,7 @@ def scores_of(loss: Node) -> Node | None:
         if name in LAYERS:
             return node
         through = name in MOVES or name in _MADE_OF - ARITHMETIC - {"StackBackward", "CatBackward"}
-        if not through and not (name == "AddBackward" and _adds_bias(node)):
+        if not through and not (name == "AddBackward" and adds_bias(node)):
             return None
         node = next((one for one, _ in node.next_functions[:1]), None)
     return None
@@ -208,6 +208,7 @@ def weight_of(layer: Node) -> torch.Tensor | None:
     return node.variable if isinstance(node, LEAF) else None
 
 
-def _adds_bias(node: Node) -> bool:
+def adds_bias(node: Node) -> bool:
+    """Return True for the sum of a layer's output and its bias."""
     edges = node.next_functions
     return len(edges) > 1 and isinstance(edges[1][0], LEAF)

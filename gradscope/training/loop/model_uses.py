@@ -23,7 +23,7 @@ from gradscope.training.guard import Guard
 from gradscope.training.loop.construction import Construction
 from gradscope.training.loop.first_inputs import FirstInputs
 from gradscope.training.loop.layer_chains import ACTIVATIONS, layer_pairs, unused_activations
-from gradscope.training.loop.plain_tensors import plain_tensors
+from gradscope.training.loop.plain_tensors import attribute_line, plain_tensors
 from gradscope.training.loop.repeated_modules import repeated_at, repeated_modules
 from gradscope.training.loop.script_lines import script_line, written_call
 from gradscope.training.models import Model, Models
@@ -41,6 +41,8 @@ class ModelUse:
 
     def __init__(self, module: nn.Module) -> None:
         self.calls = self.evaluations = self.steps = 0
+        #: The line of the first call with gradients.
+        self.called_at: str | None = None
         self._digest = digest(module)
         self._same = True
         self._plain: dict[tuple[str, str], tuple[Callable[[], torch.Tensor | None], int]] = {}
@@ -158,10 +160,12 @@ class ModelUses:
                     yield replace(one, model=name, location=line)
 
     def called_at(self, model: int, name: str) -> str | None:
-        """Return the line of a module's first call, by the model's number."""
+        """Return the line of a module's first call, by the model's number; "" is the model."""
         for one in self._models:
             if one.id == model:
-                return self._called_at.get(modules_by_name(one.module).get(name, one.module))
+                line = self._called_at.get(modules_by_name(one.module).get(name, one.module))
+                known = self._use.get(model) if not name else None
+                return line or (None if known is None else known.called_at)
         return None
 
     def _made(self, model: str, name: str) -> str | None:
@@ -207,6 +211,7 @@ class ModelUses:
             parameters = list(dict.fromkeys(module.parameters()))
             wanted = [p for p in parameters if p.requires_grad]
             module_is_held = not wanted or any(id(p) in held for p in wanted)
+            kept_in, kept_at = (None, None) if module_is_held else self._kept_in(module)
             self._last[model.id] = LoopModel(
                 id=model.id,
                 name=self._models.name(model),
@@ -218,7 +223,8 @@ class ModelUses:
                 parameters=len(parameters),
                 replaced=tuple(self._replaced(module)),
                 made=self._construction.line_of(module),
-                kept_in=None if module_is_held else self._kept_in(module),
+                kept_in=kept_in,
+                kept_at=kept_at,
                 plain_tensors=tuple(use.lasting(module, held)) if use.calls else (),
                 eval_at=written_call(self._models.name(model), "eval"),
                 fixed_norms=tuple(_fixed_norms(module)) if use.calls else (),
@@ -247,8 +253,9 @@ class ModelUses:
             if found is not None and owner() is not None and id(found) in names:
                 yield names[id(found)], line
 
-    def _kept_in(self, module: nn.Module) -> str | None:
-        """Return the plain container, in another model's module, that holds this module."""
+    def _kept_in(self, module: nn.Module) -> tuple[str | None, str | None]:
+        """Return the plain container, in another model's module, that holds this module, and the
+        line that sets it."""
         for model in self._models:
             for name, owner in model.module.named_modules():
                 for attribute, value in vars(owner).items():
@@ -257,8 +264,9 @@ class ModelUses:
                     items = value.values() if isinstance(value, dict) else value
                     if any(one is module for one in items):
                         way = ".".join(filter(None, (self._models.name(model), name)))
-                        return f"{way}.{attribute} ({type(value).__name__})"
-        return None
+                        kept = f"{way}.{attribute} ({type(value).__name__})"
+                        return kept, attribute_line(owner, attribute)
+        return None, None
 
 
 def signature(module: nn.Module) -> object:

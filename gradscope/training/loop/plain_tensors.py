@@ -37,7 +37,7 @@ def plain_tensors(
             if isinstance(value, torch.Tensor) and value.requires_grad:
                 leaves = list(_leaves(value))
                 if leaves and all(id(p) not in known and p.grad is not None for p in leaves):
-                    line = _line(module, attribute)
+                    line = attribute_line(module, attribute)
                     found = PlainTensor(name, attribute, tuple(value.shape), value.is_leaf, line)
                     yield found, leaves[0]
 
@@ -57,7 +57,7 @@ def _leaves(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     yield from leaves
 
 
-def _line(module: nn.Module, attribute: str) -> str | None:
+def attribute_line(module: nn.Module, attribute: str) -> str | None:
     """Return the line of the class that sets the attribute."""
     file = source_file(type(module))
     return None if file is None else written(rf"\bself\.{attribute}\s*(:[^=]*)?=[^=]", file)

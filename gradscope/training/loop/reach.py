@@ -36,7 +36,7 @@ _VIEWS = frozenset(
 )
 
 
-class _Bounded:
+class Bounded:
     """The targets of one loss on one kind of output."""
 
     def __init__(self, low: float, high: float) -> None:
@@ -46,6 +46,8 @@ class _Bounded:
         self.location: str | None = None
         self.inside = False
         self.counted = True
+        self.activation_at: str | None = None
+        self.needs_line = False
 
     def read(self, targets: torch.Tensor) -> None:
         """Read one more batch."""
@@ -63,10 +65,14 @@ class Reaches:
     """Reads the targets of some losses, if the output comes from a bounded activation."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, str], _Bounded] = {}
+        self._of: dict[tuple[str, str], Bounded] = {}
 
-    def read(self, node: Node) -> _Bounded | None:
-        """Read the targets of a loss's operation, if it compares an output with targets."""
+    def read(self, node: Node) -> tuple[Bounded, Node | None] | None:
+        """Read the targets of a loss's operation, if it compares an output with targets.
+
+        Returns:
+            The targets' record, and the activation that gives the output.
+        """
         name = kind(node)
         found = _with_logits(node) if name == _LOGITS else None
         if name in DIFFERENCES:
@@ -77,13 +83,19 @@ class Reaches:
             found = _of_rows(node)
         if found is None:
             return None
-        by, low, high, targets = found
+        by, low, high, targets, activation = found
         if not targets.numel() or not targets.is_floating_point() or is_spread(targets):
             return None
-        known = self._of.setdefault((by, name), _Bounded(low, high))
+        known = self._of.setdefault((by, name), Bounded(low, high))
         known.read(targets.detach())
         known.counted = known.counted and name == _LOGITS and _counts_all(node)
-        return known
+        return known, activation
+
+    @property
+    def want_stacks(self) -> bool:
+        """True if the line of an activation inside a model is needed."""
+        known = self._of.values()
+        return any(one.outside and one.needs_line and one.activation_at is None for one in known)
 
     def records(self) -> tuple[Reach, ...]:
         """Return the records of those whose targets were out of bounds."""
@@ -91,21 +103,22 @@ class Reaches:
             Reach(
                 by=by, low=one.low, high=one.high, least=one.least, greatest=one.greatest,
                 readings=one.readings, outside=one.outside, share=one.share,
-                inside=one.inside, location=one.location, counted=one.counted,
+                inside=one.inside, location=one.activation_at or one.location, counted=one.counted,
             )
             for (by, _), one in self._of.items()
             if one.outside
         )  # fmt: skip
 
 
-_Found = tuple[str, float, float, torch.Tensor]
+#: The activation's or the loss's name, the bounds, the targets, and the activation.
+_Found = tuple[str, float, float, torch.Tensor, Node | None]
 
 
 def _with_logits(node: Node) -> _Found | None:
     target = saved(node).get("target")
     if target is None:
         return None
-    return "binary_cross_entropy_with_logits", -_NEAR, 1 + _NEAR, target
+    return "binary_cross_entropy_with_logits", -_NEAR, 1 + _NEAR, target, None
 
 
 def _counts_all(node: Node) -> bool:
@@ -127,7 +140,7 @@ def _of_rows(node: Node) -> _Found | None:
         or not bool((target == target.round()).all())
     ):
         return None
-    return "softmax of multi-label", -_NEAR, 1 + _NEAR, target.sum(dim)
+    return "softmax of multi-label", -_NEAR, 1 + _NEAR, target.sum(dim), softmax
 
 
 def _compared(node: Node) -> _Found | None:
@@ -135,7 +148,9 @@ def _compared(node: Node) -> _Found | None:
     tensors and keeps the targets."""
     bounded = _bounded(node.next_functions[0][0])
     target = saved(node).get("target")
-    return None if bounded is None or target is None else (*_BOUNDS[kind(bounded)], target)
+    if bounded is None or target is None:
+        return None
+    return *_BOUNDS[kind(bounded)], target, bounded
 
 
 def _by_hand(node: Node) -> _Found | None:
@@ -158,7 +173,7 @@ def _by_hand(node: Node) -> _Found | None:
     if result.numel() != kept.numel():
         return None
     sign = 1.0 if edges[1] is None else -1.0
-    return *_BOUNDS[kind(bounded)], result.reshape(kept.shape) - sign * kept
+    return *_BOUNDS[kind(bounded)], result.reshape(kept.shape) - sign * kept, bounded
 
 
 def _bounded(node: Node | None) -> Node | None:

@@ -53,6 +53,21 @@ def written(pattern: str, file: str, *, last: bool = False) -> str | None:
     return None
 
 
+def written_or_made(file: str, line: int, operation: str) -> str:
+    """Return the line that names an operation: this one, or the only line that makes a module of
+    its name, as ``nn.Sigmoid()``; else this one.
+
+    Args:
+        operation: the name of its function, class or autograd node: ``SigmoidBackward``.
+    """
+    name = re.escape(operation.removesuffix("Backward").replace("_", ""))
+    if not re.search(name, linecache.getline(file, line).replace("_", ""), re.IGNORECASE):
+        made = re.compile(rf"\b{name}(?:Loss)?\s*\(", re.IGNORECASE)
+        lines = [n for n, one in enumerate(linecache.getlines(file), 1) if made.search(one)]
+        line = lines[0] if len(lines) == 1 else line
+    return f"{shown(file)}:{line}"
+
+
 def call_of(name: str, method: str, file: str) -> str | None:
     """Return the first line of a file that calls a method of the variable ``name``, or of an
     attribute."""

@@ -1,0 +1,59 @@
+"""GS869: a loop over batches that drops all losses but its last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.records.loop import LoopRecord
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._rule import CHOSEN, SILENT_ON_TWINS, Limits, Rule, Runs, Threshold
+
+RULE = Rule(
+    code="GS869",
+    name="backward-after-loop",
+    severity="warning",
+    summary="backward comes after the loop over batches, so only its last loss counts",
+    what=(
+        "Reads the text of the script, and counts the model's calls. It fires if a loop assigns "
+        "the loss anew for each batch, `backward` on it comes after the loop, and a model is "
+        "called several times in each step. A loop that carries a value from one iteration to "
+        "the next, as a recurrent network does, is silent."
+    ),
+    why=(
+        "The losses of all other batches are computed and dropped: the model takes one step in "
+        "each epoch, and learns from its last batch only. Most often the lines have lost their "
+        "indentation."
+    ),
+    fix="Indent `backward` and `step` into the loop, or add the losses up before.",
+    sources=(
+        "PyTorch tutorials, training with PyTorch: backward and step for each batch",
+        "PyTorch forum: loss.backward() outside of the batch loop",
+    ),
+    calibration=SILENT_ON_TWINS,
+    thresholds=(Threshold("calls", 2, "calls of a model in a step needed to judge", CHOSEN),),
+    runs=Runs(loop=True),
+    explains=("GS603", "GS612", "GS613"),
+)
+
+
+def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """Yield at most one finding."""
+    if not loop.ended or len(loop.optimizers) != 1 or not enough(loop, loop.steps):
+        return
+    calls = max((one.calls for one in loop.models), default=0) / max(1, loop.steps)
+    for one in loop.facts_of("last-loss"):
+        if calls >= limits["calls"]:
+            yield at(
+                RULE.finding(
+                    loop.optimizers[0].name,
+                    f"`backward` on `{one.name}` comes after the loop over batches: the model is "
+                    f"called {calls:.0f} times in a step, and only the loss of the last batch "
+                    f"counts, {in_steps(loop.steps, loop.steps)}.",
+                    value=calls,
+                    limit=limits.of("calls"),
+                    location=one.location,
+                ),
+                loop,
+            )
+            return
