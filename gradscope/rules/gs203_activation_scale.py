@@ -72,7 +72,7 @@ RULE = Rule(
         ),
     ),
     runs=Runs(per="model", calls=True),
-    explains=("GS201", "GS202", "GS506"),
+    explains=("GS201", "GS506"),
 )
 _SCALE = (
     "Check the initialisation of this layer's weight: make it smaller (Kaiming, Xavier), or put a "

@@ -77,8 +77,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if one.model in outside:
             kinds.setdefault(outside[one.model], []).append(one)
     for kind, members in kinds.items():
-        names = {one.model for one in members}
-        double = _double(loop) if len(names) == 1 else None
+        single = len({one.model for one in members}) == 1
+        double = _double(loop) if single else None
         twice = [] if double is None else _twice(loop)
         yield at(
             _outside(kind, members, loop, double),

@@ -163,3 +163,13 @@ def test_what_a_rule_explains_are_rules_and_none_explains_it_in_turn(rule) -> No
         reached |= more
         left += more
     assert rule.code not in reached
+
+
+def test_an_info_that_explains_a_warning_is_as_severe() -> None:
+    inputs = found("GS204", "fc1", model=0)
+    units, other = found("GS201", "fc1", model=0), found("GS505", "fc1.bias", model=0)
+    causes = folded([other, units, inputs])
+    assert [(one.finding.code, one.severity) for one in causes] == [
+        ("GS204", "warning"),
+        ("GS505", "info"),
+    ]
