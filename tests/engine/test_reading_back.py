@@ -51,7 +51,6 @@ def reads(monkeypatch):
     for name in READS:
         monkeypatch.setattr(torch.Tensor, name, counted(name, getattr(torch.Tensor, name)))
     monkeypatch.setattr(stats, "on_host", lambda tensor: False)
-    monkeypatch.setattr(stats, "on_host", lambda tensor: False)
     monkeypatch.setattr(updates, "on_host", lambda tensor: False)
     return called
 
@@ -73,7 +72,6 @@ def test_numbers_are_read_back_together(reads, more, expected):
 
 def test_what_is_read_back_is_what_the_processor_gives(monkeypatch):
     here = inspect(mode="train")
-    monkeypatch.setattr(stats, "on_host", lambda tensor: False)
     monkeypatch.setattr(stats, "on_host", lambda tensor: False)
     monkeypatch.setattr(updates, "on_host", lambda tensor: False)
     there = inspect(mode="train")
