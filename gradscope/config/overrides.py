@@ -224,14 +224,14 @@ _NAME: Final = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)(?:,(.*))?\Z", re.DOTALL
 _USAGE: Final = "write `${env:NAME}` or `${env:NAME,default}`; `$${` is a literal `${`"
 
 
-def interpolate(value: Any, path: Path = ()) -> tuple[Any, list[Complaint]]:
+def interpolate(value: Any) -> tuple[Any, list[Complaint]]:
     """Return ``value`` with the environment's values in its texts, and complaints.
 
     A text that is a single interpolation becomes its value as YAML: a number, a
     truth value, null. Interpolations inside an inserted value are not resolved.
     """
     complaints: list[Complaint] = []
-    return _walk(value, path, complaints), complaints
+    return _walk(value, (), complaints), complaints
 
 
 def _walk(value: Any, path: Path, complaints: list[Complaint]) -> Any:

@@ -32,7 +32,7 @@ from gradscope.loading.sources.text import plan_text, plan_tokens
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def plan_call(config: Any, context: Context, key: str = "input") -> Callable[[], Call]:
+def plan_call(config: Any, context: Context) -> Callable[[], Call]:
     """Plan the model's call; return a function that builds fresh ``(args, kwargs)``.
 
     Raises:
@@ -40,12 +40,12 @@ def plan_call(config: Any, context: Context, key: str = "input") -> Callable[[],
     """
     _refuse(check_input(config), context)
     if isinstance(config, list):
-        items = [plan_value(item, context, f"{key}.{i}") for i, item in enumerate(config)]
+        items = [plan_value(item, context, f"input.{i}") for i, item in enumerate(config)]
         return lambda: (tuple(build() for build in items), {})
     if isinstance(config, Mapping) and (not config or is_keywords(config)):
-        named = {k: plan_value(v, context, f"{key}.{k}") for k, v in config.items()}
+        named = {k: plan_value(v, context, f"input.{k}") for k, v in config.items()}
         return lambda: ((), {k: build() for k, build in named.items()})
-    build = _plan_source(config, context, key, top=True)
+    build = _plan_source(config, context, "input", top=True)
 
     def call() -> Call:
         made = build()
