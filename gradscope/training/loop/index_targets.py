@@ -6,8 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradscope.explain.shared.frames import shown
-from gradscope.explain.shared.script_tree import innermost, last_name
+from gradscope.explain.shared.frames import innermost, last_name, shown
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.loop.script_lines import main_text
 
