@@ -16,7 +16,7 @@ from gradscope.experiment.arms import AS_IT_IS, Arm, chosen
 from gradscope.experiment.comparison import Arms, Dependence
 from gradscope.experiment.curves import Curve
 from gradscope.experiment.facts import losses_of
-from gradscope.experiment.judge import Judged, course, judge
+from gradscope.experiment.judge import Judged, course, gains_nothing, judge
 from gradscope.experiment.scratch import Scratch
 from gradscope.records.experiment import FAILED, LEFT_OUT, ArmResult, ExperimentReport
 from gradscope.records.training import TrainingStep
@@ -30,6 +30,8 @@ STEPS, SECONDS = 100, 60.0
 _SAME_VALUE = 1e-4
 #: The rule that finds steps which together hardly move the weights.
 _TINY = "GS612"
+#: The rule whose errors are layers without a gradient, as all units are off.
+_DEAD = "GS103"
 
 
 def experiment(
@@ -92,7 +94,10 @@ class Experiment:
 
     def report(self) -> ExperimentReport:
         """Run all arms, and judge them. After Ctrl-C, judge the arms that have ended."""
-        runs = ArmRuns(self.script, self.steps, self.seconds, self.jobs, self.scratch, read_history)
+        runs = ArmRuns(
+            *(self.script, self.steps, self.seconds, self.jobs, self.scratch),
+            *(read_history, _unlearned),
+        )
         found = runs.run(self.arms)
         self.interruption = runs.interruption
         return self._judged(found)
@@ -139,6 +144,13 @@ def _from(folder: Path, script: Script) -> Script:
     return replace(script, name=str(path.relative_to(folder)))
 
 
+def _unlearned(found: dict[Arm, ArmRun]) -> bool:
+    """Return True if these arms show that the script gains nothing from its inputs."""
+    plain = found[AS_IT_IS].history
+    losses = () if plain is None else losses_of(plain.steps)
+    return len(losses) == 1 and gains_nothing(_compared(found, losses))
+
+
 def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
     """The verdict on the arms that ran."""
     plain = found[AS_IT_IS]
@@ -151,6 +163,12 @@ def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
             "undetermined: the script draws its data from a distribution, as an agent does. "
             "Its loss does not show whether it learns: compare the returns that it prints",
         )
+    return judge(_compared(found, losses))
+
+
+def _compared(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Arms:
+    """The arms that have a loss, with what was noted in them."""
+    plain = found[AS_IT_IS]
     ran = {one.arm.name: one for one in found.values() if one.fault is None}
     curves = {name: _curve(one, losses) for name, one in ran.items()}
     one_batch = ran.get("one-batch")
@@ -158,23 +176,25 @@ def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
     with_loss = {name: curve for name, curve in curves.items() if curve.losses}
     seen = {} if "mismatched" not in ran else ran["mismatched"].notes
     repeats = seen.get("samples", 0) / max(1, seen.get("distinct", 0))
-    relation = None if "no-input" not in ran else ran["no-input"].notes.get("relation")
+    blind = {} if "no-input" not in ran else ran["no-input"].notes
+    relation = blind.get("relation")
     dependence = None if relation is None else Dependence(**relation)
     rate_left = _rate_left(_steps(plain, None))
     is_open = floor is None and one_batch is not None and bool(one_batch.notes.get("losses"))
     moved = _moved(one_batch)
-    return judge(
-        Arms(
-            with_loss,
-            floor,
-            repeats,
-            dependence,
-            rate_left,
-            moved,
-            is_open,
-            is_paired=bool(seen.get("paired")),
-            is_faulty=_is_faulty(one_batch),
-        )
+    return Arms(
+        with_loss,
+        floor,
+        repeats,
+        dependence,
+        rate_left,
+        moved,
+        is_open,
+        is_paired=bool(seen.get("paired")),
+        is_faulty=_is_faulty(one_batch),
+        is_constant=0 < blind.get("given", 0) == blind.get("constant"),
+        is_dead=_is_faulty(plain, _DEAD),
+        is_stale=one_batch is not None and _is_stale(one_batch.notes),
     )
 
 
@@ -190,10 +210,15 @@ def _moved(one: ArmRun | None) -> float | None:
     return next((finding.value for finding in findings if finding.code == _TINY), None)
 
 
-def _is_faulty(one: ArmRun | None) -> bool:
-    """Return True if a rule reports an error in an arm."""
+def _is_stale(notes: dict[str, Any]) -> bool:
+    """Return True if the targets of *one batch* had to be replaced, and no input."""
+    return bool(notes.get("fresh")) and not notes.get("changed") and not notes.get("loaded")
+
+
+def _is_faulty(one: ArmRun | None, code: str = "") -> bool:
+    """Return True if a rule, or the one with this code, reports an error in an arm."""
     findings = () if one is None or one.history is None else one.history.findings
-    return any(finding.severity == "error" for finding in findings)
+    return any(one.severity == "error" and one.code.startswith(code) for one in findings)
 
 
 def _floor(notes: dict[str, Any], curve: Curve) -> float | None:

@@ -32,6 +32,8 @@ _SAMPLED = (AS_IT_IS.name, "one-batch")
 _FAILED, _OUTSIDE = "the script failed", "writes outside of the scratch copy"
 #: The exception of reading from an empty standard input, and its meaning.
 _NO_INPUT, _READS = "EOFError: EOF when reading a line", " (it reads standard input)"
+#: The reason to leave out the late arms.
+_LEARNED = "another cause is found, or the script learns"
 #: Rules that *one batch* breaks by design.
 _IGNORED = "GS814"
 
@@ -66,6 +68,8 @@ class ArmRuns:
         jobs: how many arms run at a time.
         scratch: what the copy of the working folder is made of.
         read: makes a run's history of its file.
+        unlearned: returns True if these arms show that the script gains nothing from its inputs;
+            then the late arms run.
         interruption: what ended the arms early: Ctrl-C, or a signal.
     """
 
@@ -75,6 +79,7 @@ class ArmRuns:
     jobs: int
     scratch: Scratch
     read: Callable[[RunFile], RunHistory]
+    unlearned: Callable[[dict[Arm, ArmRun]], bool]
     interruption: KeyboardInterrupt | None = None
     _ended: threading.Event = field(default_factory=threading.Event)
 
@@ -91,7 +96,12 @@ class ArmRuns:
                 left_out = {arm: why for arm, why in reasons.items() if why is not None}
                 done.update({arm: ArmRun(arm, fault=why) for arm, why in left_out.items()})
                 useful = [arm for arm in reasons if arm not in left_out]
-                self._together(useful, done, len(arms))
+                self._together([arm for arm in useful if not arm.late], done, len(arms))
+                late = [arm for arm in useful if arm.late]
+                if late and self.unlearned(done):
+                    self._together(late, done, len(arms))
+                else:
+                    done.update({arm: ArmRun(arm, fault=_LEARNED) for arm in late})
         except KeyboardInterrupt as error:
             self.interruption = error
         return done
@@ -153,9 +163,9 @@ def _no_use(arm: Arm, facts: Facts) -> str | None:
     """Return the reason to leave an arm out for this script; None if it applies."""
     if arm.needs is not None and not getattr(facts, arm.needs):
         return arm.lacking
-    if arm.name in DATA and len(facts.losses) > 1:
+    if (arm.name in DATA or arm.late) and len(facts.losses) > 1:
         return f"{' and '.join(facts.losses)} have a loss each"
-    if arm.name in DATA and facts.draws:
+    if (arm.name in DATA or arm.late) and facts.draws:
         return "the script draws from a distribution: its data depend on the model"
     return None
 
@@ -204,10 +214,15 @@ def ending(exit: str, ended: Tried) -> str:
 
 def _unchanged(arm: Arm, notes: dict[str, Any]) -> str | None:
     """Return the reason why an arm's change had no effect; None if it had one."""
+    if arm.late:
+        if notes.get("given"):
+            return "the shifted targets are the inputs"
+        return None if notes.get("shifted") else "no loss function gets a target of each position"
     if arm.name not in DATA:
         return None
     if arm.name == "one-batch":
         repeated = any(notes.get(key) for key in ("loaded", "targets", "labels", "whole"))
+        repeated = repeated or bool(notes.get("drawn") and not notes.get("other"))
         if notes.get("changed") and not repeated:
             return "no batch to repeat: no DataLoader, and the targets are not known"
         return None

@@ -20,9 +20,10 @@ class Arm:
         name: its name on the command line.
         what: the change in words.
         file: the file in ``interventions/`` that makes it; "" if nothing changes.
-        factor: the factor of the learning rate.
+        factor: the factor of the learning rate, or the positions to shift.
         needs: the field of ``Facts`` that must be true, because the arm removes that feature.
         lacking: the missing feature in words.
+        late: True if it runs only where the other arms find no use of the inputs.
     """
 
     name: str
@@ -31,6 +32,12 @@ class Arm:
     factor: float | None = None
     needs: str | None = None
     lacking: str = ""
+    late: bool = False
+
+    @property
+    def is_rate(self) -> bool:
+        """True if it changes the learning rate."""
+        return self.file == RATE
 
 
 AS_IT_IS = Arm(PLAIN, "nothing")
@@ -69,6 +76,16 @@ ARMS = (
         *("no-schedule", "the learning rate keeps the optimizer's first value", "no-schedule"),
         needs="schedule",
         lacking="the learning rate does not change",
+    ),
+    Arm(
+        *("targets-earlier", "each position gets the target of the one before it"),
+        *("shifted-targets", 1.0),
+        late=True,
+    ),
+    Arm(
+        *("targets-later", "each position gets the target of the one after it"),
+        *("shifted-targets", -1.0),
+        late=True,
     ),
 )
 BY_NAME = {arm.name: arm for arm in ARMS}

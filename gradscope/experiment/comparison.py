@@ -7,11 +7,12 @@ depends on the loss's unit.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gradscope.experiment.arms import AS_IT_IS, BY_NAME, OTHER_SEED
-from gradscope.experiment.curves import Curve
+from gradscope.experiment.curves import FIRST, Curve
 
 #: A script whose loss falls by less than this share of another arm's fall is held back.
 _HELD_BACK = 0.25
@@ -32,13 +33,13 @@ _SAME = 1e-3
 #: Multiple of the noise that a difference must exceed.
 SIGMA = 3.0
 #: Standard deviations from which targets depend on the inputs.
-_RELATED = 5.0
+RELATED = 5.0
 #: Standard errors from which a gain, however small, is learned.
 _LEARNS = 4.0
 #: Number of times that a sample is used from which its target may be memorised.
 MEMORISED = 2.0
-#: Share of the variance that a planted relation explains: the weakest that the test has to see.
-PLANTED = 0.1
+#: Shares of the variance that a planted relation explains; the test has to see one of them.
+PLANTED = (0.1, 0.2, 0.3)
 #: Fewest samples that it needs.
 SAMPLES = 200
 
@@ -49,8 +50,9 @@ class Dependence:
 
     Attributes:
         strength: of the dependence, in standard deviations of shuffled pairs.
-        planted: the strength if the same targets follow one direction of the same inputs, with
-            ``PLANTED`` of the variance.
+        planted: the strength if the same targets follow one direction of the same inputs, with the
+            first of the shares ``PLANTED`` of the variance that the test sees, or else the last.
+        share: that share.
         discrete: most columns of the inputs have few values, as bits and tokens. Their relation may
             be any table, as a parity is, and the test sees few of these.
     """
@@ -58,13 +60,14 @@ class Dependence:
     strength: float
     planted: float
     discrete: bool
+    share: float = PLANTED[0]
 
     @property
     def is_found(self) -> bool | None:
         """True if the targets depend on the inputs; None: the test cannot tell."""
-        if self.strength >= _RELATED:
+        if self.strength >= RELATED:
             return True
-        return None if self.discrete or self.planted < _RELATED else False
+        return None if self.discrete or self.planted < RELATED else False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,9 @@ class Arms:
             it is so small that the arm says nothing on the model; else None.
         is_open: True if a loss function of PyTorch makes the loss, or a part of it, and the lowest
             value is not known, as for a VAE.
+        is_constant: True if the model gets the same input for every sample.
+        is_dead: True if a rule finds a layer in *as it is* whose units are all off.
+        is_stale: True if the model gets the same inputs at every step, and the targets change.
     """
 
     curves: Mapping[str, Curve]
@@ -94,6 +100,9 @@ class Arms:
     is_open: bool = False
     is_paired: bool = False
     is_faulty: bool = False
+    is_constant: bool = False
+    is_stale: bool = False
+    is_dead: bool = False
 
     @property
     def has_ended(self) -> bool:
@@ -166,12 +175,19 @@ class Arms:
         """Another learning rate, if the loss falls twice as far with it, and the script as it is
         has more than half of the way left.
         """
-        rates = [name for name in self.curves if BY_NAME[name].factor is not None]
+        rates = [name for name in self.curves if BY_NAME[name].is_rate]
         best = max(rates, key=self.fall, default=None)
         if best is None or not self.left(AS_IT_IS.name) > FAR:
             return None
         reached = self.fall(best) >= _REACHED * (self.base - self.lowest)
         return best if reached and self.fall(best) > 2 * self.fall(AS_IT_IS.name) else None
+
+    def reaches(self, name: str) -> float:
+        """Return the share of its steps after which an arm stays below the end of *as it is*."""
+        losses = [math.inf if one is None else one for one in self.curves[name].losses]
+        medians = (statistics.median(losses[i : i + FIRST]) for i in range(len(losses)))
+        above = [i for i, one in enumerate(medians, 1) if one > self.plain.end]
+        return max(above, default=0) / len(losses)
 
     def gain(self, name: str) -> float:
         """Return how much *as it is* gains from the data that the arm removes: a share of the

@@ -24,6 +24,12 @@ from gradscope.typeset.numbers import number, plural
 
 #: Fewest steps to judge.
 FEWEST = 50
+#: Powers of ten by which a learning rate is far off.
+_HUNDRED = 2
+#: Share of the way that is left where one batch changes nothing.
+_IDLE = 0.9
+#: Share of the steps in which a better learning rate reaches the end of the script as it is.
+_SOON = 1 / 3
 #: The part removed, and the cause if the script trains without it.
 _REMOVED = {
     "no-clipping": "regularisation",
@@ -45,10 +51,8 @@ _NOT_LEARNED = {
     True: "the targets depend on the inputs, and the model has learned little of that yet",
     False: "the model learns nothing from its inputs yet: the targets may be unrelated to them",
 }
-_UNRELATED = (
-    "a test of the pairs, without the model, finds no dependence either; "
-    f"it would see a linear one with {PLANTED:.0%} of the variance"
-)
+_MODEL_OR_TARGETS = "the model cannot overfit one batch, or the targets are unrelated to the inputs"
+_PRINT_INPUT = "print the model's input at some steps: is it constant, zero, or an old batch?"
 _PRINT = "print some inputs beside their targets, as the training step gets them"
 
 
@@ -72,14 +76,14 @@ def judge(arms: Arms) -> Judged:
             advice="train longer: more epochs in the script; `--steps` and `--seconds` here",
         )
     lines = dict(_lines(arms))
-    found = _held_back(arms) or _of_data(arms) or _nothing(arms)
+    found = _held_back(arms) or _shifted(arms) or _of_data(arms) or _slow(arms) or _nothing(arms)
     return Judged(found.cause, found.message, found.evidence, found.advice, lines)
 
 
 def _held_back(arms: Arms) -> Judged | None:
     """A learning rate, or something that holds the training back."""
     helping = [name for name in arms.curves if arms.helps(name)]
-    rates = [name for name in helping if BY_NAME[name].factor is not None]
+    rates = [name for name in helping if BY_NAME[name].is_rate]
     removed = [name for name in helping if name in _REMOVED]
     rate = max(rates, key=arms.fall, default=None)
     taken = max(removed, key=arms.fall, default=None)
@@ -89,6 +93,35 @@ def _held_back(arms: Arms) -> Judged | None:
         evidence = (_fell(arms, AS_IT_IS.name), _fell(arms, taken))
         return Judged(_REMOVED[taken], f"{what} keeps the script from training", evidence, advice)
     return None if rate is None else _of_rate(arms, rate)
+
+
+def gains_nothing(arms: Arms) -> bool:
+    """Return True if the script learns nothing from its inputs, and nothing holds it back."""
+    return (arms.is_useless or arms.memorises) and _held_back(arms) is None
+
+
+def _shifted(arms: Arms) -> Judged | None:
+    """Targets that belong to a neighbouring position: with those of that position it trains."""
+    if not gains_nothing(arms):
+        return None
+    names = [name for name in arms.curves if BY_NAME[name].late and arms.helps(name)]
+    best = max(names, key=arms.fall, default=None)
+    if best is None or not arms.left(best) <= FAR:
+        return None
+    where = "before" if best == "targets-earlier" else "after"
+    return Judged(
+        *("targets-unrelated", f"the targets are those of the position {where}"),
+        (_fell(arms, AS_IT_IS.name), _fell(arms, best)),
+        "print a sequence beside its targets: which position does each target belong to?",
+    )
+
+
+def _slow(arms: Arms) -> Judged | None:
+    """A learning rate a hundred times off with which the script still learns something."""
+    rate = arms.faster
+    if rate is None or abs(math.log10(BY_NAME[rate].factor or 1.0)) < _HUNDRED:
+        return None
+    return _of_rate(arms, rate) if arms.reaches(rate) <= _SOON else None
 
 
 def _of_rate(arms: Arms, rate: str) -> Judged:
@@ -106,18 +139,13 @@ def _of_data(arms: Arms) -> Judged | None:
     """An input that is not used, targets that are not its own, or a model that cannot fit them."""
     if arms.plain.diverged:
         return None
-    taken = arms.taken
-    # If the arms differ, the loss alone mixes the pairs: it broadcasts, or reads outputs alone.
-    if taken and all(map(arms.is_same, taken)):
-        evidence = tuple(_same(name, arms) for name in taken)
-        return Judged(
-            *("input-unused", "the model's output does not depend on its input", evidence),
-            "print the model's input at a step: is it constant, or zero?",
-        )
+    unused = _unused(arms)
+    if unused is not None:
+        return unused
     one = "one-batch" if "one-batch" in arms.curves else None
     limited = arms.is_useless or (arms.floor is not None and arms.left(AS_IT_IS.name) > LEFT)
     if one is not None and limited and arms.is_stuck(one):
-        rates = [name for name in arms.curves if BY_NAME[name].factor is not None]
+        rates = [name for name in arms.curves if BY_NAME[name].is_rate]
         best = max(rates, key=arms.fall, default=None)
         if best is not None and arms.left(best) <= LEFT:  # so the model can, and the loss is right
             return _of_rate(arms, best)
@@ -127,16 +155,35 @@ def _of_data(arms: Arms) -> Judged | None:
                 (_fell(arms, one), f"{one}: {_moved(arms.moved)}"),
                 "raise the learning rate: an update of 0.1% of the weights a step is usual",
             )
+        # Targets without a relation to the inputs are hard to fit: the model may not be at fault.
+        if arms.is_useless and not arms.is_faulty and arms.left(one) < _IDLE:
+            if arms.is_related is False:
+                return _of_targets(arms)
+            if arms.is_related is None:
+                return Judged(
+                    *(None, f"undetermined: {_MODEL_OR_TARGETS}"),
+                    (_fell(arms, one), _undecided(arms)),
+                    _PRINT,
+                )
         return Judged(
             *("model-or-loss", "the model does not overfit one batch", (_fell(arms, one),)),
             "check the loss function, the output's shape and range, and what is frozen",
         )
     unlearned = arms.is_useless or arms.memorises
-    if not unlearned or one is None or not arms.left(one) <= 1 - LEFT or arms.is_related:
+    if not unlearned or arms.is_related:
         return None
+    # Where no arm shows that the model can fit, only the test without a model counts.
+    if arms.is_related is None if one is None else not arms.left(one) <= 1 - LEFT:
+        return None
+    return _of_targets(arms)
+
+
+def _of_targets(arms: Arms) -> Judged:
+    """Targets without a relation to the inputs, as far as the arms tell."""
     more = f"{_PRINT}; if they belong together: `--steps {10 * len(arms.plain.losses)}`"
-    compared = taken if arms.is_useless else ["mismatched"]
-    evidence = (*(_no_better(name, arms) for name in compared), _fell(arms, one))
+    compared = arms.taken if arms.is_useless else ["mismatched"]
+    fitted = (_fell(arms, "one-batch"),) if "one-batch" in arms.curves else ()
+    evidence = (*(_no_better(name, arms) for name in compared), *fitted)
     if arms.is_related is None:
         return Judged(
             *(None, "undetermined: the targets are unrelated to the inputs, or not learned yet"),
@@ -145,8 +192,44 @@ def _of_data(arms: Arms) -> Judged | None:
         )
     return Judged(
         *("targets-unrelated", "no relation of the targets to the inputs is found"),
-        (*evidence, _UNRELATED),
+        (*evidence, _unrelated(arms)),
         more,
+    )
+
+
+def _unused(arms: Arms) -> Judged | None:
+    """An input that says nothing, or that the model discards."""
+    # If the arms differ, the loss alone mixes the pairs: it broadcasts, or reads outputs alone.
+    same = bool(arms.taken) and all(map(arms.is_same, arms.taken))
+    evidence = tuple(_same(name, arms) for name in arms.taken if arms.is_same(name))
+    evidence = evidence or tuple(_no_better(name, arms) for name in arms.taken)
+    if same or (arms.is_useless and arms.left(AS_IT_IS.name) > LEFT):
+        if arms.is_constant:
+            message = "the model gets the same input for every sample"
+            return Judged("input-unused", message, evidence, _PRINT_INPUT)
+        if arms.is_stale:
+            message = "the model gets the same inputs at every step, and the targets change"
+            return Judged("input-unused", message, evidence, _PRINT_INPUT)
+    if not same:
+        return None
+    message = "the model's output does not depend on its input"
+    if arms.is_dead:
+        return Judged(
+            *("model-or-loss", f"{message}: all units of a layer are off", evidence),
+            "the findings below name the layer: check the scale of its input, bias and weights",
+        )
+    return Judged(
+        *("input-unused", message, evidence),
+        "the model's input differs from sample to sample: where does the forward lose it?",
+    )
+
+
+def _unrelated(arms: Arms) -> str:
+    """Return what the test of the pairs found, and what it would see."""
+    share = PLANTED[0] if arms.relation is None else arms.relation.share
+    return (
+        "a test of the pairs, without the model, finds no dependence either; "
+        f"it would see a linear one with {share:.0%} of the variance"
     )
 
 
@@ -197,7 +280,7 @@ def _told(arms: Arms) -> Iterator[tuple[str, bool]]:
     yield "input", taken
     known = not arms.is_useless or bool(arms.is_related)
     yield "targets", one and "mismatched" in names and known and not arms.may_memorise
-    rates = [name for name in names if BY_NAME[name].factor is not None]
+    rates = [name for name in names if BY_NAME[name].is_rate]
     # All the same: the script has no optimizer whose rate could be multiplied.
     yield "learning rate", not all(map(arms.is_same, rates))
     yield "regularisation", "regularisation" in removed

@@ -175,7 +175,7 @@ def test_standard_output_by_its_name_though_it_is_a_regular_file(tmp_path):
 def test_a_note_is_as_wide_as_asked_for(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    notice = "up to 14 arms of 100 steps, at most 14.0 min; scratch copy: 3 files (2.1 KiB) copied"
+    notice = "up to 16 arms of 100 steps, at most 16.0 min; scratch copy: 3 files (2.1 KiB) copied"
     monkeypatch.setenv("COLUMNS", str(width))
     say(notice)
     lines = capsys.readouterr().err.splitlines()

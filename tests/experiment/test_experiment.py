@@ -255,7 +255,7 @@ def test_the_command_and_an_interrupt(folder: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "up to 14 arms of 1,000 steps" in err
+    assert "up to 16 arms of 1,000 steps" in err
     assert "interrupted" in out
     assert not list(temporary.iterdir())
 

@@ -10,7 +10,7 @@ from gradscope.errors import OptionError
 from gradscope.experiment.arms import ARMS, AS_IT_IS, chosen
 from gradscope.experiment.comparison import Arms, Dependence
 from gradscope.experiment.curves import Curve
-from gradscope.experiment.judge import judge
+from gradscope.experiment.judge import gains_nothing, judge
 from gradscope.records.experiment import CAUSES
 
 STEPS = 100
@@ -298,13 +298,76 @@ def test_a_rate_that_trains_much_faster_is_named_though_it_is_no_cause() -> None
     assert found.cause is None
     assert found.evidence[-1].startswith("learning-rate-x10: the loss falls from 2.300 to 0.2")
     assert found.evidence[-1].endswith("twice as fast")
-    # A rate that is too high: both seeds recover half of the way.
-    high = {name: falling(2.3, 1.4, 20) for name in slow}
-    high["learning-rate-x0.01"] = falling(2.3, 0.01)
-    found = judge(Arms({**HEALTHY, **high}, 0.0))
+    assert not any("as fast" in line for line in judge(Arms(HEALTHY, 0.0)).evidence)
+
+
+def test_a_rate_a_hundred_times_off_is_a_cause_though_the_script_learns_something() -> None:
+    high = {name: falling(2.3, 1.4, 20) for name in ("as-it-is", "other-seed")}
+    found = judge(Arms({**HEALTHY, **high, "learning-rate-x0.01": falling(2.3, 0.01)}, 0.0))
+    assert found.cause == "learning-rate"
+    assert found.message == "the learning rate is too high: × 0.01 trains"
+    # It gets there no sooner: the script as it is may catch up.
+    late = falling(2.3, 1.5, 5).losses[:70] + falling(0.4, 0.01).losses[:30]
+    found = judge(Arms({**HEALTHY, **high, "learning-rate-x0.01": Curve(late)}, 0.0))
     assert found.cause is None
     assert found.evidence[-1].startswith("learning-rate-x0.01: ")
-    assert not any("as fast" in line for line in judge(Arms(HEALTHY, 0.0)).evidence)
+    assert judge(Arms({**HEALTHY, "learning-rate-x100": falling(2.3, 0.01, 2)}, 0.0)).cause is None
+
+
+@pytest.mark.parametrize("relation", [NONE, FOUND, TOKENS, None])
+def test_targets_of_the_position_before(relation: Dependence | None) -> None:
+    """They depend on the sequence, so the test of the pairs cannot tell."""
+    curves = {**IDLE, "one-batch": falling(2.3, 0.05)}
+    shifted = {"targets-earlier": falling(2.3, 0.3), "targets-later": level(2.3)}
+    assert gains_nothing(Arms(curves, 0.0, relation=relation))
+    found = judge(Arms({**curves, **shifted}, 0.0, relation=relation))
+    assert found.cause == "targets-unrelated"
+    assert found.message == "the targets are those of the position before"
+    assert not gains_nothing(Arms(HEALTHY, 0.0))
+    assert judge(Arms({**HEALTHY, **shifted}, 0.0)).cause is None
+    some = {**curves, "targets-later": falling(2.3, 1.5)}
+    assert "position" not in judge(Arms(some, 0.0, relation=relation)).message
+
+
+def test_without_one_batch_the_test_of_the_pairs_decides() -> None:
+    curves = {name: curve for name, curve in IDLE.items() if name != "one-batch"}
+    assert judge(Arms(curves, 0.0, relation=NONE)).cause == "targets-unrelated"
+    for relation in (FOUND, TOKENS, FEW, None):
+        assert judge(Arms(curves, 0.0, relation=relation)).cause is None
+
+
+def test_targets_that_are_hard_to_fit_accuse_no_model() -> None:
+    """A convolution of few pixels: it cannot fit the masks of other images."""
+    curves = {**IDLE, "one-batch": falling(2.3, 1.4, 5)}
+    assert judge(Arms(curves, 0.0, relation=FOUND)).cause == "model-or-loss"
+    assert judge(Arms(curves, 0.0, relation=NONE)).cause == "targets-unrelated"
+    found = judge(Arms(curves, 0.0, relation=FEW))
+    assert found.cause is None
+    assert found.message.startswith("undetermined: the model cannot overfit one batch, or")
+
+
+def test_an_input_that_is_equal_for_all_samples_or_steps() -> None:
+    curves = {**IDLE, "one-batch": falling(2.3, 1.4, 5)}
+    same = judge(Arms(curves, 0.0, relation=TOKENS, is_constant=True))
+    assert same.cause == "input-unused"
+    assert same.message.endswith("the same input for every sample")
+    stale = judge(Arms(curves, 0.0, is_stale=True))
+    assert stale.cause == "input-unused"
+    assert stale.message.endswith("and the targets change")
+    assert judge(Arms(HEALTHY, 0.0, is_constant=True, is_stale=True)).cause is None
+
+
+def test_an_input_that_the_model_discards_is_not_to_be_printed() -> None:
+    blind = {**IDLE, "as-it-is": level(2.3), "no-input": level(2.3), "mismatched": level(2.3)}
+    constant = judge(Arms(blind, 0.0, is_constant=True))
+    discarded = judge(Arms(blind, 0.0))
+    dead = judge(Arms(blind, 0.0, is_dead=True))
+    assert [one.cause for one in (constant, discarded)] == ["input-unused"] * 2
+    assert "print the model's input" in str(constant.advice)
+    assert "where does the forward lose it" in str(discarded.advice)
+    assert dead.cause == "model-or-loss"
+    assert dead.message.endswith("all units of a layer are off")
+    assert "name the layer" in str(dead.advice)
 
 
 def test_a_model_that_was_trained_before_has_no_way_left() -> None:

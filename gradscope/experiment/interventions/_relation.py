@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gradscope.capture.hooks import hook_tensor
-from gradscope.experiment.comparison import PLANTED, SAMPLES, Dependence
+from gradscope.experiment.comparison import PLANTED, RELATED, SAMPLES, Dependence
 from gradscope.experiment.interventions._samples import hashes, sketch
 from gradscope.nesting import find
 
@@ -172,11 +172,15 @@ def _dependence(inputs: torch.Tensor, gradients: torch.Tensor, groups: torch.Ten
 
     along = inputs @ torch.randn(inputs.shape[1], generator=made)
     noise = torch.randn(len(along), generator=made)
-    scores = math.sqrt(PLANTED) * along / along.std() + math.sqrt(1 - PLANTED) * noise
     targets = gradients @ torch.randn(gradients.shape[1], generator=made)
-    planted = torch.empty_like(gradients)
-    planted[ordered(scores)] = gradients[ordered(targets)]
-    return Dependence(strength(gradients), strength(planted), _is_discrete(inputs))
+    planted, seen = torch.empty_like(gradients), 0.0
+    for share in PLANTED:
+        scores = math.sqrt(share) * along / along.std() + math.sqrt(1 - share) * noise
+        planted[ordered(scores)] = gradients[ordered(targets)]
+        seen = strength(planted)
+        if seen >= RELATED:
+            break
+    return Dependence(strength(gradients), seen, _is_discrete(inputs), share)
 
 
 def _is_discrete(inputs: torch.Tensor) -> bool:

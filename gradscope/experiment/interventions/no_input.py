@@ -24,8 +24,10 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
     """Replace the inputs of the outermost calls. Labels, masks and lengths stay.
 
     ``notes`` has the "relation" of the targets to the inputs: its "strength", what the test sees of
-    a "planted" one, and whether the inputs are "discrete".
+    a "planted" one, and whether the inputs are "discrete". It counts the calls with an input as
+    "given", and those with the same input for every sample as "constant".
     """
+    notes.update(given=0, constant=0)
     kept: dict[tuple[int, int], torch.Tensor] = {}  # of the first call, by module and number
     pairs = Pairs()
 
@@ -36,7 +38,10 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
                 mean = kept.setdefault((id(module), number), _mean(tensor))
                 new[place] = _filled(tensor, mean)
                 given.append(tensor)
-        pairs.given(given, 0 if batch_comes_first(module) else 1)
+        dim = 0 if batch_comes_first(module) else 1
+        pairs.given(given, dim)
+        notes["given"] += bool(given)
+        notes["constant"] += bool(given) and all(_is_constant(one, dim) for one in given)
         return with_tensors(args, kwargs, new)
 
     def tested() -> None:
@@ -45,6 +50,13 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
 
     patches.callback(tested)
     on_calls(patches, notes, change, pairs.returned)
+
+
+def _is_constant(tensor: torch.Tensor, dim: int) -> bool:
+    """Return True if all samples are equal, and there are two or more."""
+    if tensor.dim() <= dim or tensor.shape[dim] < 2:
+        return False
+    return bool((tensor == tensor.narrow(dim, 0, 1)).all())
 
 
 def _mean(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,13 +2,16 @@
 
 A ``DataLoader`` repeats its first batch. Arguments of model calls and of PyTorch's loss functions
 are compared with those of the first step, and replaced if they differ. This covers scripts without
-a loader, and random numbers beside it.
+a loader, and random numbers beside it. If the targets are not known either, each step starts from
+the same state of the random numbers: a script that draws its batches draws the same one again.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import random
+import sys
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -43,11 +46,23 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
 
     ``notes`` counts "loaded" batches, "targets" of loss functions, and "labels" among arguments.
     "losses" has the value of each loss function in the first step, with the lowest possible value.
+    "fresh" counts the targets that differ from those of the first step.
+    "drawn" counts the inputs that the script draws again from equal random numbers, "other" those
+    that still differ.
     """
-    notes.update(loaded=0, targets=0, labels=0, losses=[])
+    notes.update(loaded=0, targets=0, labels=0, losses=[], fresh=0, drawn=0, other=0)
     _repeat_loaders(patches, notes)
-    first = _First()
-    for handle in hook_optimizers(lambda *_: None, first.step_ended):
+    first, draws = _First(), _Draws()
+
+    def step_ended(*_: Any) -> None:
+        first.step_ended()
+        known = any(notes[key] for key in ("loaded", "targets", "labels", "whole"))
+        if notes["changed"] and not known and not draws.repeats:
+            draws.repeats = True
+            first.forget()
+        draws.step_ended()
+
+    for handle in hook_optimizers(lambda *_: None, step_ended):
         patches.callback(handle.remove)
 
     def change(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -56,6 +71,8 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
             if is_data(tensor):
                 kept = first.of((id(module), call, number), tensor)
                 notes["labels"] += role_named(name, tensor) == LABELS
+                if draws.repeats:
+                    notes["drawn" if kept is tensor else "other"] += 1
                 if kept is not tensor:
                     new[place] = kept
         return with_tensors(args, kwargs, new)
@@ -89,10 +106,39 @@ class _First:
         same = known.shape == tensor.shape and known.dtype == tensor.dtype
         return tensor if same and torch.equal(known, tensor) else known.clone()
 
-    def step_ended(self, *_: Any) -> None:
+    def step_ended(self) -> None:
         """Note an optimizer's step: calls are counted from 0 again."""
         self.steps += 1
         self._calls.clear()
+
+    def forget(self) -> None:
+        """Take the next inputs as the first ones."""
+        self._kept.clear()
+
+
+class _Draws:
+    """The random numbers of a step, which the next ones may repeat.
+
+    Attributes:
+        repeats: True if each step starts from the same state; it is set during a step.
+    """
+
+    def __init__(self) -> None:
+        self.repeats = False
+        self._states: tuple[Any, Any, Any] | None = None
+
+    def step_ended(self) -> None:
+        """Keep the state at the end of a step, or restore the one that was kept last."""
+        numpy = sys.modules.get("numpy")
+        if not self.repeats or self._states is None:
+            drawn = None if numpy is None else numpy.random.get_state()
+            self._states = torch.get_rng_state(), random.getstate(), drawn
+            return
+        ours, pythons, drawn = self._states
+        torch.set_rng_state(ours)
+        random.setstate(pythons)
+        if numpy is not None and drawn is not None:
+            numpy.random.set_state(drawn)
 
 
 def _repeat_loaders(patches: ExitStack, notes: dict[str, Any]) -> None:
@@ -137,6 +183,7 @@ def _on_first_targets(
             return original(input, target, *args, **kwargs)
         given = first.of((name, first.number(name), 0), target)
         notes["targets"] += 1
+        notes["fresh"] += given is not target
         value = original(input, given, *args, **kwargs)
         if not first.steps and value.dim() == 0:
             weight = next(iter(args), None)  # of the functions that have one, the third argument

@@ -161,6 +161,7 @@ function startPage(signal) {
   if (!tables.length) return;
   const deepest = Math.max(...tables.flatMap(({ entries }) => entries.map(({ path }) => path.length)));
   for (let i = 0; i < deepest; i++) depth.add(new Option(String(i), String(i)));
+  depth.parentElement.hidden = deepest < 2;
   tables.forEach(foldable);
   root.classList.add("scripted");
   tools.hidden = false;
