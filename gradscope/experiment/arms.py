@@ -65,7 +65,7 @@ ARMS = (
     Arm(
         *("no-dropout", "dropout is off", "no-dropout"),
         needs="dropout",
-        lacking="no module has dropout",
+        lacking="the model has no dropout",
     ),
     Arm(
         *("float32", "autocast is off", "float32"),

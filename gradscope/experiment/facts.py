@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -64,15 +65,22 @@ def _is_clipped(step: TrainingStep) -> bool:
 
 def note_facts(patches: ExitStack, notes: dict[str, Any]) -> None:
     """Note facts that are not in the run's file, while the script runs as it is."""
+    import torch
+    import torch.nn.functional as F
+
     from gradscope.capture.hooks import hook_optimizers, replace
-    from gradscope.experiment.interventions.no_dropout import dropout_of
+    from gradscope.experiment.interventions.no_dropout import FUNCTIONS, dropout_of
     from gradscope.training.discovery import outermost_modules
     from gradscope.training.loop.draws import distributions
 
+    searched = False
+
     def step_begins(optimizer: Any, *_: Any) -> None:
-        if "dropout" not in notes:
+        nonlocal searched
+        if not searched:
+            searched = True
             modules = [one for model in outermost_modules() for one in model.modules()]
-            notes["dropout"] = max(map(dropout_of, modules), default=0.0)
+            notes["dropout"] = max([notes.get("dropout", 0.0), *map(dropout_of, modules)])
         decays = [group.get("weight_decay") or 0.0 for group in optimizer.param_groups]
         notes["weight_decay"] = max(notes.get("weight_decay", 0.0), *map(float, decays))
 
@@ -83,8 +91,24 @@ def note_facts(patches: ExitStack, notes: dict[str, Any]) -> None:
 
         return sample
 
+    def called(original: Any) -> Any:
+        @functools.wraps(original)
+        def dropout(input: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(input, *args, **kwargs)
+            names = ("p", "training")
+            given = {**dict(zip(names, original.__defaults__, strict=False)), **kwargs}
+            given.update(zip(names, args, strict=False))
+            if given["training"]:
+                notes["dropout"] = max(notes.get("dropout", 0.0), float(given["p"]))
+            return original(input, *args, **kwargs)
+
+        return dropout
+
     for handle in hook_optimizers(step_begins, lambda *_: None):
         patches.callback(handle.remove)
+    for name in FUNCTIONS:
+        replace(patches, F, name, called)
     for distribution in distributions():
         if "sample" in vars(distribution):
             replace(patches, distribution, "sample", sampled)

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from gradscope.experiment import arm_runs
 from gradscope.experiment.arms import BY_NAME
 from gradscope.experiment.comparison import Dependence
+from gradscope.experiment.facts import note_facts
 from gradscope.experiment.interventions.no_dropout import dropout_of
 from gradscope.experiment.interventions.other_seed import SHIFT
 
@@ -143,6 +144,34 @@ def test_every_seed_is_another() -> None:
             assert torch.equal(torch.rand(2), wanted)
     finally:
         torch.set_rng_state(state)
+
+
+@pytest.mark.parametrize(
+    ("dropped", "probability"),
+    [
+        (lambda x: F.dropout(x, 0.3), 0.3),
+        (lambda x: F.dropout2d(x[None], p=0.4, training=True), 0.4),
+        (lambda x: F.dropout(input=x), 0.5),
+        (lambda x: F.dropout(x, 0.3, False), 0.0),
+        (lambda x: F.alpha_dropout(x, 0.3), 0.0),
+    ],
+)
+def test_dropout_of_functions_is_known(dropped: Callable[..., Any], probability: float) -> None:
+    notes: dict[str, Any] = {}
+    torch.manual_seed(0)
+    plain = dropped(torch.ones(3, 4, 4))
+    with ExitStack() as patches:
+        note_facts(patches, notes)
+        torch.manual_seed(0)
+        assert torch.equal(dropped(torch.ones(3, 4, 4)), plain)
+    assert notes.get("dropout", 0.0) == probability
+
+
+def test_dropout_of_functions_in_a_compiled_model_is_left_alone() -> None:
+    with ExitStack() as patches:
+        note_facts(patches, {})
+        drop = torch.compile(lambda x: F.dropout(x, 0.5) + 1, backend="eager", fullgraph=True)
+        assert set(drop(torch.ones(8)).tolist()) <= {1.0, 3.0}
 
 
 def trained(batches: Callable[[], Iterator[tuple[torch.Tensor, torch.Tensor]]]) -> Any:

@@ -15,7 +15,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from gradscope.capture.hooks import replace
 from gradscope.experiment.interventions._models import on_models
 
-_FUNCTIONS = (
+#: The functions of ``torch.nn.functional`` that drop activations.
+FUNCTIONS = (
     *("dropout", "dropout1d", "dropout2d", "dropout3d"),
     *("alpha_dropout", "feature_alpha_dropout"),
 )
@@ -32,7 +33,7 @@ def dropout_of(module: nn.Module) -> float:
 
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
     """Disable dropout in functions and modules."""
-    for name in _FUNCTIONS:
+    for name in FUNCTIONS:
         replace(patches, F, name, _kept)
     replace(patches, F, "scaled_dot_product_attention", _attending)
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradscope.capture.replaced import replace
+from gradscope.capture.hooks import replace
 from gradscope.experiment.interventions._models import given_tensors, is_data, on_calls
 from gradscope.experiment.interventions.one_batch import LOSSES
 from gradscope.leaks.meaning import LABELS, role_named

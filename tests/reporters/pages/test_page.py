@@ -18,6 +18,7 @@ from gradscope.records.training import LayerSeries, RunHistory
 from gradscope.reporters.run import step_metrics
 from gradscope.reporters.tables import report_tables
 from gradscope.reporters.views import DiffView, View
+from gradscope.typeset.tables import Heading, of_columns
 from gradscope.typeset.text import plain
 
 diff_html = plugins.load("gradscope.reporters.diff", "html")
@@ -90,6 +91,20 @@ def test_findings_and_rows_lead_to_each_other():
     leads = [value.removeprefix("#") for value in parsed.values("href")]
     assert [name for name in leads if name in rows]
     assert [name for name in leads if name in items]
+
+
+def test_only_a_page_with_named_rows_has_a_filter():
+    """The rows of an experiment are arms, without a place in a model."""
+    rows = of_columns("arms", [(Heading("arm"), ["as-it-is"])])
+    named = replace(rows, names=("layer4.0",))
+    unnamed, filtered = (
+        pages.render(Page("experiment", "train.py", parts=[table_part(table)]))
+        for table in (rows, named)
+    )
+    assert 'id="depth"' not in unnamed
+    assert 'id="depth"' in filtered
+    live = pages.render(Page("live", "run.db", parts=[table_part(rows)]), live=True)
+    assert 'id="depth"' in live  # its rows may come later
 
 
 def test_a_row_that_a_finding_does_not_name_has_no_flag():
