@@ -84,7 +84,7 @@ def pixels_of(word: str | None, pictures: Sequence[Picture]) -> str | Tensor | N
     found = None if word is None else read_pixels(word)
     if not isinstance(found, tuple):
         return found
-    return torch.tensor([pixel_in_input(picture, *found) for picture in pictures])
+    return torch.tensor([pixel_in_input(picture, *found) for picture in pictures], device="cpu")
 
 
 def planned(

@@ -193,7 +193,7 @@ def is_python_number(tensor: torch.Tensor) -> bool:
     narrow = _NARROW.get(tensor.dtype)
     if tensor.dim() or narrow is None:
         return False
-    return torch.result_type(tensor, torch.ones((), dtype=narrow)) == narrow
+    return torch.result_type(tensor, torch.ones((), dtype=narrow, device="cpu")) == narrow
 
 
 def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -58,7 +58,7 @@ def bounds(cast: Cast, source: torch.dtype) -> Bounds:
     limit = _limit(target)
 
     def scaled(bits: int) -> torch.Tensor:
-        return torch.tensor(bits, dtype=_BITS[source]).view(source) * cast.scale
+        return torch.tensor(bits, dtype=_BITS[source], device="cpu").view(source) * cast.scale
 
     def alive(bits: int) -> bool:
         return bool(scaled(bits).to(target).to(torch.float32) != 0)
@@ -89,7 +89,7 @@ def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def _bits_of(value: float, source: torch.dtype) -> int:
-    return int(torch.tensor(value, dtype=source).view(_BITS[source]))
+    return int(torch.tensor(value, dtype=source, device="cpu").view(_BITS[source]))
 
 
 class Counter:

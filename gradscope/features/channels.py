@@ -158,12 +158,16 @@ class ChannelSweep:
     is_map: bool = True
     grids: dict[int, tuple[int, int]] = field(default_factory=dict)
     count: int = 0
-    total: Tensor = field(default_factory=lambda: torch.zeros(0))
-    nonzero: Tensor = field(default_factory=lambda: torch.zeros(0))
-    lowest: Tensor = field(default_factory=lambda: torch.zeros(0))
-    best: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
-    pictures: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))
-    places: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))
+    total: Tensor = field(default_factory=lambda: torch.zeros(0, device="cpu"))
+    nonzero: Tensor = field(default_factory=lambda: torch.zeros(0, device="cpu"))
+    lowest: Tensor = field(default_factory=lambda: torch.zeros(0, device="cpu"))
+    best: Tensor = field(default_factory=lambda: torch.zeros(0, 0, device="cpu"))
+    pictures: Tensor = field(
+        default_factory=lambda: torch.zeros(0, 0, dtype=torch.long, device="cpu")
+    )
+    places: Tensor = field(
+        default_factory=lambda: torch.zeros(0, 0, dtype=torch.long, device="cpu")
+    )
 
     def add(self, maps: Tensor, is_map: bool, pictures: list[int]) -> None:
         """Add maps [N, K, h, w] of the pictures with these numbers.
@@ -175,11 +179,11 @@ class ChannelSweep:
         channels, self.is_map = maps.shape[1], self.is_map and is_map
         self.grids |= dict.fromkeys(pictures, (maps.shape[2], maps.shape[3]))
         if not self.count:
-            self.total = torch.zeros(channels, dtype=torch.float64)
-            self.nonzero = torch.zeros(channels, dtype=torch.float64)
-            self.lowest = torch.full((channels,), torch.inf)
-            self.best = torch.empty(channels, 0)
-            self.pictures = self.places = torch.empty(channels, 0, dtype=torch.long)
+            self.total = torch.zeros(channels, dtype=torch.float64, device="cpu")
+            self.nonzero = torch.zeros(channels, dtype=torch.float64, device="cpu")
+            self.lowest = torch.full((channels,), torch.inf, device="cpu")
+            self.best = torch.empty(channels, 0, device="cpu")
+            self.pictures = self.places = torch.empty(channels, 0, dtype=torch.long, device="cpu")
         if channels != len(self.total):
             raise OptionError(
                 f"layer `{self.layer.title}` gives {channels} channels for this picture, "
@@ -192,7 +196,7 @@ class ChannelSweep:
         self.nonzero += (flat != 0).sum((0, 2))
         self.lowest = torch.minimum(self.lowest, flat.amin((0, 2)))
         most = flat.max(dim=2)
-        numbers = torch.tensor(pictures).expand(channels, -1)
+        numbers = torch.tensor(pictures, device="cpu").expand(channels, -1)
         # Sorted by value and then by picture, so that the batches make no difference.
         best = torch.cat([self.best, most.values.T], dim=1)
         order = best.argsort(dim=1, descending=True, stable=True)[:, : self.keep]

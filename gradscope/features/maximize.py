@@ -105,13 +105,15 @@ def maximized(
         return _means(viewer.model, layer, inputs).gather(1, wanted)[:, 0]
 
     # The same noise for all channels: none depends on which others are asked for.
-    noise = NOISE * torch.randn(shape, generator=generator)
+    noise = NOISE * torch.randn(shape, generator=generator, device="cpu")
     pixels = noise.to(viewer.device).repeat(len(channels), 1, 1, 1).requires_grad_()
     with torch.no_grad():
         start = activation(pixels).tolist()
     reach = [max(1, round(SHIFT * side)) for side in shape[1:]]
     for step in range(1, steps + 1):
-        shift = [int(torch.randint(-r, r + 1, (), generator=generator)) for r in reach]
+        shift = [
+            int(torch.randint(-r, r + 1, (), generator=generator, device="cpu")) for r in reach
+        ]
         with torch.enable_grad():
             climbed = activation(pixels.roll(shift, (2, 3))).sum()
         upwards = _smoothed(_gradient(climbed, pixels, layer))

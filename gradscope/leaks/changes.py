@@ -204,7 +204,11 @@ def tried(
     found = change(forwards.outputs(base), forwards.outputs(changed), layout, kept)
     if found is None:
         why = _unseen(forwards.outputs(base), forwards.outputs(changed), layout, kept)
-        return None if why is None else Change(0.0, torch.zeros(0, dtype=torch.bool), None, why)
+        return (
+            None
+            if why is None
+            else Change(0.0, torch.zeros(0, dtype=torch.bool, device="cpu"), None, why)
+        )
     noise = change(forwards.outputs(base), forwards.again(base), layout, kept)
     if noise is not None and found.effect <= NOISE * noise.effect:
         words = (

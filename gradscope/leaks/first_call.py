@@ -47,7 +47,7 @@ def excused(shape: Sequence[int], dirty: torch.Tensor, slack: int = 0) -> list[t
         slack: a dimension may be shorter than the axis by this number of entries, as after
             slicing; above 0 it may also be longer, as after padding.
     """
-    fixed = torch.zeros(tuple(shape), dtype=torch.bool)
+    fixed = torch.zeros(tuple(shape), dtype=torch.bool, device="cpu")
     readings: list[list[torch.Tensor]] = []
     length = dirty.numel()
     blocked: set[int] = set()
@@ -87,16 +87,16 @@ def readings_of(size: int, dirty: torch.Tensor, slack: int = 0) -> list[torch.Te
     if length % size == 0:  # blocks
         return [dirty.reshape(size, -1).any(1)]
     if slack and size - length >= -min(slack, length // 3):
-        found = torch.zeros(size, dtype=torch.bool)
+        found = torch.zeros(size, dtype=torch.bool, device="cpu")
         for offset in range(max(0, length - size) + 1):
-            place = torch.arange(size) + offset
+            place = torch.arange(size, device="cpu") + offset
             inside = place < length
             found |= inside & dirty[place.clamp(0, length - 1)]
             if bool(dirty[-1]):  # beyond the end is later than all
                 found |= place >= length
         return [found]
     if size > length and not slack:  # something is before it, or behind it
-        other = torch.zeros(size - length, dtype=torch.bool)
+        other = torch.zeros(size - length, dtype=torch.bool, device="cpu")
         return [torch.cat([other, dirty]), torch.cat([dirty, other])]
     return []
 
@@ -194,7 +194,9 @@ class Trial:
     changed: Tensors | Run
     layout: Layout
     kept: Kept
-    dirty: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    dirty: torch.Tensor = field(
+        default_factory=lambda: torch.zeros(0, dtype=torch.bool, device="cpu")
+    )
     slack: int = 0
     pairing: Pairing = as_they_are
     exact: bool = True
@@ -353,7 +355,7 @@ class _Log:
 
     def _crossed(self, before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
         """Return a bool mask of the elements that must be equal but differ."""
-        none = torch.zeros((), dtype=torch.bool)
+        none = torch.zeros((), dtype=torch.bool, device="cpu")
         if before.layout != torch.strided or now.layout != torch.strided:
             return none
         before, now = self.trial.pairing(before, now.detach())
@@ -403,7 +405,7 @@ def first_call(forwards: Forwards, trial: Trial) -> Crossing | None:
         return None  # it does not show between these two
     candidates = {k: s for k, s in log.candidates.items() if k.function not in trial.passes}
     if trial.beside is not None:
-        mixed = replace(trial, dirty=torch.zeros(0, dtype=torch.bool))
+        mixed = replace(trial, dirty=torch.zeros(0, dtype=torch.bool, device="cpu"))
         other, _ = _logged(forwards, mixed, trial.beside, known=base.kept)
         candidates = {key: site for key, site in candidates.items() if key in other.candidates}
     moving = None

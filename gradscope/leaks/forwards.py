@@ -58,7 +58,7 @@ class Rows:
         if tensor.is_floating_point() or tensor.is_complex():
             spread = float(tensor.float().std()) if tensor.numel() > 1 else 1.0
             spread = spread if spread > 0 else 1.0
-            shift = torch.randn(tensor.shape, generator=self._coins)
+            shift = torch.randn(tensor.shape, generator=self._coins, device="cpu")
             shift = torch.where(shift.abs() < 0.05, torch.full_like(shift, 0.7), shift)
             return tensor + (2 * spread * shift).to(tensor)
         if tensor.dtype == torch.bool:
@@ -70,9 +70,9 @@ class Rows:
         choice = upper if len(upper) >= 2 else choice
         if len(choice) < 2:
             return tensor.clone()
-        known = torch.tensor(choice)
+        known = torch.tensor(choice, device="cpu")
         place = torch.searchsorted(known, tensor.cpu().reshape(-1).clamp(0, most - 1))
-        step = torch.randint(1, len(choice), place.shape, generator=self._coins)
+        step = torch.randint(1, len(choice), place.shape, generator=self._coins, device="cpu")
         changed = known[(place + step) % len(choice)]
         same = changed == tensor.cpu().reshape(-1)
         changed = torch.where(same, known[(place + step + 1) % len(choice)], changed)
@@ -87,7 +87,7 @@ class Rows:
         if most == least:
             return tensor + 1 if most < 1 else tensor - 1
         span = most - least + 1
-        step = torch.randint(1, span, tensor.shape, generator=self._coins).to(tensor)
+        step = torch.randint(1, span, tensor.shape, generator=self._coins, device="cpu").to(tensor)
         return (tensor - least + step) % span + least
 
     def changed(self, one: Given, where: torch.Tensor, base: Tensors | None = None) -> torch.Tensor:
@@ -171,7 +171,7 @@ def cuts(positions: int) -> list[int]:
 def future(count: int, positions: int, at: Sequence[int | None]) -> torch.Tensor:
     """Return for each row the positions after its cut, as bool [rows, positions]; None without
     cuts."""
-    where = torch.zeros(count, positions, dtype=torch.bool)
+    where = torch.zeros(count, positions, dtype=torch.bool, device="cpu")
     for row, position in enumerate(at[:count]):
         if position is not None:
             where[row, position + 1 :] = True
@@ -193,7 +193,7 @@ class _OutputKept(Observer):
 
     def root(self, step: Step, output: Any) -> GraphRoot:
         self.output = output
-        return torch.zeros(())
+        return torch.zeros((), device="cpu")
 
 
 @dataclass

@@ -209,8 +209,8 @@ def _triangular(buffer: torch.Tensor) -> bool:
         return False
     square = buffer.reshape(buffer.shape[-2:])
     size = square.size(0)
-    above = square[torch.ones(size, size, dtype=torch.bool).triu(1).to(square.device)]
-    below = square[torch.ones(size, size, dtype=torch.bool).tril().to(square.device)]
+    above = square[torch.ones(size, size, dtype=torch.bool, device="cpu").triu(1).to(square.device)]
+    below = square[torch.ones(size, size, dtype=torch.bool, device="cpu").tril().to(square.device)]
     if bool((above != above[0]).any()) or bool((below != below[0]).any()):
         return False
     return bool(above[0] != below[0])

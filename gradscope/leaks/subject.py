@@ -89,8 +89,8 @@ def _taken(subject: Subject, output: Any, leaves: dict[str, list[torch.Tensor]])
 
 def _weights(tensor: torch.Tensor) -> torch.Tensor:
     coins = torch.Generator().manual_seed(7)
-    weights = torch.rand(tensor.shape, generator=coins) + 0.5
-    signs = torch.randint(0, 2, tensor.shape, generator=coins) * 2 - 1
+    weights = torch.rand(tensor.shape, generator=coins, device="cpu") + 0.5
+    signs = torch.randint(0, 2, tensor.shape, generator=coins, device="cpu") * 2 - 1
     return (weights * signs).to(tensor)
 
 
@@ -109,7 +109,7 @@ def _over_time(
     sent = _sent(subject, parts, subject.meaning.sequences, leaves)
     if sent is None:
         return None
-    total = torch.zeros(subject.rows.count, subject.positions, dtype=torch.float64)
+    total = torch.zeros(subject.rows.count, subject.positions, dtype=torch.float64, device="cpu")
     for one, size in sent:
         assert one.time is not None
         if one.batch is None:
@@ -132,7 +132,7 @@ def _over_samples(
     sent = _sent(subject, parts, sources, leaves)
     if sent is None:
         return None
-    total = torch.zeros(subject.rows.count, dtype=torch.float64)
+    total = torch.zeros(subject.rows.count, dtype=torch.float64, device="cpu")
     for one, size in sent:
         if one.batch is not None and size.size(one.batch) == subject.rows.count:
             total += size.movedim(one.batch, 0).reshape(subject.rows.count, -1).sum(-1).cpu()
@@ -312,7 +312,7 @@ class Subject:
             length = self.positions
             if self.mask.time is not None:
                 length = self.mask.tensor.size(self.mask.time)
-        hidden = torch.zeros(self.rows.count, length, dtype=torch.bool)
+        hidden = torch.zeros(self.rows.count, length, dtype=torch.bool, device="cpu")
         for one in self.masked:
             hidden[one.row] = one.where
         return hidden
@@ -405,7 +405,7 @@ def masked_rows(positions: int, kinds: Sequence[str], *, first: int) -> tuple[Ma
     """Return two rows of each kind, from ``first`` on: padded on a side, or with holes."""
     found = []
     for n, kind in enumerate(kind for kind in kinds for _ in range(2)):
-        where = torch.zeros(positions, dtype=torch.bool)
+        where = torch.zeros(positions, dtype=torch.bool, device="cpu")
         much = n % 2 == 0
         if kind == "right":
             where[half(positions) if much else positions - 1 :] = True

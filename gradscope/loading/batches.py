@@ -134,7 +134,7 @@ def _numbers(target: Any) -> Any:
     """Return class ids that are plain numbers as a tensor."""
     flat = target if isinstance(target, list) and target else [target]
     if all(isinstance(item, (bool, int, float)) for item in flat):
-        return torch.tensor(target)
+        return torch.tensor(target, device="cpu")
     return target
 
 

@@ -57,7 +57,7 @@ def adopt(model: nn.Module, settings: Settings, *, inputs: Any, target: Any) -> 
     _check(settings)
     compiled = compiled_of(model)
     model, wrappers = unwrapped(model)
-    first = next(model.parameters(), torch.empty(0))
+    first = next(model.parameters(), torch.empty(0, device="cpu"))
     seed = settings.get("seed", 0)
     targets = Targets(Path.cwd())
     kind = ModelKind("python", type(model).__name__)

@@ -56,7 +56,7 @@ class Draws:
     def classes(self, shape: tuple[int, ...], count: int, device: torch.device) -> Tensor:
         """Draw random class ids below ``count``."""
         shape, own = self._whole(shape)
-        ids = torch.randint(count, shape, generator=self._generator())
+        ids = torch.randint(count, shape, generator=self._generator(), device="cpu")
         first = ids.flatten()[:8].tolist()
         words = str(first) if ids.ndim == 1 and ids.numel() <= 8 else f"{list(shape)} of {count}"
         self.notices.append(f"target: random classes {words if ids.ndim else ids.item()}")
@@ -65,7 +65,7 @@ class Draws:
     def values(self, like: Tensor) -> Tensor:
         """Draw random normal values of a tensor's shape."""
         shape, own = self._whole(tuple(like.shape))
-        drawn = torch.randn(shape, generator=self._generator())
+        drawn = torch.randn(shape, generator=self._generator(), device="cpu")
         self.notices.append(f"target: random values {list(shape)}")
         return drawn[own].to(like.device, like.dtype)
 
@@ -77,7 +77,7 @@ def as_tensor(target: Any, name: str, device: torch.device) -> Tensor:
         ModelError: the target is nested, so only the user's own loss can read it.
     """
     try:
-        tensor = target if isinstance(target, Tensor) else torch.as_tensor(target)
+        tensor = target if isinstance(target, Tensor) else torch.as_tensor(target, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise ModelError(
             f"{name} compares with numbers; the target is a {type(target).__name__}",

@@ -211,7 +211,7 @@ def _classes(kind: ModelKind) -> tuple[str, ...] | None:
 
 def live_viewer(model: nn.Module, inputs: PictureInput | None = None) -> Viewer:
     """Make a viewer of the caller's module, for tensors that are model inputs."""
-    first = next(model.parameters(), torch.empty(0))
+    first = next(model.parameters(), torch.empty(0, device="cpu"))
     return Viewer(
         model=model,
         name=type(model).__name__,

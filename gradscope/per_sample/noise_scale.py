@@ -48,7 +48,9 @@ def noise_scale(squares: torch.Tensor, products: torch.Tensor, batch: float) -> 
         return None
     # The parts are gradients of samples, divided by their number.
     own, along = squares.double() * count**2, products.double() * count
-    noise, signal = _estimates(own.mean(), torch.as_tensor(batch, dtype=torch.float64), count)
+    noise, signal = _estimates(
+        own.mean(), torch.as_tensor(batch, dtype=torch.float64, device=own.device), count
+    )
     left = count - 1
     means = (own.sum() - own) / left
     batches = (count**2 * batch - 2 * count * along + own) / left**2

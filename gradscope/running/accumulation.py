@@ -62,7 +62,7 @@ class _Comparison:
         """Compare the gradients; search for causes only if they differ."""
         count = self.step.workload.accumulate
         found = self._gradients([])
-        first = next(iter(found.full.values()), torch.empty(0))
+        first = next(iter(found.full.values()), torch.empty(0, device="cpu"))
         self.tolerance = math.sqrt(torch.finfo(first.dtype).eps)
         errors = self._errors(found, [1 / count] * count)
         causes, by_layer = self._causes(found, errors) if self._differ(errors) else ([], {})

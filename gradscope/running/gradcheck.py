@@ -229,7 +229,7 @@ def _moved(leaves: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None
 
 
 def _drawn(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like)
 
 
 def _set_random_states(states: tuple[torch.Tensor, ...]) -> None:

@@ -57,7 +57,7 @@ def measured_loss(loss: torch.Tensor) -> Measured:
     if plain or loss.numel() != 1 or loss.is_complex() or loss.device.type == "meta":
         return measure(loss)
     # A subclass may hide what it wraps from all but `item`.
-    return measure(torch.tensor(float(loss.detach().item()), dtype=torch.float64))
+    return measure(torch.tensor(float(loss.detach().item()), dtype=torch.float64, device="cpu"))
 
 
 def _value(loss: TensorStats) -> Value:

@@ -26,7 +26,7 @@ _LOWEST, _HIGHEST = -1074, 1023
 
 def counted(tensor: torch.Tensor) -> dict[str, Any]:
     """Return the fields of a ``Histogram`` for a tensor; complex numbers by modulus."""
-    bins = torch.zeros(2, _HIGHEST - _LOWEST + 1, dtype=torch.int64)
+    bins = torch.zeros(2, _HIGHEST - _LOWEST + 1, dtype=torch.int64, device="cpu")
     zeros = nan = inf = numel = 0
     for chunk in _chunks(tensor.detach()):
         numel += chunk.numel()

@@ -51,7 +51,7 @@ class StepProbe:
     noise: float = 0.0
     draw: int = 0
     arrived: Gradients = field(default_factory=dict)
-    loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
+    loss: torch.Tensor = field(default_factory=lambda: torch.zeros((), device="cpu"))
 
     def value(self, key: ProbeKey, tensor: torch.Tensor) -> torch.Tensor:
         """Return a new tensor of the same shape and dtype."""

@@ -233,7 +233,7 @@ class LossRecorder(Observer):
     """Keeps the root of backward, and reports when it exists."""
 
     arm: Callable[[], None] = lambda: None
-    loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
+    loss: torch.Tensor = field(default_factory=lambda: torch.zeros((), device="cpu"))
 
     def leaves(self, step: Step, root: GraphRoot) -> Sequence[torch.Tensor]:
         """Note the end of forward."""

@@ -134,7 +134,12 @@ def curves(
     own = areas(subject, maps, steps=steps, baseline=baseline)
     draw = subject.generator()
     chance = [
-        areas(subject, torch.rand(maps.shape, generator=draw), steps=steps, baseline=baseline)
+        areas(
+            subject,
+            torch.rand(maps.shape, generator=draw, device="cpu"),
+            steps=steps,
+            baseline=baseline,
+        )
         for _ in range(randoms)
     ]
     deleted = torch.stack([area.deletion for area in chance]).mean(0)
@@ -161,7 +166,7 @@ def areas(subject: Subject, maps: Tensor, *, steps: int = 20, baseline: float = 
     """
     images, pixels = len(maps), maps[0].numel()
     ranks = _ranks(maps, subject.generator()).to(subject.inputs.device)
-    gone = torch.linspace(0, pixels, steps + 1).round().to(ranks.device)
+    gone = torch.linspace(0, pixels, steps + 1, device="cpu").round().to(ranks.device)
     inputs = subject.inputs
 
     def make(items: slice) -> Tensor:
@@ -189,9 +194,9 @@ def _ranks(maps: Tensor, generator: torch.Generator) -> Tensor:
     """Return each pixel's rank from the highest value (0) to the lowest, [N, H, W]."""
     flat = maps.flatten(1).cpu()
     # Shuffled first: a stable sort leaves ties as they came, which would be from the top left.
-    shuffled = torch.randperm(flat.shape[1], generator=generator)
+    shuffled = torch.randperm(flat.shape[1], generator=generator, device="cpu")
     order = shuffled[flat[:, shuffled].argsort(dim=1, descending=True, stable=True)]
-    places = torch.arange(flat.shape[1]).expand_as(order)
+    places = torch.arange(flat.shape[1], device="cpu").expand_as(order)
     return torch.empty_like(order).scatter_(1, order, places).view(maps.shape)
 
 
@@ -266,7 +271,7 @@ def _stops(layers: int, stages: int) -> list[int]:
 def _shuffle(module: nn.Module, generator: torch.Generator) -> None:
     with torch.no_grad():
         for parameter in module.parameters(recurse=False):
-            order = torch.randperm(parameter.numel(), generator=generator)
+            order = torch.randperm(parameter.numel(), generator=generator, device="cpu")
             values = parameter.flatten()[order.to(parameter.device)]
             parameter.copy_(values.view_as(parameter))
 

@@ -83,8 +83,14 @@ def _measured(subject: Subject, found: Tensor, objective: Objective, quantity: s
     generator, images = subject.generator(), len(found)
     moves = [(0, 0)]
     for _ in range(ELSEWHERE):
-        down = int(torch.randint(1, height, (), generator=generator)) if height > 1 else 0
-        right = int(torch.randint(1, width, (), generator=generator)) if width > 1 else 0
+        down = (
+            int(torch.randint(1, height, (), generator=generator, device="cpu"))
+            if height > 1
+            else 0
+        )
+        right = (
+            int(torch.randint(1, width, (), generator=generator, device="cpu")) if width > 1 else 0
+        )
         moves.append((down, right))
 
     def make(rows: slice) -> Tensor:
@@ -159,7 +165,7 @@ def explain(
         OptionError: a method cannot work on this model, unless the plan is lenient.
     """
     images = len(inputs)
-    target = None if plan.target is None else torch.full((images,), plan.target)
+    target = None if plan.target is None else torch.full((images,), plan.target, device="cpu")
     found: list[list[RecordedMap]] = [[] for _ in range(images)]
     subject = Subject(
         model,

@@ -69,7 +69,7 @@ def segmentation(
     everywhere = torch.full_like(predicted, 1 / (height * width), dtype=dtype)
     none = torch.zeros(images, dtype=torch.bool, device=maps.device)
     if isinstance(pixels, Tensor):
-        scale = torch.tensor([height / size[0], width / size[1]])
+        scale = torch.tensor([height / size[0], width / size[1]], device="cpu")
         row, column = (pixels.cpu() * scale).long().T.to(maps.device)
         image = torch.arange(images, device=maps.device)
         at = torch.zeros_like(everywhere)
@@ -198,7 +198,7 @@ class ModelInputs:
 
     def some(self, rows: Sequence[int]) -> ModelInputs:
         """Return the call for some of the pictures."""
-        places = torch.tensor(rows)
+        places = torch.tensor(rows, device="cpu")
         return self._with(lambda tensor: self._picked(tensor, places), len(rows))
 
     def first(self, rows: int) -> ModelInputs:

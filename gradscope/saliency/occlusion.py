@@ -72,6 +72,6 @@ def _sizes(side: int, window: int, stride: int) -> tuple[int, int]:
 
 def _spans(length: int, window: int, stride: int) -> Tensor:
     """Return the positions that each window covers along one side, [windows, length], bool."""
-    starts = torch.arange(0, length - window + stride, stride)[:, None]
-    position = torch.arange(length)
+    starts = torch.arange(0, length - window + stride, stride, device="cpu")[:, None]
+    position = torch.arange(length, device="cpu")
     return (position >= starts) & (position < starts + window)

@@ -53,7 +53,7 @@ def attribute(subject: Subject, *, n_samples: int = 4000, grid: int = 7, p: floa
         return subject.inputs[item % images] * drawn[item // images - first][:, None]
 
     scores = subject.scores_of(make, n_samples * images).view(n_samples, images)
-    total = torch.zeros(images, height * width, dtype=torch.float64)
+    total = torch.zeros(images, height * width, dtype=torch.float64, device="cpu")
     for start in range(0, n_samples, CHUNK):
         some = slice(start, min(start + CHUNK, n_samples))
         weighted = scores[some].T.to(masks.dtype) @ masks.of(some).flatten(1)
@@ -69,10 +69,13 @@ class _Masks:
         self.size = subject.inputs.shape[-2:]
         device, self.dtype = subject.inputs.device, subject.inputs.dtype
         generator = subject.generator()
-        self.cells = (torch.rand(count, grid, grid, generator=generator) < p).to(device, self.dtype)
+        self.cells = (torch.rand(count, grid, grid, generator=generator, device="cpu") < p).to(
+            device, self.dtype
+        )
         sides = [-(-side // grid) for side in self.size]
         self.offsets = [
-            torch.randint(side, (count,), generator=generator).to(device) for side in sides
+            torch.randint(side, (count,), generator=generator, device="cpu").to(device)
+            for side in sides
         ]
         self.enlarge = [_enlarging(grid, side).to(device, self.dtype) for side in sides]
 
@@ -89,4 +92,6 @@ class _Masks:
 
 def _enlarging(grid: int, cell: int) -> Tensor:
     """The matrix [(grid + 1)·cell, grid] of bilinear interpolation along one side."""
-    return interpolate(torch.eye(grid)[None], size=(grid + 1) * cell, mode="linear")[0].T
+    return interpolate(torch.eye(grid, device="cpu")[None], size=(grid + 1) * cell, mode="linear")[
+        0
+    ].T

@@ -34,7 +34,7 @@ def _moments(subject: Subject, n_samples: int, sigma: float) -> tuple[Tensor, Te
     spread = sigma * (flat.amax(dim=1) - flat.amin(dim=1)).view(-1, *[1] * (x.dim() - 1))
 
     def point(_: int) -> Tensor:
-        noise = torch.randn(x.shape[1:], generator=generator)
+        noise = torch.randn(x.shape[1:], generator=generator, device="cpu")
         return x + spread * noise.to(x)
 
     # Welford's way: a variance far smaller than the squared mean keeps its digits.

@@ -129,7 +129,7 @@ def _judged(
 ) -> Sequence[AxisResult]:
     """Return the verdicts on a copy of the model, in eval mode; the script's objects do not
     change."""
-    first = next(module.parameters(), torch.empty(0))
+    first = next(module.parameters(), torch.empty(0, device="cpu"))
     workload = Workload(
         model=module,
         name=type(module).__name__,

@@ -61,7 +61,7 @@ class Pairs:
         for key in zip(*map(hashes, alike), strict=True):
             new.append(hash(key) not in self._known)
             self._known.add(hash(key))
-        self._calls.append(_Call(made, torch.tensor(new), dim))
+        self._calls.append(_Call(made, torch.tensor(new, device="cpu"), dim))
         self.samples += sum(new)
 
     def returned(self, output: Any) -> None:
@@ -140,7 +140,7 @@ def _grouped(calls: Sequence[_Call]) -> tuple[torch.Tensor, torch.Tensor]:
         together = torch.cat(waiting)
         together = together - together.mean(0)
         gradients.append(together / together.square().mean().sqrt().clamp(min=1e-30))
-        numbers.append(torch.full((len(together),), len(numbers)))
+        numbers.append(torch.full((len(together),), len(numbers), device="cpu"))
         waiting = []
     return torch.cat(numbers), torch.cat(gradients)
 
@@ -162,7 +162,7 @@ def _dependence(inputs: torch.Tensor, gradients: torch.Tensor, groups: torch.Ten
 
     shuffled = []
     for _ in range(_SHUFFLES):
-        order = ordered(torch.rand(len(groups), generator=made))
+        order = ordered(torch.rand(len(groups), generator=made, device="cpu"))
         shuffled.append(_measures(inputs, kernels, gradients[order]))
     by_chance = torch.stack(shuffled)
 
@@ -170,9 +170,9 @@ def _dependence(inputs: torch.Tensor, gradients: torch.Tensor, groups: torch.Ten
         apart = (_measures(inputs, kernels, gradients) - by_chance.mean(0)) / by_chance.std(0)
         return float(apart.abs().nan_to_num(0.0, posinf=0.0).max())
 
-    along = inputs @ torch.randn(inputs.shape[1], generator=made)
-    noise = torch.randn(len(along), generator=made)
-    targets = gradients @ torch.randn(gradients.shape[1], generator=made)
+    along = inputs @ torch.randn(inputs.shape[1], generator=made, device="cpu")
+    noise = torch.randn(len(along), generator=made, device="cpu")
+    targets = gradients @ torch.randn(gradients.shape[1], generator=made, device="cpu")
     planted, seen = torch.empty_like(gradients), 0.0
     for share in PLANTED:
         scores = math.sqrt(share) * along / along.std() + math.sqrt(1 - share) * noise

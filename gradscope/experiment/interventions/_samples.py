@@ -34,8 +34,8 @@ def sketch(batch: torch.Tensor, width: int) -> torch.Tensor:
     rows = batch.detach()
     rows = torch.view_as_real(rows) if rows.is_complex() else rows
     rows = rows.reshape(len(rows), -1).cpu()
-    made = torch.zeros(len(rows), width)
-    places = torch.arange(rows.shape[1])
+    made = torch.zeros(len(rows), width, device="cpu")
+    places = torch.arange(rows.shape[1], device="cpu")
     if rows.is_floating_point() or rows.dtype == torch.uint8:
         rows = rows.float()
         if rows.shape[1] <= width:

@@ -28,7 +28,7 @@ def saved(node: Node, name: str) -> torch.Tensor | None:
     except RuntimeError:
         return None
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return torch.tensor(float(value))
+        return torch.tensor(float(value), device="cpu")
     return value.detach() if isinstance(value, torch.Tensor) else None
 
 
@@ -243,7 +243,7 @@ class NodeReplay:
         weights = torch.Generator().manual_seed(0)
 
         def weigh(g: torch.Tensor) -> torch.Tensor:
-            factors = torch.rand(g.shape, generator=weights) + 0.5
+            factors = torch.rand(g.shape, generator=weights, device="cpu") + 0.5
             return g * factors.to(g.device, g.dtype if g.is_floating_point() else None)
 
         return tuple(None if g is None else weigh(g) for g in self.scaled())

@@ -20,7 +20,7 @@ def judge(subject: Subject) -> AxisResult:
     if rows.count < 2:
         why = "the batch has one sample, and the model takes no batch of several"
         return not_judged("batch", why, "give a batch of two samples or more")
-    control = torch.zeros(rows.count, dtype=torch.bool)
+    control = torch.zeros(rows.count, dtype=torch.bool, device="cpu")
     control[rows.control] = True
     changed = dict(rows.base)
     for one in subject.meaning.sources:
@@ -95,7 +95,7 @@ def _trial(subject: Subject) -> Trial | None:
     rows = subject.rows
     count, base = subject.small()
     control = count // 2
-    dirty = torch.ones(count, dtype=torch.bool)
+    dirty = torch.ones(count, dtype=torch.bool, device="cpu")
     dirty[control] = False
     changed = dict(base)
     for one in subject.meaning.sources:

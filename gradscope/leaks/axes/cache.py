@@ -63,7 +63,7 @@ def judge(subject: Subject) -> AxisResult:
         whole = {path: t for path, t in full.items() if path in stepped and t.dim() == 3}
         return whole, {path: stepped[path] for path in whole}
 
-    kept = Kept(torch.ones(count, subject.positions, dtype=torch.bool), None)
+    kept = Kept(torch.ones(count, subject.positions, dtype=torch.bool, device="cpu"), None)
     own_layout = Layout(count, subject.positions)
     try:
         one, other = pair(subject.forwards)
@@ -129,7 +129,7 @@ def _trial(subject: Subject, base: Tensors, name: str, at: int, layout: Layout) 
         return ordered(found, single, 1)
 
     assert layout.rows is not None
-    kept = Kept(torch.ones(layout.rows, 1, dtype=torch.bool), None)
+    kept = Kept(torch.ones(layout.rows, 1, dtype=torch.bool, device="cpu"), None)
     place = Layout(layout.rows, 1)
     return Trial(*(full, step, place, kept), pairing=last_of(length), exact=False, restores=True)
 

@@ -61,18 +61,18 @@ def _layout(subject: Subject, label: Given, count: int | None = None) -> tuple[L
         layout = Layout(own.rows, subject.meaning.positions, own.batch, own.time)
         places = None
         if layout.positions is not None:
-            places = torch.ones(rows, layout.positions, dtype=torch.bool)
-        every = torch.ones(rows, dtype=torch.bool)
+            places = torch.ones(rows, layout.positions, dtype=torch.bool, device="cpu")
+        every = torch.ones(rows, dtype=torch.bool, device="cpu")
         return layout, _Places(every, Kept(places, every))
     length = label.tensor.size(label.time)
     at = [n % length for n in range(rows)] if count is None else [length // 2] * rows
-    where = torch.zeros(rows, length, dtype=torch.bool)
-    kept = torch.zeros(rows, length, dtype=torch.bool)
+    where = torch.zeros(rows, length, dtype=torch.bool, device="cpu")
+    kept = torch.zeros(rows, length, dtype=torch.bool, device="cpu")
     for row, position in enumerate(at):
         where[row, position] = True
         kept[row, : position + 1] = True
     # An output without positions, a pooled prediction, must not see a label of its sequence.
-    every = torch.ones(rows, dtype=torch.bool)
+    every = torch.ones(rows, dtype=torch.bool, device="cpu")
     return Layout(own.rows, length, own.batch, label.time), _Places(where, Kept(kept, every))
 
 
@@ -98,16 +98,18 @@ def _trial(subject: Subject, labels: list[Given]) -> Trial:
     count, base = subject.small()
     layout, places = _layout(subject, labels[0], count)
     changed = _changed(subject, labels, base, places.where)
-    dirty = torch.zeros(0, dtype=torch.bool)
+    dirty = torch.zeros(0, dtype=torch.bool, device="cpu")
     if places.where.dim() == 2:  # from the next position on it may be read
-        dirty = torch.arange(places.where.shape[1]) > int(places.where[0].nonzero()[0])
+        dirty = torch.arange(places.where.shape[1], device="cpu") > int(
+            places.where[0].nonzero()[0]
+        )
     beside = _beside(subject, base, count) if labels[0].time is None else None
     return Trial(base, changed, layout, places.kept, dirty, slack=0, beside=beside)
 
 
 def _beside(subject: Subject, base: Tensors, count: int) -> Tensors:
     """Return other inputs: a result that does not differ here depends on labels alone."""
-    every = torch.ones(count, dtype=torch.bool)
+    every = torch.ones(count, dtype=torch.bool, device="cpu")
     new = dict(base)
     for one in subject.meaning.sources:
         if one.batch is not None:
@@ -154,7 +156,7 @@ def _paired(
     count = trial.kept.rows.numel() if trial.kept.rows is not None else 1
     assert isinstance(trial.base, dict)
     beside = _beside(subject, trial.base, count)
-    none = torch.zeros(0, dtype=torch.bool)
+    none = torch.zeros(0, dtype=torch.bool, device="cpu")
     trial = Trial(
         *(trial.base, trial.changed, layout, trial.kept, none), beside=beside, proves=False
     )

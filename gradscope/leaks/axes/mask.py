@@ -61,7 +61,7 @@ def judge(subject: Subject) -> AxisResult:
 def kept_places(subject: Subject, masked: Sequence[Masked]) -> Kept:
     """Return the unmasked places of these rows; all places if the mask belongs to another input."""
     count, positions = subject.rows.count, subject.positions
-    chosen = torch.zeros(count, dtype=torch.bool)
+    chosen = torch.zeros(count, dtype=torch.bool, device="cpu")
     chosen[[one.row for one in masked]] = True
     places = chosen[:, None].expand(-1, positions or 0).clone()
     # A model may know padding by its token alone: then pooled outputs do not count.
@@ -95,10 +95,10 @@ def trial_of(subject: Subject, masked: Sequence[Masked], found: Change) -> Trial
     changed = subject.differing({source.path: where for source in subject.hides}, base)
     places = None
     if subject.positions:
-        places = torch.ones(count, subject.positions, dtype=torch.bool)
+        places = torch.ones(count, subject.positions, dtype=torch.bool, device="cpu")
         if where.shape[1] == subject.positions and _masks_main(subject):
             places &= ~where
-    every = torch.ones(count, dtype=torch.bool) if subject.pooled else None
+    every = torch.ones(count, dtype=torch.bool, device="cpu") if subject.pooled else None
     kept = Kept(places, every)
     if mask.role == HIDDEN:  # it may not be read: the first result that is mixed with other places
         none = torch.zeros_like(one.where)

@@ -25,9 +25,9 @@ def judge(subject: Subject) -> AxisResult:
     }
     if len(sizes) != 1 or (size := sizes.pop()) < 2:
         return not_judged("order", f"no input has two elements or more along dimension {dim}")
-    places = torch.randperm(size, generator=torch.Generator().manual_seed(11))
-    if bool((places == torch.arange(size)).any()):
-        places = torch.arange(size).roll(1)
+    places = torch.randperm(size, generator=torch.Generator().manual_seed(11), device="cpu")
+    if bool((places == torch.arange(size, device="cpu")).any()):
+        places = torch.arange(size, device="cpu").roll(1)
 
     def placed(tensors: Outputs) -> dict[str, torch.Tensor]:
         return {
@@ -44,14 +44,14 @@ def judge(subject: Subject) -> AxisResult:
         one, other = (widened(t) if wide else t for t in (base, moved_base))
         return placed(forwards.again(one)), forwards.again(other)
 
-    kept = Kept(None, torch.ones(subject.rows.count, dtype=torch.bool))
+    kept = Kept(None, torch.ones(subject.rows.count, dtype=torch.bool, device="cpu"))
     found: Change | None = change(*pair(subject.forwards), subject.layout, kept)
     found = unless_rounding(subject.forwards, found, pair, subject.layout, kept, shapes=True)
     if found is None:
         return clean("order", f"the {size} elements in another order give the same results")
     if found.doubt:
         return doubtful("order", found)
-    none = torch.zeros(0, dtype=torch.bool)
+    none = torch.zeros(0, dtype=torch.bool, device="cpu")
     trial = Trial(base, moved_base, subject.layout, kept, none, pairing=moved(places), exact=False)
     words = "gives other results where the elements come in another order"
     return leak(subject, "order", words, found, trial, reach="all elements", advice=_ADVICE)

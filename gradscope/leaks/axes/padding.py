@@ -133,7 +133,10 @@ def _fewer(subject: Subject, real: int) -> Change | None:
         )
 
     layout = Layout(count, real)
-    kept = Kept(torch.ones(count, real, dtype=torch.bool), torch.ones(count, dtype=torch.bool))
+    kept = Kept(
+        torch.ones(count, real, dtype=torch.bool, device="cpu"),
+        torch.ones(count, dtype=torch.bool, device="cpu"),
+    )
     found = change(*pair(subject.forwards), layout, kept)
     return unless_rounding(subject.forwards, found, pair, layout, kept, shapes=True)
 
@@ -160,7 +163,7 @@ def _pair(subject: Subject, real: int, count: int) -> tuple[Tensors, Tensors]:
     """Return padded rows with several contents, and the same rows without padding."""
     meaning, rows, length = subject.meaning, subject.rows, subject.positions
     base = subject.tiled(count)
-    others = torch.arange(count) > 0
+    others = torch.arange(count, device="cpu") > 0
     for one in meaning.sources:
         if count > 1 and one.batch is not None:
             base[one.path] = rows.changed(one, others, base)
@@ -200,7 +203,10 @@ def _trial(subject: Subject, real: int) -> Trial:
 
         return one
 
-    kept = Kept(torch.ones(count, real, dtype=torch.bool), torch.ones(count, dtype=torch.bool))
+    kept = Kept(
+        torch.ones(count, real, dtype=torch.bool, device="cpu"),
+        torch.ones(count, dtype=torch.bool, device="cpu"),
+    )
     runs = run(short, short_layout), run(padded, long_layout)
     pairing = cropped(subject.positions, real, side)
     return Trial(*runs, Layout(count, real), kept, pairing=pairing, exact=False)

@@ -169,8 +169,8 @@ def _alone(subject: Subject) -> int:
     single = {
         row: at for n, row in enumerate(free) if (at := positions - 1 - n * step) >= subject.prefix
     }
-    where = torch.zeros(rows.count, positions, dtype=torch.bool)
-    places = torch.zeros(rows.count, positions, dtype=torch.bool)
+    where = torch.zeros(rows.count, positions, dtype=torch.bool, device="cpu")
+    places = torch.zeros(rows.count, positions, dtype=torch.bool, device="cpu")
     for row, at in single.items():
         where[row, at] = True
         places[row, :at] = True
@@ -194,5 +194,5 @@ def _trial(subject: Subject, cut: int) -> Trial:
     at: list[int | None] = [cut] * count
     where = future(count, subject.positions, at)
     changed = subject.sequences_differing(where, base)
-    dirty = torch.arange(subject.positions) > cut
+    dirty = torch.arange(subject.positions, device="cpu") > cut
     return Trial.of(subject, base, changed, Kept(~where, None), dirty, count, slack=4)

@@ -140,9 +140,11 @@ def _own(context: Context) -> tuple[Transform, str] | None:
 
     def transform(image: Image.Image) -> Tensor:
         if not grey:
-            return torch.as_tensor(preset(image.convert("RGB")))
+            return torch.as_tensor(preset(image.convert("RGB")), device="cpu")
         # Weights were made for three channels: one channel is their mean.
-        return torch.as_tensor(preset(image.convert("L").convert("RGB"))).mean(0, keepdim=True)
+        return torch.as_tensor(preset(image.convert("L").convert("RGB")), device="cpu").mean(
+            0, keepdim=True
+        )
 
     return transform, label
 
@@ -167,7 +169,8 @@ def _hf_processor(folder: str, context: Context) -> tuple[Transform, str]:
     def transform(image: Image.Image) -> Tensor:
         try:
             return torch.as_tensor(
-                processor(images=[image], return_tensors="pt")["pixel_values"][0]
+                processor(images=[image], return_tensors="pt")["pixel_values"][0],
+                device="cpu",
             )
         except Exception as error:  # of any type: the file may hold any value
             raise broken(error) from error
@@ -263,5 +266,5 @@ def _size(value: Any, context: Context, place: str) -> list[int] | None:
 def _channels(value: Any, context: Context, place: str) -> Tensor:
     numbers = value if isinstance(value, list) else [value]
     if numbers and all(isinstance(n, (int, float)) for n in numbers):
-        return torch.tensor(numbers, dtype=torch.float32).reshape(-1, 1, 1)
+        return torch.tensor(numbers, dtype=torch.float32, device="cpu").reshape(-1, 1, 1)
     raise context.error(place, f"{value!r} is neither a number nor one number for each channel")

@@ -88,7 +88,7 @@ def _rows(tensor: Tensor, count: int, context: Context, key: str) -> Tensor:
             f"{key}.batch", f"a tensor of shape {list(tensor.shape)} has no rows to repeat"
         )
     try:
-        return tensor[torch.arange(count) % len(tensor)]
+        return tensor[torch.arange(count, device="cpu") % len(tensor)]
     except RuntimeError as error:
         reason = _reason(error, [count, *tensor.shape[1:]])
         raise context.error(f"{key}.batch", f"`batch: {count}` cannot be made: {reason}") from error
@@ -154,19 +154,19 @@ def _plan_fill(
         # Full precision here: finish() rounds to the run's dtype, once.
         kind = dtype if integral else torch.float64
         value = _number(fill, place, context, integral=integral)
-        return lambda shape: torch.full(shape, value, dtype=kind)
+        return lambda shape: torch.full(shape, value, dtype=kind, device="cpu")
     if fill in (None, "randn"):
         if dtype is not None and dtype.is_complex:
-            return lambda shape: torch.randn(shape, dtype=torch.complex64)
-        return lambda shape: torch.randn(shape, dtype=torch.float32)
+            return lambda shape: torch.randn(shape, dtype=torch.complex64, device="cpu")
+        return lambda shape: torch.randn(shape, dtype=torch.float32, device="cpu")
     if fill == "rand":
-        return lambda shape: torch.rand(shape, dtype=torch.float32)
+        return lambda shape: torch.rand(shape, dtype=torch.float32, device="cpu")
     if fill in ("zeros", "ones"):
         value = float(fill == "ones")
-        return lambda shape: torch.full(shape, value, dtype=torch.float32)
+        return lambda shape: torch.full(shape, value, dtype=torch.float32, device="cpu")
     if fill == "arange":
         kind = dtype if integral else torch.float64
-        return lambda shape: torch.arange(math.prod(shape), dtype=kind).reshape(shape)
+        return lambda shape: torch.arange(math.prod(shape), dtype=kind, device="cpu").reshape(shape)
     match = _RANDINT.fullmatch(str(fill))
     if match is None:
         help = did_you_mean(str(fill), FILLS) or f"one of {', '.join(FILLS)}, or a number"
@@ -179,7 +179,7 @@ def _plan_fill(
         raise context.error(place, f"`{fill}` {_BEYOND}")
     if low >= high:
         raise context.error(place, f"`{fill}` leaves no number to draw: {low} to {high - 1}")
-    return lambda shape: torch.randint(low, high, shape)
+    return lambda shape: torch.randint(low, high, shape, device="cpu")
 
 
 def _number(fill: float, place: str, context: Context, *, integral: bool) -> float:
@@ -223,7 +223,7 @@ def to_tensor(values: Any, context: Context, key: str) -> Tensor:
             )
     fraction = not flat or any(isinstance(item, float) for item in flat)
     try:
-        return torch.tensor(values, dtype=torch.float64 if fraction else None)
+        return torch.tensor(values, dtype=torch.float64 if fraction else None, device="cpu")
     except (ValueError, RuntimeError, OverflowError, TypeError) as error:
         raise context.error(
             key,

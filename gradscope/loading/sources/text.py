@@ -38,11 +38,13 @@ def plan_tokens(
         raise context.error(place, message, "text goes in `text:`")
     longest = max(len(row) for row in rows)
     pad = getattr(context.kind.hf_config, "pad_token_id", None) or 0
-    ids = torch.tensor([row + [pad] * (longest - len(row)) for row in rows], dtype=torch.int64)
+    ids = torch.tensor(
+        [row + [pad] * (longest - len(row)) for row in rows], dtype=torch.int64, device="cpu"
+    )
     fields = {"input_ids": ids}
     if any(len(row) < longest for row in rows):
         mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
-        fields["attention_mask"] = torch.tensor(mask, dtype=torch.int64)
+        fields["attention_mask"] = torch.tensor(mask, dtype=torch.int64, device="cpu")
         context.say(f"input: rows padded to {longest} tokens with id {pad}")
     return _plan(fields, spec, context, key, only_input=only_input)
 
@@ -158,6 +160,6 @@ def _plan(
     config = context.kind.hf_config
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
         start = getattr(config, "decoder_start_token_id", None) or 0
-        chosen["decoder_input_ids"] = torch.full((len(fields["input_ids"]), 1), start)
+        chosen["decoder_input_ids"] = torch.full((len(fields["input_ids"]), 1), start, device="cpu")
         context.say(f"input: decoder_input_ids is the start token {start}")
     return lambda: {k: finish(v, modifiers, context, key) for k, v in chosen.items()}

@@ -246,14 +246,18 @@ def _slopes(
     one."""
     generator = torch.Generator().manual_seed(seed)
     leaf = args[number].detach()
-    direction = torch.randn(leaf.shape, generator=generator, dtype=torch.float64).to(leaf)
+    direction = torch.randn(leaf.shape, generator=generator, dtype=torch.float64, device="cpu").to(
+        leaf
+    )
     step = _STEP * max(1.0, float(leaf.square().mean().sqrt()))
     change = _change(kind, args, number, step * direction)
     if change is None or not bool(change.any()):
         return None  # flat: a step, whose backward is another on purpose
     if change.shape == leaf.shape:  # where it is flat, backward may be meant to be another
         direction = direction * (change != 0)
-    weights = torch.randn(change.shape, generator=generator, dtype=torch.float64).to(change)
+    weights = torch.randn(change.shape, generator=generator, dtype=torch.float64, device="cpu").to(
+        change
+    )
     slopes = []
     for size in (step, step / 8):
         moved = _change(kind, args, number, size * direction)

@@ -47,7 +47,7 @@ class RowLosses:
         found = self.of_samples(count)
         if found is None:
             return None
-        values = torch.tensor(found, dtype=torch.float64)
+        values = torch.tensor(found, dtype=torch.float64, device="cpu")
         return RowLosses(values, torch.ones_like(values, dtype=torch.bool), None)
 
     def tokens(self, count: int, length: int) -> list[SpikeToken | None]:

@@ -103,7 +103,9 @@ def norms_without(
         for left_out in (None, *range(count)):
             if not in_time():
                 raise TooSlow
-            pick = _picker(torch.tensor([m for m in range(count) if m != left_out]), count)
+            pick = _picker(
+                torch.tensor([m for m in range(count) if m != left_out], device="cpu"), count
+            )
             given, named = replaced((args, kwargs), torch.Tensor, pick)
             terms = []
             # The replay without the sample has the same outputs in the same order.
@@ -133,7 +135,7 @@ def mixes_samples(call: RecordedCall, count: int) -> bool:
         return False
     with as_it_began(call) as (module, args, kwargs), torch.no_grad():
         whole = [t for _, t in find(module(*args, **kwargs), torch.Tensor)]
-        pick = _picker(torch.arange(count - 1), count)
+        pick = _picker(torch.arange(count - 1, device="cpu"), count)
         given, named = replaced((args, kwargs), torch.Tensor, pick)
         fewer = [t for _, t in find(module(*given, **named), torch.Tensor)]
     rows = False
