@@ -235,6 +235,29 @@ def foreign_private_imports(package: Path) -> list[str]:
     return found
 
 
+#: Functions of PyTorch whose tensor is on the default device, if they get no device.
+MAKERS = {"arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn"}
+MAKERS |= {"randperm", "tensor", "zeros"}
+
+
+def made_anywhere(package: Path) -> list[str]:
+    """Tensors of gradscope's own without a device: `torch.set_default_device` of a script would put
+    them elsewhere. Those of the demo's networks are the user's.
+    """
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        file = path.relative_to(package).as_posix()
+        if file.startswith("demo/"):
+            continue
+        for node in nodes(path):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="torch"), attr=name), keywords=given
+                ) if name in MAKERS and not {"device", None} & {one.arg for one in given}:
+                    found.append(f"{file}:{node.lineno} torch.{name}")
+    return found
+
+
 def modules_imported(path: Path, package: Path) -> Iterator[tuple[int, str]]:
     """As ``imports``, with each name that is itself a file or a folder of the package."""
     yield from imports(path, package)
@@ -278,6 +301,17 @@ def test_a_private_module_of_another_package_is_found(tmp_path):
         "typeset/tables.py:1 imports rich._palettes",
         "typeset/tables.py:2 imports yaml._yaml",
     ]
+
+
+@pytest.mark.slow
+def test_each_tensor_is_made_on_a_named_device():
+    assert made_anywhere(PACKAGE) == []
+
+
+def test_a_tensor_on_the_default_device_is_found(tmp_path):
+    source = "import torch\ntorch.zeros(3, device='cpu')\ntorch.rand(3)\ntorch.ones(1, **more)"
+    package = write(tmp_path / "gradscope", {"capture/stats.py": source, "demo/train.py": source})
+    assert made_anywhere(package) == ["capture/stats.py:3 torch.rand"]
 
 
 def test_the_map_shows_each_room_on_its_floor():
