@@ -571,6 +571,32 @@ def test_what_no_step_made_is_found_and_a_habit_is_not() -> None:
         assert changes.weights_written == (number == 7)
 
 
+@pytest.mark.parametrize("write", ["in place", "anew", "each step", "none"])
+def test_weights_written_through_data_are_found_and_a_habit_is_not(write: str) -> None:
+    layer = torch.nn.Linear(3, 3)
+    held = frozenset(layer.parameters())
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    changes = OutsideChanges()
+    for step in range(1, 13):
+        if write == "in place" and step == 9:
+            layer.weight.data.mul_(2.0)
+        if write == "anew" and step == 9:
+            layer.weight.data = layer.weight.data * 2.0
+        if write == "each step":
+            layer.weight.data.clamp_(0.1, 0.2)
+            layer.weight.data.add_(1e-3)
+        changes.step_begins(step, optimizer, held)
+        if changes.weights_written:
+            changes.weights_moved(step, step - 1, 1.0, 2.0)
+        layer(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        changes.step_ended(optimizer, held)
+    found = [(one.step, one.kind) for one in changes.recent(12)]
+    assert found == ([(9, "weights")] if write in ("in place", "anew") else [])
+    assert changes.recent(12) == changes.recent(12)
+    assert changes.recent(40) == ()
+
+
 def test_a_new_scale_of_the_loss_is_found_and_a_doubled_one_is_not() -> None:
     changes = OutsideChanges()
     for step, factor in enumerate((128.0, 256.0, None, 8192.0), 1):

@@ -192,7 +192,8 @@ class StepsBefore:
                 self._moved = step
             if self.changes.weights_written:
                 self.changes.weights_moved(step, self._weighed, last, weights)
-                changed = changed or moved
+                losses = self.losses(len(current.losses))
+                changed = changed or moved or (current.loss or 0.0) > losses.high
         if weights:
             self._weights, self._weighed = weights, step
         if changed:

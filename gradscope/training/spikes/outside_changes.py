@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.optim import Optimizer
 
 from gradscope.capture.measurements import version
 from gradscope.records.spike import OutsideChange
+from gradscope.rules import RECENT
 
 #: Number of changes kept, and of steps in which a second write counts as usual for the script.
 _MOST, _OFTEN = 16, 64
@@ -19,6 +21,9 @@ _MOST, _OFTEN = 16, 64
 _AVERAGING = ("betas", "alpha", "momentum", "rho")
 _PLAIN = ("eps", "weight_decay")
 _FACTOR, _PLAIN_FACTOR = 3.0, 10.0
+#: Number of parameters of which one value is compared, and of steps with other values that count as
+#: usual for the script.
+_PROBED, _HABIT = 256, 2
 #: A loss scale halves and doubles.
 _SCALE_FACTOR = 4.0
 #: The settings of a group that a schedule seldom changes.
@@ -43,12 +48,18 @@ class OutsideChanges:
         self._settings: dict[str, float] = {}
         self._had_state = False
         self._state: dict[str, tuple[int, int]] = {}
-        self._weights: int | None = None
+        self._weights: tuple[int, int] | None = None
+        # Writes through ``.data`` leave the versions as they are: one value of each is compared.
+        self._probed: Collection[nn.Parameter] | None = None
+        self._views: list[torch.Tensor] = []
+        self._values: torch.Tensor | None = None
+        # For each of the last steps: its number, values at the end of the step before, and now.
+        self._compared: deque[tuple[int, torch.Tensor, torch.Tensor]] = deque(maxlen=RECENT)
         self._written: dict[str, int] = {}  # the step of the last write, by what was written
         self._factor: float | None = None
         self._scaled = True
 
-    def step_begins(self, step: int, optimizer: Optimizer, held: Iterable[nn.Parameter]) -> None:
+    def step_begins(self, step: int, optimizer: Optimizer, held: Collection[nn.Parameter]) -> None:
         """Compare with the end of the step before; called before the update."""
         group = optimizer.param_groups[0] if optimizer.param_groups else {}
         given = tuple(map(group.get, _SETTINGS))
@@ -62,10 +73,10 @@ class OutsideChanges:
             for name, one in self._state.items():
                 if state.get(name, one) != one and self._is_rare(step, name):
                     self.found.append(OutsideChange(step, "written", name))
-        weights = self._weights
-        self.weights_written = (
-            weights is not None and weights != _written_of(held) and self._is_rare(step, "")
-        )
+        weights, now = self._weights, _written_of(held)
+        self.weights_written = weights is not None and weights != now and self._is_rare(step, "")
+        if self._values is not None and held is self._probed and self._in_place(now):
+            self._compared.append((step, self._values, torch.cat(self._views)))
 
     def loss_scale_is(self, step: int, factor: float | None, scale: float | None) -> None:
         """Compare the scale of the loss with that of the step before.
@@ -87,11 +98,35 @@ class OutsideChanges:
         """Note the norms of weights that the script wrote to; ``before`` is of step ``since``."""
         self.found.append(OutsideChange(step, "weights", "", before, after, since))
 
-    def step_ended(self, optimizer: Optimizer, held: Iterable[nn.Parameter]) -> None:
+    def recent(self, step: int) -> tuple[OutsideChange, ...]:
+        """Return the changes in the last steps, in order, writes through ``.data`` included.
+
+        Waits for a GPU.
+        """
+        differ = [
+            number
+            for number, before, now in self._compared
+            if not torch.equal(before.nan_to_num(), now.nan_to_num())
+        ]
+        known = [one.step for one in self.found if one.kind == "weights"]
+        if len(differ) <= _HABIT:
+            self.found += [OutsideChange(n, "weights") for n in differ if n not in known]
+        found = [one for one in self.found if step - one.step < RECENT]
+        return tuple(sorted(found, key=lambda one: one.step))
+
+    def step_ended(self, optimizer: Optimizer, held: Collection[nn.Parameter]) -> None:
         """Note what the step has left."""
         self._had_state = bool(optimizer.state)
         self._state = _versions_of(optimizer)
-        self._weights = _written_of(held)
+        now = _written_of(held)
+        if held is not self._probed or not self._in_place(now):
+            self._views, self._probed = _one_value_each(held), held
+        self._weights = now
+        self._values = torch.cat(self._views) if self._views else None
+
+    def _in_place(self, now: tuple[int, int]) -> bool:
+        """Return True if the weights are in the same memory as when the last step ended."""
+        return self._weights is not None and self._weights[1] == now[1]
 
     def _compare_settings(self, step: int, now: dict[str, float]) -> None:
         for name, value in now.items():
@@ -143,6 +178,23 @@ def _versions_of(optimizer: Optimizer) -> dict[str, tuple[int, int]]:
     return {}
 
 
-def _written_of(held: Iterable[nn.Parameter]) -> int:
-    """Return how often the weights were written to, all together."""
-    return sum(map(version, held))
+def _written_of(held: Iterable[nn.Parameter]) -> tuple[int, int]:
+    """Return how often the weights were written to, all together, and where they are."""
+    plain = [p for p in held if type(p) is nn.Parameter and p.layout == torch.strided]
+    return sum(map(version, held)), hash(tuple(map(torch.Tensor.data_ptr, plain)))
+
+
+def _one_value_each(held: Collection[nn.Parameter]) -> list[torch.Tensor]:
+    """Return views of one value of each parameter, from its middle.
+
+    Empty if one is no plain tensor in memory, as of a sharded model.
+    """
+    found: list[torch.Tensor] = []
+    for p in islice(held, 0, None, 1 + len(held) // (_PROBED + 1)):
+        if type(p) is not nn.Parameter or p.layout != torch.strided or p.is_meta:
+            return []
+        if not p.untyped_storage().nbytes() or (found and p.device != found[0].device):
+            return []
+        middle = sum(n // 2 * stride for n, stride in zip(p.shape, p.stride(), strict=True))
+        found.append(p.detach().as_strided((1,), (1,), p.storage_offset() + middle))
+    return found

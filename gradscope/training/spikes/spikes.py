@@ -15,7 +15,6 @@ from gradscope.records.spike import Capsule
 from gradscope.records.tensors import finite_or_none
 from gradscope.rules import (
     AFTERMATH,
-    RECENT,
     Limits,
     RuleSettings,
     Window,
@@ -224,7 +223,6 @@ class Spikes:
         spike = self._spike(step, before, current, figures)
         capsule = None
         if spike is not None and self._makes_room(step, spike):
-            recent = [one for one in before.changes.found if step - one.step < RECENT]
             has_norms = before.gradient.count > 0
             capsule = Capsule(
                 step,
@@ -237,7 +235,7 @@ class Spikes:
                 counted=before.count,
                 score=finite_or_none(spike.size),
                 history=before.batches.history,
-                changes=tuple(recent),
+                changes=before.changes.recent(step),
             )
         before.add(step, optimizer, current, figures)
         if capsule is not None:
