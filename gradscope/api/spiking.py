@@ -15,7 +15,7 @@ from gradscope.errors import ConfigError, OptionError
 from gradscope.output_files import check_file, whole_file, write_file
 from gradscope.records.spike import Capsule, SpikeReport, SpikeSample, Without
 from gradscope.reporters.header import listed
-from gradscope.rules import AFTERMATH, spike_cause
+from gradscope.rules import AFTERMATH, has_unusual_input, spike_cause
 from gradscope.runfile.capsules import changed, every_capsule, metadata, read_capsule, read_tensors
 from gradscope.runfile.folder import files_of
 
@@ -117,8 +117,12 @@ def _made_by(
     cause of the largest one is undetermined, return the first with any other cause.
     """
     step = worst[1].step
+    # A sample whose loss alone is unusual has made no spike of another sample.
+    others = ("asked", "sample") if _blames(worst[1]) else ("asked",)
     before = [
-        one for one in capsules if step - AFTERMATH <= one[1].step < step and one[1].kind != "asked"
+        one
+        for one in capsules
+        if step - AFTERMATH <= one[1].step < step and one[1].kind not in others
     ]
     found = [one for one in before if _blames(one[1])]
     if spike_cause(worst[1])[0] == "undetermined":
@@ -133,8 +137,7 @@ def _blames(capsule: Capsule) -> bool:
 
 def _has_evidence(capsule: Capsule) -> bool:
     """Return True if inputs of the step itself are unlike all before, whatever came before it."""
-    nonfinite = any(one.nonfinite == "input" for one in capsule.samples)
-    return nonfinite or (capsule.kind == "input" and _blames(capsule))
+    return has_unusual_input(capsule) and _blames(capsule)
 
 
 def _size(capsule: Capsule) -> tuple[int, bool, float]:

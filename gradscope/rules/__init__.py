@@ -25,6 +25,7 @@ from gradscope.rules._spike_causes import RECENT, mention, spike_cause, with_wor
 from gradscope.rules._spike_samples import (
     AFTERMATH,
     are_unusual_copies,
+    has_unusual_input,
     is_unusual_input,
     is_unusual_length,
     is_unusual_loss,
@@ -62,6 +63,7 @@ __all__ = [
     "explained",
     "explanations",
     "folded",
+    "has_unusual_input",
     "is_exact",
     "is_unusual_input",
     "is_unusual_length",

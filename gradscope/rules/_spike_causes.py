@@ -28,8 +28,9 @@ _ADAM_UPDATE = 1.5
 #: An update jumps at so many times the median before, and at so many times the gradient's growth:
 #: the thresholds of GS615.
 _UPDATE, _ALONE = 2.0, 1.5
-#: The weights moved further than so many times what the updates can do.
-_BY_HAND = 2.0
+#: The weights moved by more than this share of their norm, and further than so many times what the
+#: updates can do.
+_MOVED, _BY_HAND = 0.05, 2.0
 #: Momentum remembers a gradient for so many times 1 / (1 - momentum) steps, down to 5 %.
 _REMEMBERED = 3.0
 #: Gradients were divided by one factor if their ratios differ by less than this share;
@@ -82,13 +83,24 @@ def with_worst_first(capsule: Capsule) -> Capsule:
 
 def _blame(capsule: Capsule, facts: Sequence[_Fact]) -> Blame | None:
     """Return the samples to blame. A rising learning rate makes samples hard before it makes the
-    loss worse.
+    loss worse; after a change, losses are others than before.
     """
-    return blamed(capsule, excused=bool(facts) or _high_rate(capsule) is not None)
+    changed = any(_makes_other_losses(one) for one in capsule.changes)
+    return blamed(capsule, excused=bool(facts) or changed or _high_rate(capsule) is not None)
+
+
+def _makes_other_losses(change: OutsideChange) -> bool:
+    """Return True if losses before and after a change cannot be compared."""
+    if change.kind != "weights":
+        return change.kind in ("state", "setting", "written")
+    before, after = change.before or 0.0, change.after or 0.0
+    return abs(after - before) > _MOVED * before
 
 
 def _facts(capsule: Capsule) -> list[_Fact]:
-    """Yield all causes with evidence, except samples."""
+    """Return all causes with evidence, except samples."""
+    recent = tuple(one for one in capsule.changes if capsule.step - one.step < RECENT)
+    capsule = replace(capsule, changes=recent)
     found = (
         _weights,
         _new_state,
@@ -124,7 +136,7 @@ def _weights(capsule: Capsule) -> _Fact | None:
         if capsule.step - step >= RECENT or not before:
             continue
         moved = abs(after - before)
-        if moved < 0.05 * before:
+        if moved < _MOVED * before:
             continue
         exact = next((one.step for one in written if since < one.step <= step), None)
         reach = _reach(capsule, since, step, max(before, after), exact is not None)

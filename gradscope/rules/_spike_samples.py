@@ -21,6 +21,9 @@ USUAL = 3.0
 AFTERMATH = 64
 #: Of so many steps before, so many may be unusual; with more, this step is their aftermath.
 BEFORE, UNUSUAL_BEFORE = 16, 2
+#: Of so many of the other steps, one may be higher. A step so many times as high as those before
+#: is not their aftermath.
+_OUTLIERS, _ABOVE = 20, 8.0
 #: Number of steps before that are needed to know a usual sample.
 KNOWN = 32
 #: An input is unusual at so many times the largest of the steps before, and at so many robust
@@ -29,8 +32,8 @@ _INPUT, _DEVIATIONS, _SPREAD = 5.0, 7.0, 0.1
 #: A loss is unusual at so many times the largest loss of a sample in the steps before. Of n losses
 #: with an exponential tail, the largest is exceeded so far with a chance of about 1/n³.
 _LOSS = 3.0
-#: A sample to blame has so many times the largest loss of a sample in so many steps before.
-_UNLIKE, _SEEN = 2.0, 64
+#: A sample to blame has so many times the largest loss of a sample in the steps before.
+_UNLIKE = 2.0
 #: A text is unusually long at so many times the longest of the others, and of the steps before.
 _LONG = 2.0
 #: So many equal inputs, or one in so many of the batch, are unusual if no two were equal before.
@@ -61,6 +64,8 @@ def blamed(capsule: Capsule, *, excused: bool) -> Blame | None:
     aftermath = is_aftermath(capsule)
     few = None if aftermath else _few(capsule)
     label = None if aftermath or excused or odd else _label(capsule)
+    if capsule.kind == "sample" and label is None:
+        few = None  # its loss alone is unusual: that must stand out from all before
     if label is not None and few is not None and label.samples[0] not in few[0]:
         return label  # its loss is unlike all before; a large part of the gradient is not
     if not (aftermath or excused or odd or few):
@@ -94,29 +99,36 @@ def is_aftermath(capsule: Capsule) -> bool:
 
 
 def unusual_before(capsule: Capsule) -> list[int]:
-    """Return the steps just before with an unusual gradient or loss; none if there are no more than
-    the noise of the steps before them explains.
-    """
-    norm = capsule.usual_norm or math.inf
-    losses = [one.loss for one in capsule.signals[:-1] if one.loss is not None]
-    loss = median(losses) if losses else 0.0
-    steps = capsule.signals[:-1]
-    taken = [one.clipped_norm for one in steps if one.clipped_norm is not None]
-    got = median(taken) if len(taken) >= _FEW else math.inf
-    unusual = [
-        one.step
-        for one in steps
-        if (one.gradient_norm or 0.0) > USUAL * norm
-        or (one.loss or 0.0) > USUAL * loss > 0
-        or (one.clipped_norm or 0.0) > USUAL * got > 0
-    ]
-    parts = [steps[n - BEFORE : n] for n in range(len(steps), BEFORE - 1, -BEFORE)]
-    counts = [sum(one.step in unusual for one in part) for part in parts] or [len(unusual)]
-    # Of noise with long tails, as of a training that fits well, many steps are unusual.
-    noise = sorted(counts[1:])[len(counts) // 4] if counts[1:] else 0
-    if counts[0] <= max(UNUSUAL_BEFORE, 2 * noise):
+    """Return the steps just before with an unusual gradient or loss; none if they are few."""
+    if not capsule.signals:
         return []
-    return [step for step in unusual if step > capsule.step - BEFORE - 1]
+    *steps, now = capsule.signals
+    found: set[int] = set()
+    for figures, usual, own in (
+        ([one.loss for one in steps], None, now.loss),
+        ([one.gradient_norm for one in steps], capsule.usual_norm, capsule.norm),
+        ([one.clipped_norm for one in steps], None, None),
+    ):
+        known = [one for one in figures if one is not None]
+        if own and own > _ABOVE * max((one or 0.0 for one in figures[-BEFORE:]), default=0.0):
+            continue  # far above them, it is no aftermath of theirs
+        # Of noise with long tails, as of a training that fits well, many steps are far above the
+        # median: those just before are compared with the highest of the others.
+        others = sorted(one for one in figures[:-BEFORE] if one is not None)
+        high = others[-1 - len(others) // _OUTLIERS] if len(others) >= KNOWN else 0.0
+        if usual is None:
+            usual = median(known) if len(known) >= _FEW else math.inf
+        found |= {
+            one.step
+            for one, figure in zip(steps[-BEFORE:], figures[-BEFORE:], strict=True)
+            if (figure or 0.0) > max(USUAL * usual, high) > 0
+        }
+    return sorted(found) if len(found) > UNUSUAL_BEFORE else []
+
+
+def has_unusual_input(capsule: Capsule) -> bool:
+    """Return True if samples have NaN or Inf in their input, or one unlike all before."""
+    return bool(_odd(capsule)) or any(one.nonfinite == "input" for one in capsule.samples)
 
 
 def is_unusual_input(largest: float | None, history: BatchHistory) -> bool:
@@ -325,7 +337,7 @@ def _label(capsule: Capsule) -> Blame | None:
     usual, high = median(losses), worst[0].loss or 0.0
     history = capsule.history
     # Of noise with long tails, larger losses came earlier.
-    seen = [one.sample_loss or 0.0 for one in capsule.signals[-1 - _SEEN : -1]]
+    seen = [one.sample_loss or 0.0 for one in capsule.signals[:-1]]
     unlike = (
         is_unusual_loss(high, usual, history)
         and losses[-1] <= max(history.high_loss or 0.0, high / _LOSS)

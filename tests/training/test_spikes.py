@@ -53,7 +53,7 @@ from gradscope.training.spikes.capsule_contents import CapsuleContents
 from gradscope.training.spikes.earlier_batches import EarlierBatches
 from gradscope.training.spikes.outside_changes import OutsideChanges
 from gradscope.training.spikes.sample_losses import loss_factor, row_losses
-from gradscope.training.spikes.samples import mixes_samples, norms_without
+from gradscope.training.spikes.samples import mixes_samples, norms_without, taken_apart
 from training.spike_scripts import INNOCENT, KINDS, RANKS, SAMPLES, SCRIPT
 
 #: The step of the fault, as the scripts count.
@@ -189,6 +189,13 @@ def test_a_step_is_an_aftermath_if_more_steps_before_are_unusual_than_usual(
         else one
         for one in signals([1e-3] * 60)
     ]
+    assert spike_cause(capsule_of(ONE, signals=tuple(steps)))[0] == cause
+
+
+@pytest.mark.parametrize(("loss", "cause"), [(90.0, "samples"), (30.0, "undetermined")])
+def test_a_step_far_above_unusual_ones_is_no_aftermath(loss: float, cause: str) -> None:
+    steps = [replace(one, loss=5.0 if one.step > 55 else 1.0) for one in RATE]
+    steps[-1] = replace(steps[-1], loss=loss)
     assert spike_cause(capsule_of(ONE, signals=tuple(steps)))[0] == cause
 
 
@@ -536,6 +543,21 @@ def test_a_division_by_hand_that_was_left_out_is_found_without_the_gradient(
     )
 
 
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (OutsideChange(30, "weights", "", 10.0, 25.0, since=29), "undetermined"),
+        (OutsideChange(30, "weights", "", 10.0, 10.1, since=29), "labels"),
+        (OutsideChange(30, "weights"), "labels"),
+        (OutsideChange(30, "state"), "undetermined"),
+    ],
+)
+def test_losses_after_a_change_accuse_no_label(change: OutsideChange, cause: str) -> None:
+    given = replace(quiet(loss=7.0), kind="sample", changes=(change,))
+    assert spike_cause(given)[0] == cause
+    assert spike_cause(replace(given, changes=()))[0] == "labels"
+
+
 def test_a_loss_that_came_before_is_no_label() -> None:
     given = quiet(loss=7.0)
     steps = [replace(one, sample_loss=0.5) for one in RATE]
@@ -594,7 +616,7 @@ def test_weights_written_through_data_are_found_and_a_habit_is_not(write: str) -
     found = [(one.step, one.kind) for one in changes.recent(12)]
     assert found == ([(9, "weights")] if write in ("in place", "anew") else [])
     assert changes.recent(12) == changes.recent(12)
-    assert changes.recent(40) == ()
+    assert changes.recent(80) == ()
 
 
 def test_a_new_scale_of_the_loss_is_found_and_a_doubled_one_is_not() -> None:
@@ -678,6 +700,7 @@ def test_a_step_after_a_change_comes_before_all_that_do_not_stand_out() -> None:
 
 def kept(folder: Path, *capsules: Capsule) -> Path:
     """A run with these capsules."""
+    folder.mkdir(exist_ok=True)
     (folder / "run.db").touch()
     for one in capsules:
         safetensors.torch.save_file({}, capsule_path(folder / "run.db", one.step), metadata(one))
@@ -690,6 +713,15 @@ def test_of_unusual_steps_one_with_a_cause_is_shown(tmp_path: Path) -> None:
     assert spike(kept(tmp_path, plain, long)).step == 60
     input_alone = replace(quiet(), step=80, score=200.0, kind="input")
     assert spike(kept(tmp_path, input_alone)).step == 60
+
+
+@pytest.mark.parametrize("kind", ["loss", "input"])
+def test_a_bad_input_is_shown_though_a_sample_stood_out_before(tmp_path: Path, kind: str) -> None:
+    label = replace(quiet(loss=7.0), step=40, kind="sample", score=9.0)
+    bad = replace(quiet(input_max=400.0), kind=kind, score=50.0)
+    assert spike(kept(tmp_path, label, bad)).step == 60
+    aftermath = capsule_of(ALIKE, kind="loss", score=50.0)  # of the wrong label
+    assert spike(kept(tmp_path / "later", label, aftermath)).step == 40
 
 
 def test_a_nan_in_the_data_is_shown_though_a_sample_stood_out_before(tmp_path: Path) -> None:
@@ -834,6 +866,48 @@ def test_the_gradient_without_a_sample_is_that_of_the_other_samples() -> None:
         parts = torch.autograd.grad(net(x[others]), list(net.parameters()), output.grad[others])
         norm = torch.cat([one.flatten() for one in parts]).norm().item()
         assert found[n] == pytest.approx(norm, rel=1e-12)
+
+
+class Scored(torch.nn.Module):
+    """Returns its loss beside the logits and features that the loss is made of."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self.embed, self.head, self.order = torch.nn.Linear(3, 4), torch.nn.Linear(4, 5), order
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        features = self.embed(x).tanh()
+        logits = self.head(features)
+        given = {"loss": F.cross_entropy(logits, labels), "logits": logits, "features": features}
+        return tuple(given[name] for name in self.order.split())
+
+
+@pytest.mark.parametrize("order", ["loss logits features", "features logits loss", "logits loss"])
+@pytest.mark.parametrize("outside", [0.0, 0.1], ids=["the loss", "the loss and the logits"])
+def test_results_made_of_one_another_are_sent_what_came_from_outside(
+    order: str, outside: float
+) -> None:
+    """As of a Hugging Face model, which returns its loss, its logits and its cache."""
+    torch.manual_seed(0)
+    net = Scored(order).double()
+    x, labels = torch.randn(6, 3, dtype=torch.float64), torch.randint(5, (6,))
+    effects = SideEffects(net)
+    effects.draws = False
+    call = RecordedCall("net", net, (x, labels), {}, effects)
+    output = dict(zip(order.split(), net(x, labels), strict=True))
+    call.ended(tuple(output.values()))
+    (output["loss"] + outside * output["logits"].square().mean()).backward()
+    true = [p.grad for p in net.parameters() if p.grad is not None]
+    norm = torch.cat([one.flatten() for one in true]).norm().item()
+    found = taken_apart(call, 6, 1.0)
+    assert found is not None
+    assert float(found.norm) == pytest.approx(norm, rel=1e-12)
+    for n in range(6):
+        one = dict(zip(order.split(), net(x[n : n + 1], labels[n : n + 1]), strict=True))
+        own = (one["loss"] + outside * one["logits"].square().mean()) / 6
+        parts = torch.autograd.grad(own, list(net.parameters()))
+        norm = torch.cat([part.flatten() for part in parts]).norm().item()
+        assert float(found.norms[n]) == pytest.approx(norm, rel=1e-12)
 
 
 class Contrastive(torch.nn.Module):

@@ -144,11 +144,13 @@ class RecordedCall:
             return
         self._last = True
         self.release()
-        marks = {edge[0] for _, edge in self.results if edge is not None}
+        marks = dict.fromkeys(edge[0] for _, edge in self.results if edge is not None)
         alive = [result for reference, _ in self.results if (result := reference()) is not None]
-        for mark, node in nodes_of(marks, alive).items():
+        nodes = nodes_of(marks.keys(), alive)
+        for mark in marks:  # in the order of the results, which a replay has, too
             arrived = self.nodes.setdefault(mark, [])
-            self.hooks.append(hook_node_before(node, arrived.append))
+            if mark in nodes:
+                self.hooks.append(hook_node_before(nodes[mark], arrived.append))
 
     @property
     def span(self) -> Span:

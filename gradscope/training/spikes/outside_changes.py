@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from gradscope.capture.measurements import version
 from gradscope.records.spike import OutsideChange
-from gradscope.rules import RECENT
+from gradscope.rules import AFTERMATH
 
 #: Number of changes kept, and of steps in which a second write counts as usual for the script.
 _MOST, _OFTEN = 16, 64
@@ -54,7 +54,7 @@ class OutsideChanges:
         self._views: list[torch.Tensor] = []
         self._values: torch.Tensor | None = None
         # For each of the last steps: its number, values at the end of the step before, and now.
-        self._compared: deque[tuple[int, torch.Tensor, torch.Tensor]] = deque(maxlen=RECENT)
+        self._compared: deque[tuple[int, torch.Tensor, torch.Tensor]] = deque(maxlen=AFTERMATH)
         self._written: dict[str, int] = {}  # the step of the last write, by what was written
         self._factor: float | None = None
         self._scaled = True
@@ -111,7 +111,7 @@ class OutsideChanges:
         known = [one.step for one in self.found if one.kind == "weights"]
         if len(differ) <= _HABIT:
             self.found += [OutsideChange(n, "weights") for n in differ if n not in known]
-        found = [one for one in self.found if step - one.step < RECENT]
+        found = [one for one in self.found if step - one.step < AFTERMATH]
         return tuple(sorted(found, key=lambda one: one.step))
 
     def step_ended(self, optimizer: Optimizer, held: Collection[nn.Parameter]) -> None:

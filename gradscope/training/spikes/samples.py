@@ -23,6 +23,8 @@ from gradscope.training.spikes.batch_figures import Given, has_rows
 
 #: Number of parameters named for a sample's gradient, and the least share of its square.
 _LAYERS, _PART = 3, 0.1
+#: A gradient that differs by so many units of rounding has no other part.
+_ROUNDING = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +64,14 @@ def taken_apart(
         TooSlow: the time was over.
         NeedsOtherRanks: the model waits for other processes.
     """
+    outer = _from_outside(call)
     with as_it_began(call) as (module, args, kwargs):
 
         def forward() -> tuple[Any, torch.Tensor]:
             output = module(*args, **kwargs)
             terms = [
                 (root * gradient.to(root.dtype)).sum() / scale
-                for roots, gradients in paired(call, output)
-                for root, gradient in zip(roots, gradients, strict=True)
+                for root, gradient in _sent(call, output, outer)
             ]
             return output, torch.stack([term.reshape(()) for term in terms]).sum()
 
@@ -98,6 +100,7 @@ def norms_without(
     if call.side_effects.draws:
         return unknown, None
     found: list[float | None] = []
+    outer = _from_outside(call)
     with as_it_began(call) as (module, args, kwargs), torch.enable_grad():
         trained = [p for p in module.parameters() if p.requires_grad]
         for left_out in (None, *range(count)):
@@ -109,20 +112,78 @@ def norms_without(
             given, named = replaced((args, kwargs), torch.Tensor, pick)
             terms = []
             # The replay without the sample has the same outputs in the same order.
-            for roots, gradients in paired(call, module(*given, **named)):
-                for root, gradient in zip(roots, gradients, strict=True):
-                    sent = pick(gradient)
-                    if gradient.shape == (count, count) and root.shape[1:] == root.shape[:1]:
-                        sent = pick(sent.T).T  # of each with each, as in a contrastive loss
-                    if sent.shape != root.shape:
-                        return unknown, None
-                    terms.append((root * sent.to(root.dtype)).sum() / scale)
+            for root, gradient in _sent(call, module(*given, **named), outer):
+                sent = pick(gradient)
+                if gradient.shape == (count, count) and root.shape[1:] == root.shape[:1]:
+                    sent = pick(sent.T).T  # of each with each, as in a contrastive loss
+                if sent.shape != root.shape:
+                    return unknown, None
+                terms.append((root * sent.to(root.dtype)).sum() / scale)
             if not terms:
                 return unknown, None
             parts = torch.autograd.grad(torch.stack(terms).sum(), trained, allow_unused=True)
             norms = gradient_norms([g for g in parts if g is not None])
             found.append(finite_or_none(math.hypot(*norms)))
     return found[1:], found[0]
+
+
+#: The gradients of a call's results, for each backward; None for one that got none from outside.
+_Outer = list[list[torch.Tensor | None]]
+
+
+def _from_outside(call: RecordedCall) -> _Outer | None:
+    """Return the gradients that arrived at a call's results from outside of the call, by a replay.
+
+    A result may be made of another one, as a loss is of the logits beside it. The gradient that
+    arrives at the other one has a part through the loss, which the replay sends itself. None if all
+    gradients that arrived are from outside.
+    """
+    if sum(edge is not None for _, edge in call.results) < 2:
+        return None
+    outer: _Outer = []
+    with as_it_began(call) as (module, args, kwargs), torch.enable_grad():
+        for roots, gradients in paired(call, module(*args, **kwargs)):
+            own: list[torch.Tensor | None] = [None] * len(roots)
+            inside: dict[int, torch.Tensor] = {}
+            # Nodes are numbered as they are made: what a result is made of comes later here.
+            left = sorted(range(len(roots)), key=lambda n: _number(roots[n]), reverse=True)
+            while left:
+                n, *left = left
+                gradient = gradients[n].to(roots[n].dtype)
+                if n in inside:
+                    rest = gradient - inside[n]
+                    rounding = _ROUNDING * torch.finfo(rest.dtype).eps
+                    if float(rest.norm()) <= rounding * float(gradient.norm()):
+                        continue
+                    gradient = rest
+                own[n] = gradient
+                if left:
+                    parts = torch.autograd.grad(
+                        roots[n], [roots[m] for m in left], gradient,
+                        retain_graph=True, allow_unused=True,
+                    )  # fmt: skip
+                    for m, part in zip(left, parts, strict=True):
+                        if part is not None:
+                            inside[m] = inside[m] + part if m in inside else part
+            outer.append(own)
+    return outer
+
+
+def _number(result: torch.Tensor) -> int:
+    """The number of the node that made a tensor."""
+    node: Any = result.grad_fn
+    return int(node._sequence_nr())
+
+
+def _sent(
+    call: RecordedCall, output: Any, outer: _Outer | None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield each result of a replay with the gradient that arrived at it from outside."""
+    for place, (roots, gradients) in enumerate(paired(call, output)):
+        found = gradients if outer is None else outer[place]
+        for root, gradient in zip(roots, found, strict=True):
+            if gradient is not None:
+                yield root, gradient
 
 
 def mixes_samples(call: RecordedCall, count: int) -> bool:

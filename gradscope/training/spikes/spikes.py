@@ -41,6 +41,8 @@ MOST = 3
 #: Unusual steps are kept after so many, and the figures of batches take at most this share of the
 #: run, or so many seconds in a short one. A capsule takes about so many plain steps.
 _KNOWN, _SHARE, _FREE, _CAPSULE = 32, 0.005, 1.0, 4
+#: The kinds of steps that others may follow from.
+_SPIKES = ("loss", "gradient", "non-finite")
 #: Terms of a loss that are kept in an unremarkable step, until its gradients are there.
 _TERMS = 1 << 20
 
@@ -409,6 +411,6 @@ class Spikes:
         earlier = [step for step in self._blameless if since <= step < capsule.step]
         capsule = with_worst_first(replace(capsule, follows=min(earlier, default=None)))
         cause, _ = spike_cause(capsule)
-        if cause not in ("samples", "labels") and capsule.kind != "highest":
+        if cause not in ("samples", "labels") and capsule.kind in _SPIKES:
             self._blameless.append(capsule.step)
         return capsule, cause
