@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -67,9 +68,16 @@ class CurrentFunction:
 
 
 class NodeSites:
-    """The line, module call and function of each node that the run makes."""
+    """The line, module call and function of each node that the run makes, in the thread that it
+    began in.
+
+    PyTorch counts the nodes of each thread from 0. The operations of a backward on a GPU run in the
+    device's own thread, which makes nodes only where a checkpoint computes its forward again.
+    """
 
     def __init__(self) -> None:
+        self._thread = get_ident()
+        self._elsewhere: dict[int, tuple[int, int]] = {}  # by thread: its nodes, from and to
         self._last = torch._C._autograd._get_sequence_nr()
         self._first = self._last
         self._starts = array("q")
@@ -78,7 +86,12 @@ class NodeSites:
 
     def grown(self) -> bool:
         """True if nodes were created since the last ``note``."""
-        return torch._C._autograd._get_sequence_nr() != self._last
+        number, here = torch._C._autograd._get_sequence_nr(), get_ident()
+        if here == self._thread:
+            return number != self._last
+        first, _ = self._elsewhere.get(here, (number, number))
+        self._elsewhere[here] = first, number
+        return False
 
     def note(self, site: CallSite, serial: int, function: str | None) -> None:
         """Attribute the nodes since the last ``note`` to this place, and to this call of a
@@ -91,7 +104,8 @@ class NodeSites:
     def of(self, node: Node) -> tuple[CallSite, int | None, str | None, bool]:
         """Return place, call and function, and True if hooks cover the node's saved tensors."""
         number = node._sequence_nr()
-        if not self._first <= number < self._last:
+        ambiguous = any(first <= number < last for first, last in self._elsewhere.values())
+        if ambiguous or not self._first <= number < self._last:
             return CallSite(), None, None, True
         return self._places[bisect_right(self._starts, number) - 1]
 

@@ -16,7 +16,9 @@ from torch import nn
 
 from explain.non_finite import backward, forward, loss, outside
 from explain.non_finite.cases import ORIGINS, Program, broken_in
+from gradscope.explain.non_finite.context import NodeSites
 from gradscope.explain.non_finite.explain_non_finite import explain_non_finite
+from gradscope.explain.shared.frames import CallSite
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.running.state import state_restored
 
@@ -343,6 +345,30 @@ def test_in_a_transform_of_torch_func() -> None:
     """Saved tensors of a transform cannot be read, and the node is still named."""
     found = of(lambda w: torch.func.grad(lambda v: (v * 0).sqrt().sum())(w).sum() * w.sum())
     assert found[0] == ("inf", "backward", "SqrtBackward0")
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_the_thread_of_a_device_does_not_shift_the_lines_of_nodes(recomputes: bool) -> None:
+    """PyTorch counts the nodes of each thread from 0: one that may be of either has no line."""
+    w = torch.ones(2, requires_grad=True)
+    sites = NodeSites()
+    node = (w * 2).log().grad_fn
+    assert node is not None
+    assert sites.grown()
+    sites.note(CallSite("net"), 5, "log")
+
+    def in_backward() -> None:
+        assert not sites.grown()
+        while recomputes and torch._C._autograd._get_sequence_nr() <= node._sequence_nr() + 1:
+            w * 2
+        assert not sites.grown()
+
+    thread = threading.Thread(target=in_backward)
+    thread.start()
+    thread.join()
+    place = (CallSite(), None, None, True) if recomputes else (CallSite("net"), 5, "log", False)
+    assert sites.of(node) == place
+    assert not sites.grown()
 
 
 def test_what_another_thread_computes_cannot_be_seen() -> None:
