@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradscope.errors import OptionError, did_you_mean
-from gradscope.records.experiment import PLAIN, RATE, SEED
+from gradscope.records.experiment import PLAIN, RATE, SEED, SHIFTED
 
 #: Factors of the learning rate.
 FACTORS = (0.01, 0.1, 10.0, 100.0)
@@ -78,12 +78,12 @@ ARMS = (
         lacking="the learning rate does not change",
     ),
     Arm(
-        *("targets-earlier", "each position gets the target of the one before it"),
+        *(SHIFTED[0], "each position gets the target of the one before it"),
         *("shifted-targets", 1.0),
         late=True,
     ),
     Arm(
-        *("targets-later", "each position gets the target of the one after it"),
+        *(SHIFTED[1], "each position gets the target of the one after it"),
         *("shifted-targets", -1.0),
         late=True,
     ),

@@ -20,6 +20,7 @@ from gradscope.experiment.comparison import (
     Arms,
 )
 from gradscope.experiment.curves import Curve
+from gradscope.records.experiment import SHIFTED
 from gradscope.typeset.numbers import number, plural
 
 #: Fewest steps to judge.
@@ -108,7 +109,7 @@ def _shifted(arms: Arms) -> Judged | None:
     best = max(names, key=arms.fall, default=None)
     if best is None or not arms.left(best) <= FAR:
         return None
-    where = "before" if best == "targets-earlier" else "after"
+    where = "before" if best == SHIFTED[0] else "after"
     return Judged(
         *("targets-unrelated", f"the targets are those of the position {where}"),
         (_fell(arms, AS_IT_IS.name), _fell(arms, best)),

@@ -15,6 +15,8 @@ CAUSES = (
 )
 #: The arm that all are compared with, its twin, and the arms that change the model's inputs.
 PLAIN, SEED, DATA = "as-it-is", "other-seed", ("one-batch", "no-input", "mismatched")
+#: The arms that give each position of a sequence the target of its neighbour.
+SHIFTED = ("targets-earlier", "targets-later")
 #: Beginning of the names of arms that change the learning rate.
 RATE = "learning-rate"
 #: States of an arm.

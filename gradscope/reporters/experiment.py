@@ -6,7 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from gradscope.charts.panels import Curve, Panel, point
 from gradscope.pages import Part
-from gradscope.records.experiment import DATA, PLAIN, RAN, RATE, SEED, ArmResult, ExperimentReport
+from gradscope.records.experiment import (
+    DATA,
+    PLAIN,
+    RAN,
+    RATE,
+    SEED,
+    SHIFTED,
+    ArmResult,
+    ExperimentReport,
+)
 from gradscope.reporters.document import Block, Document, Found, Said, formats
 from gradscope.reporters.header import TONES
 from gradscope.reporters.views import TextView
@@ -97,7 +106,7 @@ def _verdict(one: ArmResult) -> str:
 
 
 def panels(report: ExperimentReport) -> tuple[Panel, ...]:
-    """The arms on data, on the learning rate, and without a part; *as it is* is in each."""
+    """The arms of each kind: data, learning rate, targets, a part less; *as it is* is in each."""
     ran = report.ran
     plain = [one for one in ran if one.name == PLAIN]
     found = []
@@ -112,6 +121,7 @@ def _kinds(ran: Sequence[ArmResult]) -> Iterator[tuple[str, list[ArmResult]]]:
     for title, wanted in (
         ("batch and input", lambda one: one.name in (*DATA, SEED)),
         ("learning rate", lambda one: one.name.startswith(RATE)),
+        ("targets of neighbours", lambda one: one.name in SHIFTED),
         ("without a part", lambda one: True),
     ):
         arms = [one for one in rest if wanted(one)]

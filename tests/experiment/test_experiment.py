@@ -22,7 +22,7 @@ from gradscope import plugins
 from gradscope.experiment import arm_runs
 from gradscope.experiment.arms import BY_NAME
 from gradscope.experiment.interventions.other_seed import SHIFT
-from gradscope.records.experiment import CAUSES, ExperimentReport
+from gradscope.records.experiment import CAUSES, ArmResult, ExperimentReport
 from gradscope.reporters.views import TextView
 from gradscope.training.trial import Trial, Tried
 
@@ -149,6 +149,14 @@ def test_a_record_in_every_format(quick: None, folder: Path) -> None:
     assert "<svg" in html.render(report, view)
     assert repr(report) == "<gradscope.ExperimentReport of train.py: no cause>"
     assert [chart.title for chart in report.plot().charts] == ["batch and input"]
+
+
+def test_a_chart_for_each_kind_of_arm() -> None:
+    names = ("as-it-is", "one-batch", "learning-rate-x10", "targets-later", "no-dropout")
+    arms = tuple(ArmResult(name, "", steps=2, losses=(2.0, 1.0)) for name in names)
+    charts = ExperimentReport("train.py", arms=arms).plot().charts
+    titles = ["batch and input", "learning rate", "targets of neighbours", "without a part"]
+    assert [chart.title for chart in charts] == titles
 
 
 def test_a_verdict_that_is_undetermined_says_so_once() -> None:
