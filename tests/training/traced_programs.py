@@ -69,8 +69,8 @@ TRACED = {
         policy, value = nn.Linear(4, 2), nn.Linear(4, 1)
         net = nn.ModuleDict({"policy": policy, "value": value})
         def act(state):
-            with torch.no_grad():
-                logits = policy(state)  # here
+            with torch.no_grad():  # here
+                logits = policy(state)
                 chosen = torch.distributions.Categorical(logits=logits)
                 action = chosen.sample()
                 return action, chosen.log_prob(action)
