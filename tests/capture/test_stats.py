@@ -88,7 +88,8 @@ def truth(tensor: torch.Tensor) -> dict[str, float | int | None]:
     """The same figures by NumPy in float64, scaled so that no square leaves its range."""
     tensor = tensor.to_dense() if tensor.layout != torch.strided else tensor
     wide = torch.complex128 if tensor.is_complex() else torch.float64
-    numbers = np.abs(tensor.to(wide).numpy()) if tensor.is_complex() else tensor.to(wide).numpy()
+    numbers = tensor.to(wide).reshape(-1).numpy()  # before version 2 NumPy has 32 axes
+    numbers = np.abs(numbers) if tensor.is_complex() else numbers
     numbers = numbers.reshape(-1)
     finite = numbers[np.isfinite(numbers)]
     counts = {

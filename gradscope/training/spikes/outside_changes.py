@@ -23,7 +23,7 @@ _PLAIN = ("eps", "weight_decay")
 _FACTOR, _PLAIN_FACTOR = 3.0, 10.0
 #: Number of parameters of which one value is compared, and of steps with other values that count as
 #: usual for the script.
-_PROBED, _HABIT = 256, 2
+_PROBED, _HABIT = 64, 2
 #: A loss scale halves and doubles.
 _SCALE_FACTOR = 4.0
 #: The settings of a group that a schedule seldom changes.
@@ -50,7 +50,7 @@ class OutsideChanges:
         self._state: dict[str, tuple[int, int]] = {}
         self._weights: tuple[int, int] | None = None
         # Writes through ``.data`` leave the versions as they are: one value of each is compared.
-        self._probed: Collection[nn.Parameter] | None = None
+        # The views hold the memory, so they are let go at the end of each step.
         self._views: list[torch.Tensor] = []
         self._values: torch.Tensor | None = None
         # For each of the last steps: its number, values at the end of the step before, and now.
@@ -75,7 +75,9 @@ class OutsideChanges:
                     self.found.append(OutsideChange(step, "written", name))
         weights, now = self._weights, _written_of(held)
         self.weights_written = weights is not None and weights != now and self._is_rare(step, "")
-        if self._values is not None and held is self._probed and self._in_place(now):
+        self._views = []
+        if self._values is not None and self._in_place(now):
+            self._views = _one_value_each(held)
             self._compared.append((step, self._values, torch.cat(self._views)))
 
     def loss_scale_is(self, step: int, factor: float | None, scale: float | None) -> None:
@@ -119,13 +121,13 @@ class OutsideChanges:
         self._had_state = bool(optimizer.state)
         self._state = _versions_of(optimizer)
         now = _written_of(held)
-        if held is not self._probed or not self._in_place(now):
-            self._views, self._probed = _one_value_each(held), held
-        self._weights = now
-        self._values = torch.cat(self._views) if self._views else None
+        views = self._views if self._in_place(now) else []
+        views = views or _one_value_each(held)
+        self._weights, self._views = now, []
+        self._values = torch.cat(views) if views else None
 
     def _in_place(self, now: tuple[int, int]) -> bool:
-        """Return True if the weights are in the same memory as when the last step ended."""
+        """Return True if the same weights are in the same memory as when the last step ended."""
         return self._weights is not None and self._weights[1] == now[1]
 
     def _compare_settings(self, step: int, now: dict[str, float]) -> None:
