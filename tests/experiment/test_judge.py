@@ -189,6 +189,15 @@ def test_a_small_gain_is_learned_if_it_is_sure_and_the_samples_are_new() -> None
     assert judge(Arms(curves, 0.0, repeats=50.0, relation=NONE)).cause == "targets-unrelated"
 
 
+def test_a_small_gain_does_not_rule_out_targets_that_the_test_of_the_pairs_denies() -> None:
+    better = Curve(tuple(loss - 0.01 for loss in level(2.3).losses if loss is not None))
+    curves = {**IDLE, "as-it-is": better, "one-batch": falling(2.3, 0.05)}
+    curves["no-input"] = curves["mismatched"] = level(2.3)
+    assert "targets" not in judge(Arms(curves, 0.0, relation=NONE)).message
+    assert "targets" in judge(Arms(curves, 0.0, relation=FOUND)).message
+    assert "targets" in judge(Arms(HEALTHY, 0.0, relation=NONE)).message  # a large gain does
+
+
 def test_the_evidence_has_the_first_loss_of_its_own_arm() -> None:
     curves = {**HEALTHY, "one-batch": falling(2.1, 0.05)}
     (line,) = [one for one in judge(Arms(curves, 0.0)).evidence if one.startswith("one-batch")]
