@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from gradscope.capture.names import modules_by_name, parameters_by_name
+from gradscope.explain.missing.observed_tensors import DISABLING
 from gradscope.explain.missing.values import Cut, Value
+from gradscope.explain.shared.frames import source
 from gradscope.records.answers import Answer
 
 _ADVICE = {
@@ -47,7 +49,7 @@ _SOFT = {
 #: Lines that read a ``state_dict`` without an explicit ``detach``.
 _STATE = re.compile(r"^(?!.*detach).*state_dict\(")
 #: The line that disabled gradients, at the end of a reason.
-_DISABLED = re.compile(r"(?:`, |^switched off at )(\S+:\d+)$")
+_DISABLED = re.compile(r"(?:`, |^switched off at )((\S+):(\d+))$")
 _THRESHOLD = "use the scores themselves, or `sigmoid` of them for a soft threshold"
 _CAST = "keep the floating-point values, or copy the gradient past the cast: `x + (q - x).detach()`"
 _INDEX = "use the values that it returns with the indices"
@@ -96,7 +98,11 @@ def answer(cut: Cut, upstream: Sequence[str], start: str | None) -> Answer:
 def _fault_line(cut: Cut) -> str | None:
     """Return the line that disabled gradients, if it is known; else the operation's."""
     named = _DISABLED.search(cut.value.reason or "") if cut.cause == "no-grad" else None
-    return named[1] if named else cut.value.site.location
+    # Of a function behind a decorator only its call is known, and that is not at fault.
+    text = source(named[2], int(named[3])) or "" if named else ""
+    if named and any(word in text for word in DISABLING):
+        return named[1]
+    return cut.value.site.location
 
 
 def uncalled(model: nn.Module, names: Sequence[str], called: Collection[nn.Module]) -> list[Answer]:

@@ -25,7 +25,8 @@ from gradscope.explain.shared.operations import node_name
 from gradscope.explain.shared.tracing_modes import ModuleCalls, bare, memory_of
 from gradscope.nesting import find
 
-_NAMES = ("no_grad", "inference_mode", "set_grad_enabled")
+#: What disables gradients.
+DISABLING = ("no_grad", "inference_mode", "set_grad_enabled")
 
 
 def disabling(file: str, line: int) -> int | None:
@@ -71,7 +72,9 @@ def _disabled_spans(file: str) -> list[tuple[int, int, int]]:
 
 
 def _disables(expression: ast.expr) -> bool:
-    return last_name(expression.func if isinstance(expression, ast.Call) else expression) in _NAMES
+    return (
+        last_name(expression.func if isinstance(expression, ast.Call) else expression) in DISABLING
+    )
 
 
 def why_disabled(frame: FrameType, last: CodeType, seen: str | None) -> tuple[str, str | None]:

@@ -196,8 +196,8 @@ def forward_under_no_grad(mended: bool) -> Program:
         def forward(self, x):
             if mended:
                 return self.fc(x)
-            with torch.no_grad():
-                return self.fc(x)  # here
+            with torch.no_grad():  # here
+                return self.fc(x)
 
     return Program(Net(), X, Y, "cross_entropy")
 

@@ -26,8 +26,8 @@ def backbone_left_in_no_grad(mended: bool) -> Program:
             self.head = nn.Linear(4, 2)
 
         def forward(self, x):
-            with torch.set_grad_enabled(mended):
-                h = self.backbone(x)  # cut
+            with torch.set_grad_enabled(mended):  # cut
+                h = self.backbone(x)
             return self.head(h)
 
     net = Net()
@@ -70,8 +70,8 @@ def whole_step_in_inference_mode(mended: bool) -> Program:
         def forward(self, x):
             if mended:
                 return self.net(x)
-            with torch.inference_mode():
-                return self.net(x)  # cut
+            with torch.inference_mode():  # cut
+                return self.net(x)
 
     net = Wrapper()
     return net, lambda: F.cross_entropy(net(X), Y)
@@ -86,8 +86,8 @@ def positional_table_in_no_grad(mended: bool) -> Program:
             self.out = nn.Linear(4, 2)
 
         def forward(self, x):
-            with torch.set_grad_enabled(mended):
-                table = self.position / self.position.norm()  # cut
+            with torch.set_grad_enabled(mended):  # cut
+                table = self.position / self.position.norm()
             return self.out(x + table)
 
     net = Embed()
@@ -103,8 +103,8 @@ def target_network_still_trainable(mended: bool) -> Program:
 
     def step():
         q = nets["online"](X).gather(1, Y[:, None])
-        with torch.no_grad():
-            best = nets["target"](X).max(1).values  # cut
+        with torch.no_grad():  # cut
+            best = nets["target"](X).max(1).values
         return F.smooth_l1_loss(q[:, 0], 1 + 0.9 * best)
 
     return nets, step
@@ -126,9 +126,9 @@ def moco_momentum_encoder(mended: bool) -> Program:
 
         def forward(self, x):
             q = self.query(x)
-            with torch.no_grad():
+            with torch.no_grad():  # cut
                 self.update()
-                k = self.momentum(x)  # cut
+                k = self.momentum(x)
             return q @ k.T
 
     net = MoCo()
@@ -144,8 +144,8 @@ def moe_expert_in_no_grad(mended: bool) -> Program:
             self.fc = nn.Parameter(torch.eye(4))
 
         def forward(self, x):
-            torch.set_grad_enabled(not self.quiet or mended)
-            y = x @ self.fc  # cut
+            torch.set_grad_enabled(not self.quiet or mended)  # cut
+            y = x @ self.fc
             torch.set_grad_enabled(True)
             return y
 
@@ -203,9 +203,9 @@ def decorator_on_forward(mended: bool) -> Program:
             super().__init__()
             self.w = nn.Parameter(torch.eye(4))
 
-        @torch.no_grad()
+        @torch.no_grad()  # cut
         def forward(self, x):
-            return x @ self.w  # cut
+            return x @ self.w
 
     class Loud(Quiet):
         def forward(self, x):
@@ -235,8 +235,8 @@ def frozen_by_eval_and_no_grad(mended: bool) -> Program:
             self.out = nn.Linear(4, 2)
 
         def forward(self, x):
-            with torch.set_grad_enabled(mended):
-                h = self.encoder(x)  # cut
+            with torch.set_grad_enabled(mended):  # cut
+                h = self.encoder(x)
             return self.out(h)
 
     net = Net()
@@ -251,8 +251,8 @@ def recurrent_warm_up_in_no_grad(mended: bool) -> Program:
             self.rnn, self.out = nn.GRU(4, 3), nn.Linear(3, 2)
 
         def forward(self, x):
-            with torch.set_grad_enabled(mended):
-                _, h = self.rnn(x)  # cut
+            with torch.set_grad_enabled(mended):  # cut
+                _, h = self.rnn(x)
             return self.out(h[0])
 
     net = Net()
@@ -267,8 +267,8 @@ def autocast_and_no_grad(mended: bool) -> Program:
             self.proj, self.out = nn.Linear(4, 4), nn.Linear(4, 2)
 
         def forward(self, x):
-            with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(mended):
-                h = self.proj(x)  # cut
+            with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(mended):  # cut
+                h = self.proj(x)
             return self.out(h.float())
 
     net = Net()
@@ -285,8 +285,8 @@ def exit_stack(mended: bool) -> Program:
         def forward(self, x):
             with contextlib.ExitStack() as stack:
                 if not mended:
-                    stack.enter_context(torch.no_grad())
-                h = self.encoder(x)  # cut
+                    stack.enter_context(torch.no_grad())  # cut
+                h = self.encoder(x)
             return self.out(h)
 
     net = Net()
@@ -301,8 +301,8 @@ def no_grad_inside_a_checkpoint(mended: bool) -> Program:
             self.w, self.v = nn.Parameter(torch.eye(4)), nn.Parameter(torch.eye(4))
 
         def forward(self, x):
-            with torch.set_grad_enabled(mended):
-                mask = torch.sigmoid(x @ self.v)  # cut
+            with torch.set_grad_enabled(mended):  # cut
+                mask = torch.sigmoid(x @ self.v)
             return (x @ self.w) * mask
 
     class Net(nn.Module):
