@@ -758,6 +758,28 @@ def test_a_step_that_is_not_split_has_its_samples_and_says_so(slow: bool) -> Non
     assert next(iter(tensors)) == "call0.args.0"
 
 
+def test_an_estimate_of_the_time_does_not_replace_its_limit() -> None:
+    """Six samples could take six steps of 0.1 s; split together they take far less than 0.5 s."""
+    net = torch.nn.Linear(3, 2)
+    effects = SideEffects(net)
+    effects.writes_arguments = False
+    call = RecordedCall("net", net, (torch.randn(6, 3),), {}, effects)
+    output = net(*call.args)
+    call.ended(output)
+    output.square().sum().backward()
+    model = SimpleNamespace(module=net, module_ref=lambda: net, compiled=False)
+    contents = CapsuleContents(
+        [model],  # type: ignore[arg-type]
+        SimpleNamespace(plain=0.1),  # type: ignore[arg-type]
+        BatchIndices(),
+        megabytes=1,
+        weights=False,
+        earlier=EarlierBatches(0, 1),
+    )
+    filled, _ = contents.fill(quiet(), [call], [], 1.0, seconds=0.5)
+    assert sum(one.share or 0.0 for one in filled.samples) == pytest.approx(1, rel=1e-5)
+
+
 def call_of(net: torch.nn.Module, inputs: torch.Tensor) -> RecordedCall:
     effects = SideEffects(net)
     effects.writes_arguments = False  # as is learned over the first calls

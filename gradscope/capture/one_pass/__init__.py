@@ -21,7 +21,7 @@ import torch
 _INTERFACE = 3
 #: In the order of ``instruction_set.h``.
 _KINDS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 #: From this many elements on, two threads are faster.
 _LARGE = 1 << 21
 #: A call for fewer elements keeps the GIL: waiting for it afterwards would take longer.
@@ -135,7 +135,7 @@ class Library:
         kind = _KINDS.get(tensor.dtype)
         if (
             kind is None
-            or type(tensor) not in _PLAIN
+            or type(tensor) not in PLAIN
             or not tensor.is_cpu
             or tensor.layout is not torch.strided
             or tensor.is_nested
@@ -206,7 +206,7 @@ class Library:
         """
         for tensor, dtype in ((logits, torch.float64), (places, torch.int64)):
             if (
-                type(tensor) not in _PLAIN
+                type(tensor) not in PLAIN
                 or tensor.dtype != dtype
                 or not tensor.is_cpu
                 or not tensor.is_contiguous()
@@ -237,7 +237,7 @@ def _are_alike(tensors: list[torch.Tensor]) -> bool:
     count, contiguous = tensors[0].numel(), True
     for one in tensors:  # for each parameter of a sample: no frame of Python's
         if (
-            type(one) not in _PLAIN
+            type(one) not in PLAIN
             or one.dtype != torch.float32
             or not one.is_cpu
             or one.layout is not torch.strided

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from gradscope.capture.one_pass import PLAIN
+
 _THREADS, _QUANTITIES = 256, 8  # as in ``on_cuda.cu``
 #: Elements of 16 bytes that a thread reads before another block is worth its start.
 _READS = 4
@@ -23,7 +25,6 @@ _READS = 4
 _BLOCKS = 8
 #: In the order of the kernels.
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Kernels:
@@ -158,7 +159,7 @@ def numbers(tensor: torch.Tensor, copies: int = 1) -> torch.Tensor | None:
     if (
         not tensor.is_cuda
         or tensor.dtype not in DTYPES
-        or type(tensor) not in _PLAIN
+        or type(tensor) not in PLAIN
         or tensor.layout is not torch.strided
         or not tensor.numel()
     ):

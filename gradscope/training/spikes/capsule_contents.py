@@ -279,8 +279,8 @@ class CapsuleContents:
             return "the call cannot be replayed: its inputs or the weights have changed since"
         if count > SAMPLES:
             return f"{count} samples; at most {SAMPLES} are"
-        # A sample is at most as expensive as a step.
-        if count * (self._schedule.plain or 0.0) > self._seconds:
+        # A sample is at most as expensive as a step, and most often far less: the limit ends those.
+        if count * (self._schedule.plain or 0.0) > max(self._seconds, self._most()):
             return "it could take longer than half of the run so far"
         if not _fits(call.module):
             return "the device has too little free memory to repeat the step"
