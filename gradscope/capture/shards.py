@@ -18,7 +18,8 @@ from gradscope.capture.names import named_parameters
 from gradscope.records.run import DeviceMesh, ParameterPlacement
 
 _UNCOUNTED = itertools.count(1)
-_PLAIN = (torch.Tensor, nn.Parameter)
+#: The classes of tensors that override nothing.
+PLAIN = (torch.Tensor, nn.Parameter)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -26,7 +27,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
     Waits for a communication that the script has already started.
     """
-    if type(tensor) in _PLAIN:
+    if type(tensor) in PLAIN:
         return tensor
     # Not `to_local`, which makes a node of the graph.
     part: Any = getattr(tensor, "_local_tensor", tensor)
@@ -38,13 +39,13 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_spread(tensor: torch.Tensor) -> bool:
     """Return True if it is a ``DTensor``."""
-    return type(tensor) not in _PLAIN and hasattr(tensor, "_local_tensor")
+    return type(tensor) not in PLAIN and hasattr(tensor, "_local_tensor")
 
 
 def is_plain_or_spread(tensor: torch.Tensor) -> bool:
     """Return True for a plain tensor or a ``DTensor``. Other subclasses, such as quantized tensors,
     may not support our operations."""
-    return type(tensor) in _PLAIN or hasattr(tensor, "_local_tensor")
+    return type(tensor) in PLAIN or hasattr(tensor, "_local_tensor")
 
 
 def placements_of(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -59,7 +60,7 @@ def version_of(tensor: torch.Tensor) -> tuple[int, int]:
     For a ``DTensor``, and under a dispatch mode, PyTorch does not count all writes, such as those
     of ``clip_grad_norm_``; then each call returns a new value.
     """
-    if type(tensor) in _PLAIN and not torch._C._len_torch_dispatch_stack():
+    if type(tensor) in PLAIN and not torch._C._len_torch_dispatch_stack():
         return id(tensor), tensor._version
     return id(tensor), -next(_UNCOUNTED)
 
@@ -68,7 +69,7 @@ def versions_of(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
     """Return ``version_of`` each tensor, without a Python call for each."""
     if torch._C._len_torch_dispatch_stack():
         return list(map(version_of, tensors))
-    return [(id(t), t._version) if type(t) in _PLAIN else version_of(t) for t in tensors]
+    return [(id(t), t._version) if type(t) in PLAIN else version_of(t) for t in tensors]
 
 
 def placements(model: nn.Module) -> list[DeviceMesh | ParameterPlacement]:

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from gradscope.capture import one_pass
 from gradscope.capture.one_pass import on_cuda
 from gradscope.capture.reductions import BLOCK, exact, fast, in_memory_order, of_numbers
-from gradscope.capture.shards import local
+from gradscope.capture.shards import PLAIN, local
 from gradscope.records.tensors import TensorStats, Value
 
 SMALL = 16  # tensors up to this size keep their values
@@ -303,7 +303,7 @@ def surely_finite(tensor: torch.Tensor) -> bool:
 def _is_here(tensor: torch.Tensor) -> bool:
     """Return True for a plain tensor in CPU memory with a common floating dtype."""
     return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        type(tensor) in PLAIN
         and not is_lazy(tensor)
         and on_host(tensor)
         and tensor.layout == torch.strided

@@ -18,13 +18,13 @@ from torch import nn
 from gradscope.capture.calls import ModuleCall, ModuleCalls
 from gradscope.capture.hooks import hooked
 from gradscope.capture.names import module_names
+from gradscope.capture.shards import PLAIN
 from gradscope.comparison.alignment import CallKey
 from gradscope.loading.workload import Workload
 from gradscope.nesting import find, replaced
 from gradscope.running.rerun import Gradients, LossRecorder, gradients_of, rerun
 
 #: Tensors of other classes (wrapped, nested, distributed) may not be what they seem: no probe.
-_PLAIN = (torch.Tensor, nn.Parameter)
 
 
 class ProbeKey(NamedTuple):
@@ -117,7 +117,7 @@ class ProbePoints:
     def _tapped(self, tree: Any, call: ModuleCall, *, output: bool) -> Any:
         done: dict[int, torch.Tensor] = {}
         for path, tensor in find(tree, torch.Tensor):
-            plain = type(tensor) in _PLAIN and tensor.layout == torch.strided
+            plain = type(tensor) in PLAIN and tensor.layout == torch.strided
             if id(tensor) not in done:
                 where = path if output else path.partition(".")[2]
                 key = ProbeKey(call.name, call.number, output, where)

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gradscope.capture.shards import PLAIN
+
 #: The library must return this number; otherwise it was compiled from another version's source.
 _INTERFACE = 3
 #: In the order of ``instruction_set.h``.
 _KINDS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-PLAIN = (torch.Tensor, torch.nn.Parameter)
 #: From this many elements on, two threads are faster.
 _LARGE = 1 << 21
 #: A call for fewer elements keeps the GIL: waiting for it afterwards would take longer.

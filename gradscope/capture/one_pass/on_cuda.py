@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gradscope.capture.one_pass import PLAIN
+from gradscope.capture.shards import PLAIN
 
 _THREADS, _QUANTITIES = 256, 8  # as in ``on_cuda.cu``
 #: Elements of 16 bytes that a thread reads before another block is worth its start.

@@ -17,6 +17,7 @@ from gradscope.capture.calls import Call, CallStack, call_tensors, in_backward
 from gradscope.capture.graph import Edge, edge_of
 from gradscope.capture.hooks import raised_by_a_handler
 from gradscope.capture.measurements import version
+from gradscope.capture.shards import PLAIN
 from gradscope.capture.transformer import residual
 from gradscope.capture.transformer.attention import (
     Measured,
@@ -33,7 +34,6 @@ from gradscope.records.transformer import MEASURES, AttentionCall, ExpertCall, R
 
 #: Number of enclosing modules to search for the experts.
 _LEVELS = 3
-_PLAIN = (Tensor, nn.Parameter)
 _Figures = TypeVar("_Figures")
 
 
@@ -290,7 +290,7 @@ def _over_last(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], axes: i
 def _readable(tensor: Tensor) -> bool:
     """Return True for a plain tensor with numbers in it."""
     return (
-        type(tensor) in _PLAIN
+        type(tensor) in PLAIN
         and tensor.device.type != "meta"
         and tensor.layout is torch.strided
         and tensor.numel() > 0

@@ -18,6 +18,7 @@ import torch.jit._builtins
 from torch.nn import functional
 
 from gradscope.capture.hooks import replace
+from gradscope.capture.shards import PLAIN
 
 #: Gets the name of a function, its arguments and its result, after it returned.
 Observe = Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
@@ -125,7 +126,7 @@ class _Observed:
 
 def _overrides(kind: type) -> bool:
     """Return True if a class has its own ``__torch_function__``."""
-    if kind in (torch.Tensor, torch.nn.Parameter):
+    if kind in PLAIN:
         return False
     own = getattr(kind, "__torch_function__", None)
     return own is not None and own is not torch._C._disabled_torch_function_impl

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from gradscope.capture.shards import PLAIN
 from gradscope.nesting import find
 from gradscope.records.loop_figures import LoopBatches
 from gradscope.training.loop.script_lines import script_line
@@ -78,7 +79,7 @@ class BatchFacts:
 
 def _plain(tensor: torch.Tensor) -> bool:
     there = not tensor.is_meta and tensor.layout == torch.strided and not tensor.is_nested
-    return there and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return there and type(tensor) in PLAIN
 
 
 def _rms(tensor: torch.Tensor) -> float:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.names import modules_by_name
+from gradscope.capture.shards import PLAIN
 from gradscope.explain.shared.frames import in_library, is_hidden, outwards, shown
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.models import Models
@@ -36,7 +37,7 @@ class FirstInputs:
     def called(self, module: nn.Module, args: Sequence[Any]) -> None:
         """Note the first call of a module."""
         given = args[0] if args else None
-        if not isinstance(given, torch.Tensor) or type(given) not in (torch.Tensor, nn.Parameter):
+        if not isinstance(given, torch.Tensor) or type(given) not in PLAIN:
             return
         if given.is_meta or given.layout != torch.strided or given.is_nested:
             return

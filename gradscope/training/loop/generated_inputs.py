@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from gradscope.capture.shards import PLAIN
 from gradscope.nesting import find
 
 #: Number of results that are remembered.
@@ -49,5 +50,5 @@ class GeneratedInputs:
 
 def _storages(data: object) -> Iterator[StorageWeakRef]:
     for _, tensor in find(data, torch.Tensor):
-        if tensor.layout == torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        if tensor.layout == torch.strided and type(tensor) in PLAIN:
             yield StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
