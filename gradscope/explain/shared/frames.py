@@ -113,10 +113,21 @@ def raised_at(trace: TracebackType | None) -> str | None:
 
 def source(file: str, line: int) -> str | None:
     """Return the text of a line, if the file can be read by its path or its ``shown`` path."""
-    if not Path(file).exists():
-        places = [Path(folder, file) for folder in (_ABOVE, *_LIBRARIES)]
-        file = str(next((place for place in places if place.exists()), file))
-    return linecache.getline(file, line).strip() or None
+    return linecache.getline(_whole_path(file), line).strip() or None
+
+
+def _whole_path(file: str) -> str:
+    """Return the path of a file from its path or its ``shown`` path; ``file`` without such a file.
+
+    A relative path is no key of a cache: it names another file in another working directory.
+    """
+    if Path(file).is_absolute():
+        return file
+    try:
+        places = [Path(folder, file) for folder in (Path.cwd(), _ABOVE, *_LIBRARIES)]
+        return str(next((place for place in places if place.exists()), file))
+    except OSError:  # the working directory is gone, or the name is too long for one of a file
+        return file
 
 
 def outwards(frame: FrameType | None, last: CodeType | None = None) -> Iterator[FrameType]:
@@ -210,9 +221,13 @@ class CallSite:
         return f" in `{self.module}`" if self.module else ""
 
 
-@functools.cache
 def tree_of(file: str) -> ast.Module | None:
     """Return the syntax tree of a file; None if it cannot be read."""
+    return _parsed(_whole_path(file))
+
+
+@functools.cache
+def _parsed(file: str) -> ast.Module | None:
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import sysconfig
@@ -13,7 +14,7 @@ import torchvision
 
 import gradscope
 from gradscope.errors import ModelError
-from gradscope.explain.shared.frames import locate, raised_at, shown, source, user_line
+from gradscope.explain.shared.frames import locate, raised_at, shown, source, tree_of, user_line
 from gradscope.records.report import Report
 
 
@@ -21,6 +22,17 @@ def test_a_path_below_the_working_directory(tmp_path: Path, monkeypatch) -> None
     monkeypatch.chdir(tmp_path)
     assert shown(str(tmp_path / "nets" / "net.py")) == str(Path("nets", "net.py"))
     assert shown(str(tmp_path.parent / "net.py")) == str(tmp_path.parent / "net.py")
+
+
+def test_a_relative_path_is_of_the_working_directory_of_today(tmp_path: Path, monkeypatch) -> None:
+    for name, text in (("a", "x = 1"), ("b", "y = 2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(text + "\n")
+        monkeypatch.chdir(tmp_path / name)
+        tree = tree_of("train.py")
+        assert source("train.py", 1) == text
+        assert tree is not None and ast.unparse(tree) == text
+    assert source("<a cell>", 1) is None
 
 
 def test_installed_code_goes_by_its_package() -> None:
