@@ -191,7 +191,7 @@ def _elsewhere(run: _Run, report: Report, asked: Collection[str]) -> dict[str, A
     with rerun(run.workload, run.last) as step:
         batches = step.batch, next(step.following, step.batch)
         for number in range(1, _SEEDS + 1):
-            other = replace(run.workload, seed=run.workload.seed + number)
+            other = replace(run.workload, seed=run.workload.seed + number, random_states=())
             with repeated(replace(step, workload=other, batch=batches[number % 2])) as again:
                 loss = again.loss()
             leaves = set(walk([edge_of(loss)], set()).leaves) if loss.requires_grad else set()

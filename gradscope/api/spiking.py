@@ -7,17 +7,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gradscope.errors import ConfigError, OptionError
 from gradscope.output_files import check_file, whole_file, write_file
-from gradscope.records.spike import Capsule, SpikeReport, SpikeSample, Without
+from gradscope.records.spike import CallState, Capsule, SpikeReport, SpikeSample, Without
 from gradscope.reporters.header import listed
 from gradscope.rules import AFTERMATH, has_unusual_input, spike_cause
 from gradscope.runfile.capsules import changed, every_capsule, metadata, read_capsule, read_tensors
 from gradscope.runfile.folder import files_of
+from gradscope.typeset.numbers import number
 
 
 def spike(run: Path, step: int | None = None, *, without: Sequence[int] = ()) -> SpikeReport:
@@ -52,34 +53,48 @@ def spike(run: Path, step: int | None = None, *, without: Sequence[int] = ()) ->
         others=tuple(one for one in steps if one != capsule.step),
         rank=capsule.rank,
         earlier=capsule.earlier,
+        calls=capsule.calls,
+        bytes=path.stat().st_size,
     )
 
 
 def export_sample(run: Path, step: int | None, file: Path, *, force: bool = False) -> SpikeSample:
-    """Write the tensors of the worst sample of a spike, as safetensors.
+    """Write the tensors of the worst sample of a spike, as safetensors or by ``torch.save``.
+
+    A ``.pt`` file holds a dict of tensors, which ``torch.load(weights_only=True)`` reads.
 
     Raises:
         ConfigError, OptionError: as ``spike``, and if no tensors were kept or the file cannot be
             written.
     """
-    if file.suffix != ".safetensors":
-        raise OptionError(f"`--export {file}`: tensors are written as .safetensors only")
+    if file.suffix not in _TENSORS:
+        raise OptionError(f"`--export {file}`: tensors are written as {' or '.join(_TENSORS)}")
     path, capsule, _ = chosen_capsule(run, step)
     if not capsule.samples or not capsule.tensors:
         raise ConfigError(f"`{path}` has no tensors of samples")
     import safetensors.torch  # only this needs torch
+    import torch
 
     worst = capsule.samples[0]
     count = sum(one.call == worst.call for one in capsule.samples)
     own = (f"call{worst.call}.", f"loss{worst.call}.")
     rows = {}
     for name, tensor in read_tensors(path).items():
+        if ".random." in name:
+            continue
         if name.startswith(own) and tensor.dim() and tensor.shape[0] % count == 0:
             each = tensor.shape[0] // count
             rows[name] = tensor[worst.index * each : (worst.index + 1) * each].clone()
     with whole_file(file, force=force) as temporary:
-        safetensors.torch.save_file(rows, temporary, metadata(capsule))
+        if file.suffix == ".pt":
+            torch.save(rows, temporary)
+        else:
+            safetensors.torch.save_file(rows, temporary, metadata(capsule))
     return worst
+
+
+#: Suffixes of a file with tensors.
+_TENSORS = (".safetensors", ".pt")
 
 
 def chosen_capsule(run: Path, step: int | None) -> tuple[Path, Capsule, list[int]]:
@@ -233,6 +248,25 @@ def write_spike_config(
         lines.append(f"checkpoint: {beside('weights', weights)}")
     else:
         notes.append("the capsule has no weights: `gradscope run --capsule-weights` keeps them")
+    if call < len(capsule.calls):
+        state = capsule.calls[call]
+        lines += _state_lines(state, notes)
+        if state.random:
+            kept = {name: tensors[f"call{call}.random.{name}"] for name in state.random}
+            lines.append(f"random_state: {beside('random', kept)}")
+    else:
+        notes.append(
+            "the capsule is of an older gradscope: the mode, autocast and the random state of the "
+            "step are not known"
+        )
+    if len(capsule.calls) > 1:
+        notes.append(
+            f"the step has {len(capsule.calls)} calls of models: the config repeats the one with "
+            "the worst sample"
+        )
+    scale = capsule.signals[-1].loss_scale if capsule.signals else None
+    if parts["gradients"] and scale not in (None, 1.0):
+        notes.append(f"the gradient at the output includes the loss scale {number(scale)}")
     notes += [
         f"`{one}` has changed since the run: the step may not repeat"
         for one in changed(capsule.sources)
@@ -257,6 +291,31 @@ def write_spike_config(
             safetensors.torch.save_file(dict(content), temporary)
     write_file("\n".join([*lines, ""]).encode("utf-8"), file, force=force)
     return capsule, notes
+
+
+def _state_lines(state: CallState, notes: list[str]) -> Iterator[str]:
+    """Yield the keys of a config for the state around a call; what has no key is noted."""
+    if not state.training and not state.others:
+        yield "mode: eval"
+    elif not state.training:
+        others = ["**", *(f"!{name}" for name in state.others)]
+        yield f"eval_modules: {json.dumps(others)}"
+    elif state.others:
+        yield f"eval_modules: {json.dumps(list(state.others))}"
+    if state.frozen:
+        yield f"freeze: {json.dumps(list(state.frozen))}"
+    if state.dtype not in ("", "float32"):
+        yield f"dtype: {state.dtype}"
+    elif not state.dtype:
+        notes.append("the model's parameters have several dtypes: set the key `dtype`")
+    dtypes = sorted(set(state.autocast.values()))
+    if len(dtypes) == 1:
+        yield f"autocast: {dtypes[0]}"
+    elif dtypes:
+        each = ", ".join(f"{dtype} on {device}" for device, dtype in state.autocast.items())
+        notes.append(f"autocast was {each}: set the key `autocast`")
+    if state.random is None:
+        notes.append("a random state of the step is not known: the forward may draw other numbers")
 
 
 def _parts(tensors: Mapping[str, Any], prefix: str) -> dict[str, dict[str, Any]]:

@@ -53,7 +53,7 @@ def run(
     ] = None,
     export: Annotated[
         Path | None,
-        option("FILE", "Write the tensors of the worst sample, as .safetensors."),
+        option("FILE", "Write the tensors of the worst sample, as .safetensors or .pt."),
     ] = None,
     as_config: Annotated[
         Path | None,

@@ -185,7 +185,7 @@ def _grammar_complaints(data: Mapping[str, Any], directory: FilePath) -> Iterato
     backward = data.get("backward")
     if isinstance(backward, Mapping):
         yield from check_target(backward.get("gradient"), ("backward", "gradient"))
-    for key in ("layers", "freeze"):
+    for key in ("layers", "freeze", "eval_modules"):
         yield from _patterns(data.get(key), (key,))
     yield from check_compile(data)
     yield from check_parallel(data)

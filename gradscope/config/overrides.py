@@ -102,7 +102,7 @@ _FORM: Final = re.compile(r"([a-z_][\w.]*)=", re.ASCII)
 
 #: Keys whose text names an object: an argument below turns the text into a call of it.
 _CALLABLE: Final = ("model", "loss", "optimizer")
-_PATTERNS: Final = ("layers", "freeze")
+_PATTERNS: Final = ("layers", "freeze", "eval_modules")
 _TARGET_KEYS: Final = (*SPELLINGS, "_args_", "_partial_", "init_args")
 
 

@@ -211,6 +211,11 @@ class Config(Strict):
     mode: Annotated[Literal["train", "eval"], Expected("train or eval", ("train", "eval"))] = Field(
         default="train", description="model.train() or model.eval()."
     )
+    eval_modules: Patterns = Field(
+        default=[],
+        description="Modules in eval mode while the others train, by pattern, each without the "
+        'modules in it: "type:BatchNorm2d", "encoder.**".',
+    )
     call: Annotated[str | None, Expected("the name of a method, or null")] = Field(
         default=None,
         description="The method of the model that a step calls with the batch, training_step for "
@@ -327,6 +332,11 @@ class Config(Strict):
         Expected("an integer from 0 to 4294967295"),
     ] = Field(
         default=0, description="Set before construction, before inputs, and before each forward."
+    )
+    random_state: Annotated[str | None, Expected("the path of a file, or null")] = Field(
+        default=None,
+        description="Random states before each forward in place of seed, from the file that "
+        "spike --as-config writes.",
     )
     parallel: Annotated[
         Parallel | None, Expected("a mapping with ddp, fsdp, tp, mesh, or null")

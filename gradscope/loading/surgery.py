@@ -13,6 +13,7 @@ from gradscope.actions import Intervention, action
 from gradscope.config.schema import InterventionConfig
 from gradscope.errors import ConfigError, Where, did_you_mean, nowhere
 from gradscope.patterns import Named, matching, without_wrappers, wraps
+from gradscope.typeset.numbers import plural
 
 #: Modules that only wrap the user's own, which is run and named without them. To add one, enter its
 #: class, the attribute that has the module, and the notice.
@@ -123,6 +124,24 @@ def freeze(model: nn.Module, patterns: Sequence[str], place: Where = nowhere) ->
     return [
         f"freeze: {len(chosen)} of {len(every)} parameters frozen ({values:,} of {total:,} values)"
     ]
+
+
+def put_in_eval_mode(
+    model: nn.Module, patterns: Sequence[str], place: Where = nowhere
+) -> list[str]:
+    """Put the modules that patterns match into eval mode, each without the modules in it.
+
+    Raises:
+        LayerError: a pattern matches no module.
+    """
+    if not patterns:
+        return []
+    found = matching(patterns, module_names(model), key="eval_modules", place=place)
+    names, count = {named.name for named in found}, 0
+    for name, module in model.named_modules():
+        if without_wrappers(name) in names and not wraps(module._modules):
+            module.training, count = False, count + 1
+    return [f"eval_modules: {plural(count, 'module')} in eval mode"]
 
 
 def parameters_matching(

@@ -22,6 +22,7 @@ from gradscope.loading.inputs import Batch, given, make_batches
 from gradscope.loading.losses import Criterion
 from gradscope.loading.optimizers import default_optimizer, optimizer_maker
 from gradscope.loading.parallel import ParallelModel, Processes, parallelized
+from gradscope.loading.random_states import RandomState, read_states
 from gradscope.loading.sources import Context
 from gradscope.loading.sources.grammar import plan_target
 from gradscope.loading.sources.tensors import to_tensor
@@ -47,6 +48,7 @@ class Workload:
     autocast: torch.dtype | None = None
     mode: str = "train"  # already applied to the model
     seed: int = 0
+    random_states: tuple[RandomState, ...] = ()  # before each forward, in place of the seed's
     steps: int = 1
     accumulate: int = 1  # micro-batches of each step
     repeats: int = 1
@@ -124,6 +126,11 @@ def load(
     interventions = surgery.resolve(
         config.interventions, model, lambda value, key: tensor_of(value, context, key), place
     )
+    random_states: tuple[RandomState, ...] = ()
+    if config.random_state is not None:
+        path = loaded.directory / expanded(config.random_state)
+        random_states, left_out = read_states(path, device, place("random_state"))
+        notices += left_out
     parallel = None
     if processes is not None:
         parallel = parallelized(model, loaded, processes)
@@ -142,6 +149,7 @@ def load(
         autocast=autocast,
         mode=config.mode,
         seed=config.seed,
+        random_states=random_states,
         steps=config.steps,
         accumulate=config.accumulate,
         repeats=backward.repeats,
@@ -210,7 +218,7 @@ def build_model(
     if device.type != "meta":
         specs.check_memory(config.model, targets)
     seed_everything(config.seed)
-    model, kind, weights, notices = _model(loaded, targets, device)
+    model, kind, weights, notices = _model(loaded, targets, device, dtype)
     compiled = compiled_of(model)
     model, wrappers = unwrapped(model)
     notices += wrappers
@@ -223,6 +231,7 @@ def build_model(
     except Exception as error:  # a method of the user's in the place of torch's
         what = f"`{type(model).__name__}.train` failed"
         raise targets.own.failure(error, what, place("mode") or place("model")) from error
+    notices += surgery.put_in_eval_mode(model, config.eval_modules, place)
     if config.compile is not None and device.type != "meta":
         made: Any = torch.compile(model, **config.compile.model_dump())  # not before its first call
         compiled = made
@@ -244,7 +253,7 @@ def _check_names(loaded: LoadedConfig, targets: Targets) -> None:
 
 
 def _model(
-    loaded: LoadedConfig, targets: Targets, device: torch.device
+    loaded: LoadedConfig, targets: Targets, device: torch.device, dtype: torch.dtype
 ) -> tuple[nn.Module, ModelKind, str | None, list[str]]:
     """Return the built model: weights first, then replacements, then the checkpoint."""
     config = loaded.config
@@ -254,6 +263,8 @@ def _model(
     notices += surgery.replace(built.model, config.replace, targets.instantiate, loaded.place)
     if config.checkpoint is not None:
         path = loaded.directory / expanded(config.checkpoint)
+        if dtype == torch.float64:  # its values would be rounded on their way there
+            surgery.cast(built.model, dtype)
         notices += checkpoints.load(built.model, path, loaded.place("checkpoint"))
     return built.model, built.kind, built.weights, notices
 

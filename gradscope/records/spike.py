@@ -177,6 +177,31 @@ class EarlierBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class CallState:
+    """The state around a call of a model at its start: a replay needs it.
+
+    Attributes:
+        model: the name of the model.
+        training: True if the model was in train mode.
+        others: the names of the modules in the other mode.
+        frozen: the names of the parameters with ``requires_grad=False``.
+        dtype: of the model's floating parameters, such as "float32"; "" if they have several.
+        autocast: the dtype of autocast for each kind of device; empty if it was off.
+        random: the generators whose states are kept, since the forward draws from them: "torch"
+            (on the CPU), "python", "numpy", or a GPU such as "cuda:0"; None if a state that it
+            needs is unknown.
+    """
+
+    model: str
+    training: bool = True
+    others: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    frozen: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    dtype: str = ""
+    autocast: dict[str, str] = field(default_factory=dict)
+    random: tuple[str, ...] | None = ()
+
+
+@dataclass(frozen=True, slots=True)
 class OptimizerState:
     """The optimizer before the step.
 
@@ -229,6 +254,8 @@ class Capsule:
         rank: the rank of these samples; None if the run has one process.
         sources: the files with the script and the model's classes, each with its SHA-256.
         earlier: the batches of the steps before it, if the user asked for them.
+        calls: the state around each call of the step, in order; empty in a capsule of an older
+            gradscope.
     """
 
     step: int
@@ -255,6 +282,7 @@ class Capsule:
     changes: tuple[OutsideChange, ...] = field(default=(), metadata=SPARSE)
     sources: dict[str, str] = field(default_factory=dict, metadata=SPARSE)
     earlier: tuple[EarlierBatch, ...] = field(default=(), metadata=SPARSE)
+    calls: tuple[CallState, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +300,8 @@ class SpikeReport:
     """The answer of ``spike`` for one capsule.
 
     ``cause`` is one of ``CAUSES``, ``message`` its evidence. ``others`` has the steps of the run's
-    other capsules. ``rank`` is the rank of these samples, if there are several.
+    other capsules. ``rank`` is the rank of these samples, if there are several. ``calls`` has the
+    state around each call of the step, and ``bytes`` is the size of the capsule.
     """
 
     step: int
@@ -294,3 +323,5 @@ class SpikeReport:
     others: tuple[int, ...] = ()
     rank: int | None = field(default=None, metadata=SPARSE)
     earlier: tuple[EarlierBatch, ...] = field(default=(), metadata=SPARSE)
+    calls: tuple[CallState, ...] = field(default=(), metadata=SPARSE)
+    bytes: int | None = None

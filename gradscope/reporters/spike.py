@@ -9,11 +9,11 @@ from statistics import median
 
 from gradscope.charts.panels import Curve, Panel, Point, Stretch, point
 from gradscope.pages import Part, Picture
-from gradscope.records.spike import EarlierBatch, SpikeReport, SpikeSample, SpikeToken
+from gradscope.records.spike import CallState, EarlierBatch, SpikeReport, SpikeSample, SpikeToken
 from gradscope.reporters.document import Block, Document, Said, formats
 from gradscope.reporters.views import TextView
 from gradscope.typeset.console import Line
-from gradscope.typeset.numbers import count, number, plural
+from gradscope.typeset.numbers import count, number, plural, size
 from gradscope.typeset.tables import Heading, Table, of_columns
 from gradscope.typeset.text import plain
 
@@ -54,7 +54,7 @@ def verdict(report: SpikeReport) -> Iterator[Line]:
 
 
 def end(report: SpikeReport) -> Iterator[Line]:
-    """The optimizer, and the other capsules."""
+    """The optimizer, the capsule, and the other capsules."""
     state = report.state
     if state is not None:
         facts = [plain(state.kind)]
@@ -66,9 +66,26 @@ def end(report: SpikeReport) -> Iterator[Line]:
         ):
             facts += [] if value is None else [f"{words} {number(value)}"]
         yield Line(" · ".join(facts), "optimizer:")
+    if report.bytes is not None:
+        facts = [size(report.bytes), *_call_facts(report.calls[:1])]
+        yield Line(" · ".join(facts), "capsule:")
     if report.others:
         steps = ", ".join(map(count, report.others))
         yield Line(f"also kept: step {steps} (`--step N`)")
+
+
+def _call_facts(calls: Sequence[CallState]) -> Iterator[str]:
+    """Yield the state around a call: mode, autocast, random states."""
+    for one in calls:
+        mode, other = ("train", "eval") if one.training else ("eval", "train")
+        few = f", {plural(len(one.others), 'module')} in {other} mode" if one.others else ""
+        yield f"{mode} mode{few}"
+        for device, dtype in one.autocast.items():
+            yield f"autocast {plain(dtype)} on {plain(device)}"
+        if one.random is None:
+            yield "random state not known"
+        elif one.random:
+            yield f"random state of {', '.join(map(plain, one.random))}"
 
 
 def tables(report: SpikeReport) -> Iterator[Table]:

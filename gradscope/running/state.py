@@ -89,7 +89,7 @@ def random_state_restored(devices: set[torch.device]) -> Iterator[None]:
     python_state = random.getstate()
     # Not imported for this: a program that did not load NumPy has no NumPy state to keep.
     numpy_random: Any = getattr(sys.modules.get("numpy"), "random", None)
-    numpy_state = numpy_random.get_state() if numpy_random else None
+    numpy_state = numpy_random.get_state(legacy=False) if numpy_random else None
     cuda = [device for device in devices if device.type == "cuda"]
     with torch.random.fork_rng(devices=cuda):
         try:

@@ -186,6 +186,8 @@ class Step:
         observer.phase = "forward"
         if self.part is None or self.part.start == 0 or workload.parallel is not None:
             seed_everything(workload.seed)
+            for put_back in workload.random_states:
+                put_back()
         # Compiled modules are left alone: a hook called inside would be traced.
         models = _modules(workload)
         others = nullcontext() if workload.as_compiled else others_restored(*models, kept=self.kept)

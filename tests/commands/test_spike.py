@@ -20,7 +20,14 @@ from safetensors.torch import load_file, save_file
 from gradscope import cli
 from gradscope.api.spiking import spike
 from gradscope.records.answers import Judgement
-from gradscope.records.spike import Capsule, OptimizerState, SpikeSample, SpikeSignals, SpikeToken
+from gradscope.records.spike import (
+    CallState,
+    Capsule,
+    OptimizerState,
+    SpikeSample,
+    SpikeSignals,
+    SpikeToken,
+)
 from gradscope.records.training import TrainingRun
 from gradscope.reporters.spike import panels
 from gradscope.reporters.verdict import Verdict
@@ -116,6 +123,65 @@ def test_the_worst_sample_is_exported(gradscope, run: Path, tmp_path: Path) -> N
     assert code == 0
     assert "wrote sample 1 of step 12" in err
     assert torch.equal(load_file(file)["call0.args.0"], INPUTS[1:2])
+    code, _, err = gradscope("spike", str(run), "--export", "bad.pt")
+    assert (code, "wrote sample 1 of step 12 to bad.pt" in err) == (0, True)
+    assert torch.equal(torch.load("bad.pt", weights_only=True)["call0.args.0"], INPUTS[1:2])
+    code, _, err = gradscope("spike", str(run), "--export", "bad.npy")
+    assert (code, "tensors are written as .safetensors or .pt" in err) == (2, True)
+
+
+def test_random_states_are_of_no_sample(gradscope, run: Path) -> None:
+    state = torch.zeros(5056, dtype=torch.uint8)  # a multiple of the samples
+    calls = (CallState("net", dtype="float32", random=("torch",)),)
+    record = metadata(replace(CAPSULE, calls=calls))
+    save_file({"call0.args.0": INPUTS, "call0.random.torch": state}, capsule_path(run, 12), record)
+    assert gradscope("spike", str(run), "--export", "bad.pt")[0] == 0
+    assert list(torch.load("bad.pt", weights_only=True)) == ["call0.args.0"]
+
+
+def test_a_config_has_the_state_around_the_call(gradscope, run: Path) -> None:
+    gradient = torch.ones(4, 3)
+    tensors = {"call0.args.0": INPUTS, "call0.gradients.0": gradient}
+    first = CallState("net", False, ("drop",), ("head.bias",), "bfloat16", {"cpu": "float16"})
+    scaled = (*CAPSULE.signals[:-1], replace(CAPSULE.signals[-1], loss_scale=1024.0))
+    for calls, lines, notes in (
+        (
+            (first,),
+            'eval_modules: ["**", "!drop"]\nfreeze: ["head.bias"]\ndtype: bfloat16\n'
+            "autocast: float16\ninput:",
+            ["the gradient at the output includes the loss scale 1024"],
+        ),
+        ((replace(first, others=(), frozen=()),), "mode: eval\ndtype: bfloat16\n", []),
+        (
+            (CallState("net", True, autocast={"cpu": "bfloat16", "cuda": "float16"}, random=None),),
+            "input:",
+            [
+                "the model's parameters have several dtypes: set the key `dtype`",
+                "autocast was bfloat16 on cpu, float16 on cuda: set the key `autocast`",
+                "a random state of the step is not known: the forward may draw other numbers",
+            ],
+        ),
+        (
+            (CallState("net", dtype="float32"),) * 2,
+            "input:",
+            ["the step has 2 calls of models: the config repeats the one with the worst sample"],
+        ),
+        (
+            (),
+            "input:",
+            [
+                "the capsule is of an older gradscope: the mode, autocast and the random state "
+                "of the step are not known"
+            ],
+        ),
+    ):
+        record = metadata(replace(CAPSULE, calls=calls, signals=scaled))
+        save_file(tensors, capsule_path(run, 12), record)
+        code, _, err = gradscope("spike", str(run), "--as-config", "again.yaml", "--force")
+        assert code == 0
+        head = "model: ???  # how `net` is built, as in ./train.py:Net\n"
+        assert head + lines in Path("again.yaml").read_text()
+        assert all(f"note: {note}\n" in err for note in notes), err
 
 
 def test_it_is_drawn(gradscope, run: Path) -> None:

@@ -97,7 +97,24 @@ mode: eval
     assert any(n.startswith("freeze: 2 of 4 parameters frozen") for n in work.notices)
 
 
+def test_modules_stay_in_eval_mode_each_without_those_in_it(config):
+    work = config(PLAIN, "eval_modules=['', body]")
+    assert not work.model.training
+    assert [m.training for m in (work.model.body, work.model.fc)] == [False, True]
+    assert "eval_modules: 2 modules in eval mode" in work.notices
+    with pytest.raises(LayerError):
+        config(PLAIN, "eval_modules=[nothing]")
+
+
 class TestDtype:
+    def test_a_checkpoint_keeps_its_values(self, config, tmp_path):
+        model = config(PLAIN, "dtype=float64").model
+        state = {n: torch.randn_like(p) for n, p in model.named_parameters()}
+        safetensors.torch.save_file(state, tmp_path / "weights.safetensors")
+        work = config(PLAIN, "dtype=float64", "checkpoint=weights.safetensors")
+        assert all(torch.equal(p, state[n]) for n, p in work.model.named_parameters())
+        assert not any("cast" in notice for notice in work.notices)
+
     def test_it_is_applied_to_all(self, config):
         work = config(PLAIN, "dtype=float64")
         assert work.model.fc.weight.dtype == torch.float64

@@ -131,7 +131,7 @@ class _Draws:
         """Keep the state at the end of a step, or restore the one that was kept last."""
         numpy = sys.modules.get("numpy")
         if not self.repeats or self._states is None:
-            drawn = None if numpy is None else numpy.random.get_state()
+            drawn = None if numpy is None else numpy.random.get_state(legacy=False)
             self._states = torch.get_rng_state(), random.getstate(), drawn
             return
         ours, pythons, drawn = self._states

@@ -23,8 +23,9 @@ from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.capture.shards import is_spread
 from gradscope.explain.non_finite.reasons import level
 from gradscope.explain.shared.frames import is_hidden
+from gradscope.loading.random_states import RandomState
 from gradscope.nesting import find, replaced
-from gradscope.training.nan_detector.side_effects import PutBack, SideEffects
+from gradscope.training.nan_detector.side_effects import BufferValues, Modes, PutBack, SideEffects
 
 _PLAIN = (int, float, str, type(None))
 _SEQUENCE = torch._C._autograd._get_sequence_nr
@@ -222,15 +223,44 @@ class RecordedCall:
             found.append(result)
         return found
 
+    @property
+    def random_states(self) -> list[RandomState]:
+        """The random states at its start that are known: of the generators that it draws from."""
+        return [one for one in self.before if isinstance(one, RandomState)]
+
+    @property
+    def modes(self) -> dict[nn.Module, bool]:
+        """The modes of its modules at its start; True is train mode."""
+        for one in self.before:
+            if isinstance(one, Modes):
+                return one.held
+        # One mode for all, which the script may have changed since.
+        training = self.side_effects.training
+        same = self.module.training == training
+        return {m: m.training if same else training for m in self.module.modules()}
+
+    @property
+    def buffers(self) -> dict[torch.Tensor, torch.Tensor]:
+        """The buffers that it writes to, each with its values at its start."""
+        kept = (one.copies for one in self.before if isinstance(one, BufferValues))
+        return dict(pair for copies in kept for pair in copies)
+
     @contextmanager
     def surroundings(self) -> Iterator[None]:
         """Restore the random states, modes, buffers and autocast at the start of the call.
 
         After the block, only autocast is restored; ``state_restored`` around it restores the rest.
         """
+        for module, training in self.modes.items():
+            if module.training != training:
+                module.training = training
         for put_back in self.before:
             put_back()
+        known = dict(self.autocast)
         with ExitStack() as autocast:
+            for device, _ in autocast_dtypes():
+                if device not in known:
+                    autocast.enter_context(torch.autocast(device, enabled=False))
             for device, dtype in self.autocast:
                 # Without the autocast cache, in which the script would find casts of this run.
                 autocast.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))

@@ -16,6 +16,13 @@ from torch import nn
 from gradscope.capture.measurements import version
 from gradscope.capture.remembered import TensorPlace, buffer_places, parameter_places
 from gradscope.capture.shards import local
+from gradscope.loading.random_states import (
+    NUMPY,
+    RandomState,
+    gpu_states,
+    python_state,
+    torch_state,
+)
 from gradscope.running.state import same_bits
 
 PutBack = Callable[[], None]
@@ -41,10 +48,11 @@ class SideEffects:
         writes_parameters: its forward writes to its own parameters.
         draws: it draws PyTorch's random numbers on the CPU.
         line: the line that calls it, if it is only one.
+        training: the mode of the model; True is train mode.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.module = weakref.ref(module)
+        self.module, self.training = weakref.ref(module), module.training
         self._modules = [weakref.ref(m) for m in module.modules()]
         self._stateful = list(self._modules)
         self._buffers = list(buffer_places(module))
@@ -70,21 +78,21 @@ class SideEffects:
         """
         if self.learning:
             self._entry = _Entry(self._stateful, self._buffers, self._parameters)
-        kept = []
+        kept: list[PutBack] = []
         if self._mixed:
-            kept.append(_modes(self._modules))
+            kept.append(Modes(self._modules))
         if self.draws:
-            kept.append(_torch_random())
+            kept.append(torch_state())
         if self._devices:
-            kept.append(_cuda_random(self._devices))
+            kept += gpu_states(self._devices)
         if self._python:
-            kept.append(_python_random())
+            kept.append(python_state())
         if self._numpy and _numpy() is not None:
-            kept.append(_numpy_random(_numpy()))
+            kept.append(RandomState(NUMPY, _numpy().get_state(legacy=False)))
         if self._stateful:
             kept.append(_attributes(self._stateful))
         if self._buffers:
-            kept.append(_values(self._buffers))
+            kept.append(BufferValues(self._buffers))
         return kept
 
     def learn(self, written: bool, line: tuple[str, int] | None) -> None:
@@ -148,40 +156,20 @@ class _Entry:
         return found
 
 
-def _modes(modules: Sequence[weakref.ref[nn.Module]]) -> PutBack:
-    modes = [None if (m := ref()) is None else m.training for ref in modules]
+class Modes:
+    """The modes of modules that do not all have the same; to call it puts them back.
 
-    def put_back() -> None:
-        for ref, training in zip(modules, modes, strict=True):
-            module = ref()
-            if module is not None and training is not None and module.training != training:
+    Attributes:
+        held: each module with its mode.
+    """
+
+    def __init__(self, modules: Sequence[weakref.ref[nn.Module]]) -> None:
+        self.held = {m: m.training for ref in modules if (m := ref()) is not None}
+
+    def __call__(self) -> None:
+        for module, training in self.held.items():
+            if module.training != training:
                 module.training = training
-
-    return put_back
-
-
-def _torch_random() -> PutBack:
-    state = torch.default_generator.get_state()
-
-    def put_back() -> None:
-        torch.default_generator.set_state(state)
-
-    return put_back
-
-
-def _cuda_random(devices: Sequence[torch.device]) -> PutBack:
-    states = [(device, torch.cuda.get_rng_state(device)) for device in devices]
-
-    def put_back() -> None:
-        for device, state in states:
-            torch.cuda.set_rng_state(state, device)
-
-    return put_back
-
-
-def _python_random() -> PutBack:
-    state = random.getstate()
-    return lambda: random.setstate(state)
 
 
 def _numpy() -> Any:
@@ -191,12 +179,7 @@ def _numpy() -> Any:
 def _numpy_state() -> bytes | None:
     """Return NumPy's random state in a form that can be compared: it holds an array."""
     numpy_random = _numpy()
-    return None if numpy_random is None else pickle.dumps(numpy_random.get_state())
-
-
-def _numpy_random(numpy_random: Any) -> PutBack:
-    state = numpy_random.get_state()
-    return lambda: numpy_random.set_state(state)
+    return None if numpy_random is None else pickle.dumps(numpy_random.get_state(legacy=False))
 
 
 def _attributes(modules: Sequence[weakref.ref[nn.Module]]) -> PutBack:
@@ -217,17 +200,22 @@ def _scripted(module: nn.Module) -> bool:
     return isinstance(module, torch.jit.ScriptModule)
 
 
-def _values(buffers: Sequence[TensorPlace]) -> PutBack:
-    found = [(place(), _copy(place())) for place in buffers]
-    copies = [(b, copy) for b, copy in found if b is not None and copy is not None]
+class BufferValues:
+    """Copies of buffers; to call it puts them back.
 
-    def put_back() -> None:
+    Attributes:
+        copies: each buffer with its copy.
+    """
+
+    def __init__(self, buffers: Sequence[TensorPlace]) -> None:
+        found = [(place(), _copy(place())) for place in buffers]
+        self.copies = [(b, copy) for b, copy in found if b is not None and copy is not None]
+
+    def __call__(self) -> None:
         with torch.no_grad():
-            for buffer, copy in copies:
+            for buffer, copy in self.copies:
                 if local(buffer).shape == copy.shape:
                     local(buffer).copy_(copy)
-
-    return put_back
 
 
 def _held(module: nn.Module | None) -> list[tuple[str, int]]:

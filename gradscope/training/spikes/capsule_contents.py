@@ -13,6 +13,7 @@ from torch import nn
 
 from gradscope.capture.hooks import raised_by_a_handler
 from gradscope.errors import message_of
+from gradscope.loading.surgery import unwrapped
 from gradscope.nesting import find
 from gradscope.per_sample.contributions import NotSeparable, TooSlow
 from gradscope.records.spike import Capsule, SpikeSample
@@ -24,6 +25,7 @@ from gradscope.training.replicas import batch_size
 from gradscope.training.sample_schedule import Schedule
 from gradscope.training.spikes.batch_figures import copies, lengths, rows_of, twins
 from gradscope.training.spikes.batch_indices import BatchIndices
+from gradscope.training.spikes.call_states import state_of_call
 from gradscope.training.spikes.earlier_batches import EarlierBatches
 from gradscope.training.spikes.sample_losses import RowLosses
 from gradscope.training.spikes.samples import (
@@ -159,6 +161,7 @@ class CapsuleContents:
             tensors=tuple(tensors),
             sources=sources_of([call.module for call in calls]),
             earlier=self._earlier.records(),
+            calls=tuple(map(state_of_call, calls)),
         ), tensors
 
     def _samples(
@@ -367,9 +370,13 @@ class CapsuleContents:
         for n, rows in enumerate(self._losses):
             if rows is not None and rows.target is not None and _is_dense(rows.target):
                 yield f"loss{n}.target", rows.target
+        for n, call in enumerate(calls):
+            for one in call.random_states:
+                if (state := one.tensor()) is not None:
+                    yield f"call{n}.random.{one.generator}", state
         if self._weights:
-            for module in dict.fromkeys(call.module for call in calls):
-                yield from _state(module)
+            for call in {call.module: call for call in reversed(calls)}.values():
+                yield from _weights(call)
 
 
 def _fits(module: nn.Module) -> bool:
@@ -409,9 +416,14 @@ def _with_inputs(
     return replace(found, samples=samples)
 
 
-def _state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _weights(call: RecordedCall) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the weights of a call's model, and its buffers as they were at its start."""
+    module, _ = unwrapped(call.module)
+    before = call.buffers
+    own = {name: before[b] for name, b in module.named_buffers() if b in before}
     tensors: dict[str, Any] = module.state_dict()
     for name, tensor in tensors.items():
+        tensor = own.get(name, tensor)
         if isinstance(tensor, torch.Tensor) and _is_dense(tensor):
             yield f"weights.{name}", tensor
 
