@@ -124,7 +124,7 @@ def _whole_path(file: str) -> str:
     if Path(file).is_absolute():
         return file
     try:
-        places = [Path(folder, file) for folder in (Path.cwd(), _ABOVE, *_LIBRARIES)]
+        places = [Path(folder, file) for folder in (str(Path.cwd()), _ABOVE, *_LIBRARIES)]
         return str(next((place for place in places if place.exists()), file))
     except OSError:  # the working directory is gone, or the name is too long for one of a file
         return file
