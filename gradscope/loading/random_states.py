@@ -43,7 +43,7 @@ class RandomState:
         elif self.generator == PYTHON:
             random.setstate(self.state)
         elif self.generator == NUMPY:
-            if "numpy" in sys.modules:  # else nobody draws from it
+            if "numpy" in sys.modules:  # else nothing draws from it
                 sys.modules["numpy"].random.set_state(self.state)
         else:
             torch.cuda.set_rng_state(self.state, self.generator)
