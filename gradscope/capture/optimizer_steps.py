@@ -149,6 +149,8 @@ class LastStep:
         # By the parameter's id: the hash of a tensor is a call of Python's.
         self._terms: dict[int, tuple[Formula | None, Decay | None]] | None = None
         self._known: dict[int, tuple[float, ...] | None] = {}
+        # By the formula's id and the numbers: most parameters of a group share them.
+        self._updates: dict[tuple[int, tuple[float, ...]], Terms | None] = {}
         self._moments: dict[int, tuple[Tensor | None, Tensor | None]] = {}
         self._unrounded: dict[int, float] = {}
         infinite = getattr(optimizer, "found_inf", None)  # a fused one leaves out such a step
@@ -234,13 +236,21 @@ class LastStep:
         """Return the terms of an update that uses the moments that ``kept_moments`` finds, and no
         others."""
         formula, numbers = self._formula(parameter), self._numbers_of(parameter)
-        terms = None if formula is None or numbers is None else formula.terms_of(numbers)
-        if formula is None or terms is None:
+        if formula is None or numbers is None:
+            return None
+        terms = self._terms_of(formula, numbers)
+        if terms is None:
             return None
         state = self.optimizer.state.get(parameter, {})
         names = formula.first, formula.second
         kept = zip(names, self.moments(parameter), strict=True)
         return terms if all(name is None or state[name] is one for name, one in kept) else None
+
+    def _terms_of(self, formula: Formula, numbers: tuple[float, ...]) -> Terms | None:
+        key = id(formula), numbers
+        if key not in self._updates:
+            self._updates[key] = formula.terms_of(numbers)
+        return self._updates[key]
 
     def _numbers_of(self, parameter: nn.Parameter) -> tuple[float, ...] | None:
         """Return the numbers of a parameter's state; None if they do not give its update."""
@@ -263,7 +273,7 @@ class LastStep:
         if found is not None:
             return found
         numbers = self._numbers_of(parameter)
-        terms = None if numbers is None else formula.terms_of(numbers)
+        terms = None if numbers is None else self._terms_of(formula, numbers)
         if terms is None:
             return None
         state = self.optimizer.state.get(parameter, {})

@@ -92,9 +92,9 @@ class _Sizes:
     """The numbers of one parameter's step from which its figures are computed."""
 
     numel: int
-    weight: float | None  # ‖w‖ before the step
-    change: float | None  # ‖Δw‖; None where it is NaN or Inf
-    moved: bool | None
+    weight: float | None = None  # ‖w‖ before the step
+    change: float | None = None  # ‖Δw‖; None where it is NaN or Inf
+    moved: bool | None = None
     gradient: float | None = None  # ‖g‖
     product: float | None = None  # of −Δw and the gradient
     rest: float | None = None  # the norm of the part of Δw that is not weight decay
@@ -157,8 +157,8 @@ def updates(
     for row in rows:
         sizes = _sizes(row, done, *islice(numbers, 4))
         decay = None if last is None else last.decay(row.parameter)
-        update = Update() if sizes is None else _figures(sizes, decay)
-        found[row.name] = _with_moments(update, of_state.get(row.parameter))
+        own = of_state.get(row.parameter, Moments())
+        found[row.name] = _figures(sizes, decay, own)
     return found
 
 
@@ -188,7 +188,7 @@ def _compiled(parameter: nn.Parameter, was: Tensor | None, last: LastStep) -> Up
         None if second is None else math.sqrt(sums.second_squares),
         None if second is None else spread_of(sums.second, sums.second_squares, count),
     )
-    return _with_moments(_figures(sizes, decay), own)
+    return _figures(sizes, decay, own)
 
 
 def _row(
@@ -222,11 +222,11 @@ def _sizes(
     product: float | None,
     rest: float | None,
     spectral: float | None,
-) -> _Sizes | None:
-    """Return a row's numbers after they were read back; None if Δw is unknown."""
+) -> _Sizes:
+    """Return a row's numbers after they were read back; none of them if Δw is unknown."""
     weight, change = done[id(row.weight)], done[id(row.moved)]
     if change.zeros is None or not change.numel:
-        return None
+        return _Sizes(change.numel)
     return _Sizes(
         numel=change.numel,
         weight=weight.norm,
@@ -239,11 +239,17 @@ def _sizes(
     )
 
 
-def _figures(sizes: _Sizes, decay: Decay | None) -> Update:
+def _figures(sizes: _Sizes, decay: Decay | None, own: Moments) -> Update:
     norm, weight, gradient = sizes.change, sizes.weight, sizes.gradient
     product, largest = sizes.product, sizes.spectral
     if norm is None:
-        return Update(weight=weight, moved=sizes.moved)
+        return Update(
+            weight=weight,
+            moved=sizes.moved,
+            m_norm=own.first,
+            v_norm=own.second,
+            v_spread=own.spread,
+        )
     if gradient is not None and not 0 < gradient < math.inf:
         gradient = None
     cosine = None
@@ -258,6 +264,9 @@ def _figures(sizes: _Sizes, decay: Decay | None) -> Update:
         effective_lr=None if gradient is None else norm / gradient,
         cosine=cosine,
         decay_share=_decay_share(decay, weight, gradient, sizes.rest),
+        m_norm=own.first,
+        v_norm=own.second,
+        v_spread=own.spread,
         spectral_norm=largest,
         stable_rank=(norm / largest) ** 2 if largest else None,
     )
@@ -280,12 +289,6 @@ def _decay_share(
     own = decay.decay * weight * (decay.rate if decay.decoupled else 1.0)
     other = rest if decay.decoupled else gradient
     return own / (own + other) if other is not None and own + other > 0 else None
-
-
-def _with_moments(update: Update, found: Moments | None) -> Update:
-    if found is None:
-        return update
-    return replace(update, m_norm=found.first, v_norm=found.second, v_spread=found.spread)
 
 
 def _is_of_matrices(optimizer: Optimizer) -> bool:

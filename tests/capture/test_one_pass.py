@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import subprocess
@@ -16,6 +17,7 @@ from capture.test_stats import differences
 
 from gradscope.capture import one_pass
 from gradscope.capture.stats import finish, measure
+from gradscope.capture.transformer import attention, residual
 
 pytestmark = pytest.mark.numbers
 
@@ -305,6 +307,46 @@ def test_rows_of_attention(build, causal, request):
             logits[1, 2, -1, -1] = math.nan
             logits[0, 2, 0, 0] = math.inf
             assert wrong_rows(library, logits, causal=causal) == [], (keys, scale)
+
+
+@pytest.mark.parametrize("safe", [True, False], ids=["safe", "as it is"])
+def test_heads_of_attention(library, safe):
+    draw = torch.Generator().manual_seed(1)
+    asked = {"masked": -9e3, "causal": True}
+    for keys, scale in itertools.product((1, 2, 5, 64), (0.0, 1e-3, 1.0, 300.0)):
+        logits = torch.randn(3, 4, keys, keys, dtype=torch.float64, generator=draw) * scale
+        broken = logits.clone()
+        broken[0, 0] = -math.inf
+        broken[:, 1, 0] = math.nan
+        broken[1, 2, :, 0] = math.inf
+        broken[:, 3] = torch.finfo(torch.float64).min
+        shifted = logits - logits.amax(-1, keepdim=True)
+        for one in (logits, broken, shifted):
+            rows = library.attention(one, torch.arange(keys), **asked)
+            found = library.heads(rows, masked=-9e3, uneven=1.001, safe=safe)
+            expected = attention._of_rows(rows, safe=safe)
+            assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12, equal_nan=True), keys
+
+
+@pytest.mark.parametrize(
+    "build", ["library", pytest.param("common_library", marks=pytest.mark.slow)]
+)
+def test_a_residual_stream(build, request):
+    library = request.getfixturevalue(build)
+    draw = torch.Generator().manual_seed(2)
+    for count, scale in itertools.product((1, 2, 3, 4, 5, 8, 13, 4096), (1e-6, 1.0, 1e6)):
+        made, given = torch.randn(2, 1, count, dtype=torch.float64, generator=draw) * scale + 0.1
+        made[0, 0] = 40 * scale
+        for before in (given, None):
+            found, expected = library.residual(made, before), residual._of_rows(made, before)
+            assert torch.allclose(found, expected, rtol=1e-11, atol=0, equal_nan=True), count
+    assert library.residual(made, made)[2:].tolist() == [0, pytest.approx(1, rel=1e-12)]
+    for bad in (math.nan, math.inf):
+        made[0, 1] = bad
+        found, expected = library.residual(made, given), residual._of_rows(made, given)
+        assert found.isnan().equal(expected.isnan())
+    assert library.residual(made.float(), None) is None
+    assert library.residual(made, given.t().expand(-1, 2)) is None
 
 
 def test_rows_that_the_library_does_not_read(library):

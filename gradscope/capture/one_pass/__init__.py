@@ -1,10 +1,9 @@
 """The compiled library: computes the eight statistics of a tensor, the sums of an optimizer's step,
-or the figures of rows of attention, in one read.
+or the figures of attention and of a residual stream, in one read.
 
-The installation compiles ``one_pass.c``. Without a compiler, ``numbers``, ``step`` and
-``attention`` return None, and ``reductions.py``, ``updates.py`` and ``transformer/attention.py``
-compute the same with PyTorch. ``GRADSCOPE_COMPILED=0``
-turns the library off.
+The installation compiles ``one_pass.c``. Without a compiler the functions return None, and
+``reductions.py``, ``updates.py``, ``transformer/attention.py`` and ``transformer/residual.py``
+compute the same with PyTorch. ``GRADSCOPE_COMPILED=0`` turns the library off.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 from gradscope.capture.shards import PLAIN
 
 #: The library must return this number; otherwise it was compiled from another version's source.
-_INTERFACE = 3
+_INTERFACE = 4
 #: In the order of ``instruction_set.h``.
 _KINDS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 #: From this many elements on, two threads are faster.
@@ -91,8 +90,18 @@ class _Attention(ctypes.Structure):
     ]
 
 
+class _Heads(ctypes.Structure):
+    _fields_ = [
+        ("rows", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("samples", "heads", "queries")),
+        ("masked", ctypes.c_double),
+        ("uneven", ctypes.c_double),
+        ("safe", ctypes.c_int64),
+    ]
+
+
 #: In the order of ``one_pass.c``.
-_ATTENTION_FIGURES = 6
+_ATTENTION_FIGURES, _HEAD_FIGURES, _RESIDUAL_FIGURES = 6, 8, 4
 
 
 class Library:
@@ -126,6 +135,11 @@ class Library:
         rows: list[Any] = [ctypes.POINTER(_Attention), ctypes.c_int64, ctypes.c_void_p]
         for attention in (self._attention, self._locked_attention):
             attention.argtypes, attention.restype = rows, None
+        self._heads = locked.gradscope_heads
+        self._heads.argtypes, self._heads.restype = [ctypes.POINTER(_Heads), ctypes.c_void_p], None
+        self._residual = library.gradscope_residual
+        memory: list[Any] = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+        self._residual.argtypes, self._residual.restype = memory, None
 
     def numbers(self, tensor: torch.Tensor) -> list[float] | None:
         """Return norm, mean, std, min, max, zeros, nan, inf over all elements, or None.
@@ -205,15 +219,8 @@ class Library:
             masked: a logit that is not larger than this is masked.
             causal: a row sees the keys up to its own position; the others are not read.
         """
-        for tensor, dtype in ((logits, torch.float64), (places, torch.int64)):
-            if (
-                type(tensor) not in PLAIN
-                or tensor.dtype != dtype
-                or not tensor.is_cpu
-                or not tensor.is_contiguous()
-                or not _address(tensor)
-            ):
-                return None
+        if not (_is_row(logits, torch.float64) and _is_row(places, torch.int64)):
+            return None
         *leading, keys = logits.shape
         found = logits.new_empty(_ATTENTION_FIGURES, *leading)
         asked = _Attention(
@@ -221,6 +228,43 @@ class Library:
         )
         attention = self._locked_attention if logits.numel() <= _SMALL else self._attention
         attention(asked, math.prod(leading), found.data_ptr())
+        return found
+
+    def heads(
+        self, rows: torch.Tensor, *, masked: float, uneven: float, safe: bool
+    ) -> torch.Tensor | None:
+        """Return figures [8, heads]: largest logit, mean of the entropy, least entropy, mean of the
+        entropy's share of the largest possible, mean weight of the first key, mean weight of later
+        keys, share of rows without a visible key, share of lost rows. NaN means unknown. None
+        unless the rows are a plain, contiguous CPU tensor.
+
+        Args:
+            rows: [6, samples, heads, rows], as ``attention`` returns them.
+            masked: a logit that is not larger than this is masked.
+            uneven: weights differ if the largest times the number of keys is larger than this.
+            safe: a row without a visible key has zeros instead of NaN.
+        """
+        if not _is_row(rows, torch.float64):
+            return None
+        _, samples, heads, queries = rows.shape
+        found = rows.new_empty(_HEAD_FIGURES, heads)
+        asked = _Heads(rows.data_ptr(), samples, heads, queries, masked, uneven, safe)
+        self._heads(asked, found.data_ptr())
+        return found
+
+    def residual(self, made: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor | None:
+        """Return root mean square, kurtosis, ‖made − given‖ / ‖made‖, and the cosine of the two;
+        NaN without ``given``. None unless they are plain, contiguous float64 CPU tensors.
+
+        Args:
+            made: rows of a block's output.
+            given: the same rows of its input; None if they are unknown.
+        """
+        if not all(_is_row(one, torch.float64) for one in (made, given) if one is not None):
+            return None
+        found = made.new_empty(_RESIDUAL_FIGURES)
+        before = None if given is None else given.data_ptr()
+        self._residual(made.data_ptr(), before, made.numel(), found.data_ptr())
         return found
 
 
@@ -231,6 +275,17 @@ def _address(tensor: torch.Tensor) -> int | None:
         return tensor.data_ptr()
     except RuntimeError:  # a wrapper of `torch.func` has no memory
         return None
+
+
+def _is_row(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return True for a plain, contiguous CPU tensor with elements of this dtype."""
+    return (
+        type(tensor) in PLAIN
+        and tensor.dtype == dtype
+        and tensor.is_cpu
+        and tensor.is_contiguous()
+        and bool(_address(tensor))
+    )
 
 
 def _are_alike(tensors: list[torch.Tensor]) -> bool:
@@ -304,6 +359,16 @@ def attention(logits: torch.Tensor, places: torch.Tensor, **more: Any) -> torch.
     if isinstance(_library, str):
         return None
     return _library.attention(logits, places, **more)
+
+
+def heads(rows: torch.Tensor, **more: Any) -> torch.Tensor | None:
+    """Call ``Library.heads`` of this installation; None without a library."""
+    return None if isinstance(_library, str) else _library.heads(rows, **more)
+
+
+def residual(made: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor | None:
+    """Call ``Library.residual`` of this installation; None without a library."""
+    return None if isinstance(_library, str) else _library.residual(made, given)
 
 
 def is_compiled() -> bool:

@@ -1,4 +1,5 @@
-/* All kinds of elements for one instruction set: TARGET is its attribute, SET its name. */
+/* All kinds of elements for one instruction set: TARGET is its attribute, SET its
+ * name, DOUBLES(a) four floats at an address as doubles. */
 
 #define PASTE(x, kind, set) x##_##kind##_##set
 #define NAMED(x, kind, set) PASTE(x, kind, set)
@@ -48,9 +49,11 @@ static const struct kind NAMED(kinds, of, SET)[] = {
 
 #include "optimizer_step.h"
 #include "attention.h"
+#include "residual.h"
 
 #undef PASTE
 #undef NAMED
 #undef KIND
 #undef TARGET
 #undef SET
+#undef DOUBLES

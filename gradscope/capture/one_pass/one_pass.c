@@ -17,7 +17,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
-#define INTERFACE 3            /* one_pass/__init__.py expects this number */
+#define INTERFACE 4            /* one_pass/__init__.py expects this number */
 #define BLOCK 2048
 #define PIECE (1 << 18)        /* elements that a thread takes at a time */
 #define FOR_A_THREAD (1 << 20) /* elements that are worth one thread more */
@@ -110,6 +110,9 @@ struct attention {
 /* For each row: visible keys, largest logit, largest weight, entropy, weight of the first key, weight
  * of the keys after its own position. */
 #define ATTENTION_FIGURES 6
+#define HEAD_FIGURES 8
+/* Root mean square, kurtosis, share added, cosine to the input. */
+#define RESIDUAL_FIGURES 4
 
 typedef double doubles __attribute__((vector_size(32)));
 typedef int64_t longs __attribute__((vector_size(32)));
@@ -120,13 +123,17 @@ typedef float loose_floats __attribute__((vector_size(16), aligned(4), may_alias
 
 /* A test defines COMMON_ONLY. */
 #if (defined(__x86_64__) || defined(__i386__)) && !defined(COMMON_ONLY)
+#include <immintrin.h>
 #define CHOICE 1
 #define TARGET __attribute__((target("avx2,fma")))
 #define SET avx2
+/* gcc splits what it makes of __builtin_convertvector in halves. */
+#define DOUBLES(a) ((doubles)_mm256_cvtps_pd(_mm_loadu_ps(a)))
 #include "instruction_set.h"
 #endif
 #define TARGET /* what the compiler takes for granted: SSE2, NEON */
 #define SET common
+#define DOUBLES(a) __builtin_convertvector(*(const loose_floats *)(a), doubles)
 #include "instruction_set.h"
 
 static const struct kind *kinds(void) {
@@ -153,6 +160,62 @@ EXPORT void gradscope_step(const struct step *step, int64_t count, double *sums)
 /* ATTENTION_FIGURES numbers for each row: `found` is [figures, rows]. */
 EXPORT void gradscope_attention(const struct attention *attention, int64_t rows, double *found) {
     CHOSEN(rows_attention)(attention, rows, found);
+}
+
+/* Rows [ATTENTION_FIGURES, samples, heads, queries] as gradscope_attention makes them. */
+struct heads {
+    const double *rows;
+    int64_t samples, heads, queries;
+    double masked; /* a logit that is not larger is masked */
+    double uneven; /* a larger product of a row's largest weight and its keys: weights differ */
+    int64_t safe;  /* a row without a visible key has zeros instead of NaN */
+};
+
+/* For each head: largest logit, means of the rows' entropy, least entropy, means of the entropy's
+ * share of the largest possible, of the weight of the first key, of the weight of later keys; shares
+ * of rows without a visible key, and of lost rows. NaN is unknown. */
+EXPORT void gradscope_heads(const struct heads *h, double *found) {
+    int64_t of_head = h->samples * h->queries, all = of_head * h->heads;
+    int shifted = !h->safe, uneven = 0;
+    for (int64_t head = 0; head < h->heads; head++) {
+        double largest = -INFINITY, least = INFINITY, sums[4] = {0};
+        double counted = 0, unseen = 0, unknown = 0;
+        for (int64_t i = 0; i < of_head; i++) {
+            int64_t sample = i / h->queries, query = i % h->queries;
+            const double *row = h->rows + (sample * h->heads + head) * h->queries + query;
+            double visible = row[0], most = row[all], share = row[2 * all], entropy = row[3 * all];
+            int lost = isnan(share) && !(h->safe && most == -INFINITY);
+            if (isfinite(most) && most > h->masked && most > largest) largest = most;
+            shifted &= most == 0 || visible == 0;
+            uneven |= share * visible > h->uneven;
+            unseen += visible == 0;
+            unknown += lost;
+            if (visible <= 1 || lost) continue;
+            counted++;
+            least = entropy < least ? entropy : least;
+            sums[0] += entropy;
+            sums[1] += entropy / log(visible);
+            sums[2] += row[4 * all];
+            sums[3] += row[5 * all];
+        }
+        double figures[HEAD_FIGURES] = {
+            isinf(largest) ? NAN : largest, sums[0] / counted,   isinf(least) ? NAN : least,
+            sums[1] / counted,              sums[2] / counted,   sums[3] / counted,
+            unseen / (double)of_head,       unknown / (double)of_head,
+        };
+        for (int i = 0; i < HEAD_FIGURES; i++) found[i * h->heads + head] = figures[i];
+    }
+    /* Where the script has taken the largest off each row, as gpt-oss does, it is not known. Logits
+     * that are all zero have equal weights. */
+    if (shifted && uneven)
+        for (int64_t head = 0; head < h->heads; head++) found[head] = NAN;
+}
+
+/* The figures of a residual stream: `count` elements of a block's output, and of its input or NULL.
+ * RESIDUAL_FIGURES numbers. */
+EXPORT void gradscope_residual(const double *made, const double *given, int64_t count,
+                               double *found) {
+    CHOSEN(figures_residual)(made, given, count, found);
 }
 
 /* Elements in memory: `rank` axes with the last innermost, or, with none, `count` in a row. */

@@ -7,9 +7,8 @@
 
 #define ROW 1024
 #define LANES 8
-/* Four floats as doubles. Sums of such vectors stay in registers; those of an array of lanes do not,
- * with gcc. The lanes and their order are the same. */
-#define WIDE(a) __builtin_convertvector(*(const loose_floats *)(a), doubles)
+/* Sums of vectors stay in registers; those of an array of lanes do not, with gcc. DOUBLES are four
+ * floats as doubles. */
 /* Adds the elements after the last full LANES to the lanes of LOW and HIGH, and folds all. */
 #define REST_OF(at, count, low, high, term)                                                        \
     for (int lane = 0; at + lane < (count); lane++) {                                              \
@@ -22,51 +21,77 @@
     low += high;                                                                                   \
     double low##_sum = (low[0] + low[2]) + (low[1] + low[3])
 
-/* Adds up a row, and its squares. */
-TARGET static void NAMED(row, float32, SET)(const float *a, int64_t count, double *total,
-                                            double *squares) {
-    doubles sums = {0}, more = {0}, products = {0}, others = {0};
-    int64_t at = 0;
-    for (; at + LANES <= count; at += LANES) {
-        doubles low = WIDE(a + at), high = WIDE(a + at + 4);
-        sums += low, more += high;
-        products += low * low, others += high * high;
-    }
-    REST_OF(at, count, sums, more, (double)a[i]);
-    REST_OF(at, count, products, others, (double)a[i] * a[i]);
-    *total += sums_sum;
-    *squares += products_sum;
-}
+/* Sums of a row go to two vectors, so that LANES additions are on their way at once; of several rows
+ * in one loop, more are. */
+#define SUM(name) doubles name = {0}, name##_more = {0}
+#define ADD(name, low, high) name += low, name##_more += high
+#define TAIL(name, term) REST_OF(at, count, name, name##_more, term)
 
 TARGET static double NAMED(squares, float32, SET)(const float *a, int64_t count) {
-    doubles products = {0}, others = {0};
+    SUM(own);
     int64_t at = 0;
     for (; at + LANES <= count; at += LANES) {
-        doubles low = WIDE(a + at), high = WIDE(a + at + 4);
-        products += low * low, others += high * high;
+        doubles low = DOUBLES(a + at), high = DOUBLES(a + at + 4);
+        ADD(own, low * low, high * high);
     }
-    REST_OF(at, count, products, others, (double)a[i] * a[i]);
-    return products_sum;
+    TAIL(own, (double)a[i] * a[i]);
+    return own_sum;
 }
 
-/* Adds the squares of two rows, and their products, to the sums of a step. */
-TARGET static void NAMED(pair, float32, SET)(const float *moved, const float *gradient,
-                                             int64_t count, double *sums) {
-    doubles own = {0}, own_more = {0}, along = {0}, along_more = {0}, other = {0}, other_more = {0};
+/* Adds the sums over a row of moments. */
+TARGET static void NAMED(moments, float32, SET)(const float *first, const float *second,
+                                                int64_t count, double *sums) {
+    SUM(one);
+    SUM(two);
+    SUM(squares);
     int64_t at = 0;
     for (; at + LANES <= count; at += LANES) {
-        doubles low = WIDE(moved + at), high = WIDE(moved + at + 4);
-        doubles low_other = WIDE(gradient + at), high_other = WIDE(gradient + at + 4);
-        own += low * low, own_more += high * high;
-        along += low * low_other, along_more += high * high_other;
-        other += low_other * low_other, other_more += high_other * high_other;
+        doubles low = DOUBLES(first + at), high = DOUBLES(first + at + 4);
+        ADD(one, low * low, high * high);
+        low = DOUBLES(second + at), high = DOUBLES(second + at + 4);
+        ADD(two, low, high);
+        ADD(squares, low * low, high * high);
     }
-    REST_OF(at, count, own, own_more, (double)moved[i] * moved[i]);
-    REST_OF(at, count, along, along_more, (double)moved[i] * gradient[i]);
-    REST_OF(at, count, other, other_more, (double)gradient[i] * gradient[i]);
+    TAIL(one, (double)first[i] * first[i]);
+    TAIL(two, (double)second[i]);
+    TAIL(squares, (double)second[i] * second[i]);
+    sums[FIRST] += one_sum;
+    sums[SECOND] += two_sum;
+    sums[SECOND_SQUARES] += squares_sum;
+}
+
+/* Adds the sums over a row of a step: -dw, the weight before it, the gradient, and -dw without
+ * decay. */
+TARGET static void NAMED(changes, float32, SET)(const float *moved, const float *was,
+                                                const float *gradient, const float *rest,
+                                                int64_t count, double *sums) {
+    SUM(own);
+    SUM(weight);
+    SUM(along);
+    SUM(slope);
+    SUM(left);
+    int64_t at = 0;
+    for (; at + LANES <= count; at += LANES) {
+        doubles low = DOUBLES(moved + at), high = DOUBLES(moved + at + 4);
+        doubles low_slope = DOUBLES(gradient + at), high_slope = DOUBLES(gradient + at + 4);
+        ADD(own, low * low, high * high);
+        ADD(along, low * low_slope, high * high_slope);
+        ADD(slope, low_slope * low_slope, high_slope * high_slope);
+        low = DOUBLES(was + at), high = DOUBLES(was + at + 4);
+        ADD(weight, low * low, high * high);
+        low = DOUBLES(rest + at), high = DOUBLES(rest + at + 4);
+        ADD(left, low * low, high * high);
+    }
+    TAIL(own, (double)moved[i] * moved[i]);
+    TAIL(weight, (double)was[i] * was[i]);
+    TAIL(along, (double)moved[i] * gradient[i]);
+    TAIL(slope, (double)gradient[i] * gradient[i]);
+    TAIL(left, (double)rest[i] * rest[i]);
     sums[MOVED] += own_sum;
+    sums[WAS] += weight_sum;
     sums[ALONG] += along_sum;
-    sums[GRADIENT] += other_sum;
+    sums[GRADIENT] += slope_sum;
+    sums[REST] += left_sum;
 }
 
 /* -dw of `count` elements, from the state. Rows that the formula does not read are zero. */
@@ -125,19 +150,16 @@ TARGET static void NAMED(step, float32, SET)(const struct step *step, int64_t en
         int32_t changed = 0;
         for (int64_t i = 0; i < count; i++) changed += moved[i] != 0;
         sums[CHANGED] += changed;
-        sums[WAS] += NAMED(squares, float32, SET)(was, count);
-        NAMED(pair, float32, SET)(moved, gradient, count, sums);
-        if (taken != 0) {
+        if (taken != 0)
             for (int64_t i = 0; i < count; i++) rest[i] = moved[i] * (1 - taken) - weight[i] * taken;
-            sums[REST] += NAMED(squares, float32, SET)(rest, count);
-        }
-        if (step->first) sums[FIRST] += NAMED(squares, float32, SET)(first, count);
-        if (step->second)
-            NAMED(row, float32, SET)(second, count, sums + SECOND, sums + SECOND_SQUARES);
+        NAMED(changes, float32, SET)(moved, was, gradient, taken != 0 ? rest : zeros, count, sums);
+        NAMED(moments, float32, SET)(first, second, count, sums);
     }
 }
 
 #undef ROW
 #undef LANES
-#undef WIDE
 #undef REST_OF
+#undef SUM
+#undef ADD
+#undef TAIL

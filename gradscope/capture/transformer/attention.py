@@ -89,6 +89,8 @@ _SAMPLES = 8
 _MASKED = -9e3
 #: The largest weight times the number of keys, above which weights are not equal.
 _UNEVEN = 1.001
+#: The place of the mean weight of later keys in the figures of a head.
+_LATER = 5
 #: Attributes with the number of heads.
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
 
@@ -137,13 +139,13 @@ def of_queries(
     samples, places = _sampled(batch, count, queries, keys)
     places_on = torch.tensor(places, device=query.device)
     kind = exact(query)
-    some = _stacked([query[at].index_select(-2, places_on) for at in samples]).to(kind) * factor
-    every = _stacked([key[at] for at in samples]).to(kind)
+    some = _chosen(query, samples, places_on).to(kind) * factor
+    every = _chosen(key, samples).to(kind)
     if groups > 1:
         every = every.repeat_interleave(groups, 1)
     logits = some @ every.transpose(-1, -2)
     if mask is not None:
-        own = _stacked([mask[at].index_select(-2, places_on) for at in samples])
+        own = _chosen(mask, samples, places_on)
         if own.dtype == torch.bool:
             logits.masked_fill_(~own, -math.inf)
         else:
@@ -174,7 +176,7 @@ def of_scores(scores: Tensor, dim: int, heads: int | None) -> Measured:
     samples, places = _sampled(batch, count, queries, keys)
     places_on = torch.tensor(places, device=scores.device)
     kind = exact(scores)
-    logits = _stacked([scores[at].index_select(-2, places_on) for at in samples]).to(kind)
+    logits = _chosen(scores, samples, places_on).to(kind)
     figures = _by_head(logits, places_on, same=queries == keys, causal=False, safe=False)
     return Measured(figures, queries, keys, _rows(samples, places))
 
@@ -221,8 +223,13 @@ def _unravelled(flat: int, sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def _stacked(parts: list[Tensor]) -> Tensor:
-    """Stack tensors; a single one is not copied."""
+def _chosen(
+    tensor: Tensor, samples: Sequence[tuple[int, ...]], rows: Tensor | None = None
+) -> Tensor:
+    """Return samples of a tensor [..., heads, rows, width], with these rows or with all."""
+    if tensor.dim() == 4 and len(samples) == len(tensor):  # all of them, in their order
+        return tensor if rows is None else tensor.index_select(-2, rows)
+    parts = [tensor[at] if rows is None else tensor[at].index_select(-2, rows) for at in samples]
     return torch.stack(parts) if len(parts) > 1 else parts[0].unsqueeze(0)
 
 
@@ -242,6 +249,16 @@ def _by_head(logits: Tensor, places: Tensor, *, same: bool, causal: bool, safe: 
     rows = one_pass.attention(logits.contiguous(), places, masked=_MASKED, causal=causal)
     if rows is None:
         rows = _by_row(logits, places, causal=causal)
+    figures = one_pass.heads(rows, masked=_MASKED, uneven=_UNEVEN, safe=safe)
+    if figures is None:
+        figures = _of_rows(rows, safe=safe)
+    if not same:
+        figures[_LATER] = math.nan
+    return figures
+
+
+def _of_rows(rows: Tensor, *, safe: bool) -> Tensor:
+    """Compute what ``one_pass.heads`` does, with PyTorch."""
     visible, most, share, entropy, first, later = rows
     lost = share.isnan()
     if safe:
@@ -258,14 +275,14 @@ def _by_head(logits: Tensor, places: Tensor, *, same: bool, causal: bool, safe: 
     # A mean over no row is 0 / 0, NaN.
     sums = torch.stack([entropy, relative, first, later]).masked_fill(~counted, 0.0).sum((1, 3))
     mean, mean_relative, mean_first, mean_later = sums / counted.sum((0, 2))
-    shares = torch.stack([visible == 0, lost]).to(logits.dtype).mean((1, 3))
+    shares = torch.stack([visible == 0, lost]).to(rows.dtype).mean((1, 3))
     figures = [
         largest.masked_fill(largest == -math.inf, math.nan),
         mean,
         least.masked_fill(least == math.inf, math.nan),
         mean_relative,
         mean_first,
-        mean_later if same else torch.full_like(largest, math.nan),
+        mean_later,
         *shares,
     ]
     return torch.stack(figures)
