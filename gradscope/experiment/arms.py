@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.records.experiment import PLAIN, RATE, SEED, SHIFTED
@@ -40,16 +41,18 @@ class Arm:
         return self.file == RATE
 
 
+#: Models are found, batches repeated and rates multiplied at an optimizer's step.
+_STEPPED: dict[str, Any] = {"needs": "optimizer", "lacking": "no optimizer makes the steps"}
 AS_IT_IS = Arm(PLAIN, "nothing")
 OTHER_SEED = Arm(SEED, "the seed", "other-seed")
 ARMS = (
     AS_IT_IS,
     OTHER_SEED,
-    Arm("one-batch", "every step gets the first batch", "one-batch"),
-    Arm("no-input", "the input is replaced by its mean", "no-input"),
-    Arm("mismatched", "inputs are shifted against their targets", "mismatched"),
+    Arm("one-batch", "every step gets the first batch", "one-batch", **_STEPPED),
+    Arm("no-input", "the input is replaced by its mean", "no-input", **_STEPPED),
+    Arm("mismatched", "inputs are shifted against their targets", "mismatched", **_STEPPED),
     *(
-        Arm(f"{RATE}-x{factor:g}", f"learning rate × {factor:g}", RATE, factor)
+        Arm(f"{RATE}-x{factor:g}", f"learning rate × {factor:g}", RATE, factor, **_STEPPED)
         for factor in FACTORS
     ),
     Arm(

@@ -19,6 +19,7 @@ class Facts:
     """Features of a script.
 
     Attributes:
+        optimizer: True if an optimizer makes its steps.
         clipping: True if clipping changed a gradient.
         schedule: True if a learning rate changed.
         autocast: True if a model ran under autocast.
@@ -28,6 +29,7 @@ class Facts:
         losses: the optimizers that each have a separate loss.
     """
 
+    optimizer: bool = False
     clipping: bool = False
     schedule: bool = False
     autocast: bool = False
@@ -43,6 +45,7 @@ class Facts:
         for step in history.steps:
             rates.setdefault(step.optimizer, set()).add(step.learning_rates)
         return cls(
+            optimizer=any(step.optimizer for step in history.steps),
             clipping=any(map(_is_clipped, history.steps)),
             schedule=any(len(each) > 1 for each in rates.values()),
             autocast=any(model.autocast for model in history.models),

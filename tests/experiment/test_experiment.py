@@ -205,6 +205,23 @@ def test_an_arm_whose_time_was_too_short_for_a_step_says_so(overdue: bool, words
 
 
 @pytest.mark.slow
+def test_weights_that_the_script_moves_itself(quick: None, folder: Path) -> None:
+    """No arm may seem to have run that cannot change anything."""
+    itself = SCRIPT.replace("optimizer = torch.optim.Adam(model.parameters(), lr=0.02)\n", "")
+    itself = itself.replace("optimizer.zero_grad()", "model.zero_grad()").replace(
+        "optimizer.step()", "[p.data.sub_(0.02 * p.grad) for p in model.parameters()]"
+    )
+    assert "optimizer" not in itself
+    report = experiment(folder, itself)
+    for one in report.arms:
+        if one.state == "ran":
+            assert one.name in ("as-it-is", "other-seed")
+        elif one.name.startswith(("learning-rate", "one-batch", "no-input", "mismatched")):
+            assert one.verdict == "no optimizer makes the steps"
+    assert report.cause is None
+
+
+@pytest.mark.slow
 def test_an_arm_that_fails_does_not_end_the_others(quick: None, folder: Path) -> None:
     picky = SCRIPT.replace("    loss.backward()", "    assert loss < 50\n    loss.backward()")
     report = experiment(folder, picky, "learning-rate")
