@@ -48,9 +48,8 @@ def _unheld_modules(known: Iterable[nn.Module] = ()) -> list[nn.Module]:
     """Return the live modules that no other holds, if ``Module.__init__`` has run for them."""
     # Not `isinstance`: a lazy proxy would load its object.
     modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
-    if gc.get_freeze_count():
-        seen = {id(one) for one in modules}
-        modules += [one for one in known if id(one) not in seen]
+    seen = {id(one) for one in modules}
+    modules += [one for one in known if id(one) not in seen]
     held = {
         id(child)
         for module in modules

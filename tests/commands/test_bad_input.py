@@ -29,8 +29,16 @@ class Payload:
         return os.system, (f"touch '{self.mark}'",)
 
 
+@pytest.fixture(scope="module")
+def bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small picture file of many pixels."""
+    file = tmp_path_factory.mktemp("bomb") / "bomb.png"
+    Image.new("1", (12_000, 12_000)).save(file)
+    return file
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, bomb: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     payload = Payload(tmp_path / "ran")
     torch.save({"conv1.weight": payload}, "evil.pt")
@@ -39,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     save_file({"conv1.weight": torch.zeros(10, 3, 5, 5)}, "shapes.safetensors")
     Path("cut.safetensors").write_bytes(Path("shapes.safetensors").read_bytes()[:500])
     Path("text.png").write_text("not a picture")
-    Image.new("1", (12_000, 12_000)).save("bomb.png")
+    Path("bomb.png").hardlink_to(bomb)
     Path("alias.py").write_text("from os import system as Net\n")
     Path("taken.json").write_text("{}")
     return tmp_path

@@ -50,7 +50,6 @@ def test_gc_freeze_hides_no_model_that_was_made_under_observation(monkeypatch) -
     """Scripts freeze the heap to spare themselves searches for garbage, as nanochat's does."""
     models, net = Models(), nn.Sequential(nn.Linear(2, 2))
     monkeypatch.setattr(gc, "get_objects", list)
-    monkeypatch.setattr(gc, "get_freeze_count", lambda: 1)
     assert not models.search()
     models.registered = lambda: net.modules()
     assert models.search()
