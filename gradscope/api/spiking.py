@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,12 +118,33 @@ def chosen_capsule(run: Path, step: int | None) -> tuple[Path, Capsule, list[int
             f"`{run}` has no capsule of step {step}",
             help=f"its capsules are of steps {listed(steps)}",
         )
-    capsules = [(path, read_capsule(path)) for number, path in found if step in (None, number)]
+    capsules = []
+    for of, path in found:
+        try:
+            capsules.append((path, read_capsule(path)))
+        except ConfigError:
+            if step in (None, of):
+                raise
+    capsules = [one for one in _with_later(capsules) if step in (None, one[1].step)]
     # Ranks share a gradient; the rank whose samples caused the spike has the evidence.
     worst = max(capsules, key=lambda one: (*_size(one[1]), _blames(one[1]), -one[1].step))
     if step is None and not _has_evidence(worst[1]):
         worst = _made_by(worst, capsules)
     return *worst, steps
+
+
+def _with_later(capsules: Sequence[tuple[Path, Capsule]]) -> list[tuple[Path, Capsule]]:
+    """Return the capsules with what later ones know: inputs that repeat one value are usual if
+    several steps after have such inputs.
+    """
+    found = []
+    for path, one in capsules:
+        later = [c.history for _, c in capsules if c.step > one.step and c.rank == one.rank]
+        usual = [h.constant or 0 for h in later if h.constant_steps > 1]
+        if usual and one.history.constant == 0:
+            one = replace(one, history=replace(one.history, constant=max(usual)))
+        found.append((path, one))
+    return found
 
 
 def _made_by(

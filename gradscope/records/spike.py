@@ -60,6 +60,7 @@ class SpikeSample:
         norm_without: if a module mixes the samples (such as BatchNorm), the norm of the
             gradient of the batch without the sample, from another forward and backward.
         twin: an earlier call whose sample with this index has the same inputs.
+        constant_in: the inputs, by their paths among the arguments, that repeat one value.
     """
 
     index: int
@@ -79,6 +80,7 @@ class SpikeSample:
     length: int | None = field(default=None, metadata=SPARSE)
     norm_without: float | None = field(default=None, metadata=SPARSE)
     twin: int | None = field(default=None, metadata=SPARSE)
+    constant_in: tuple[str, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,9 @@ class BatchHistory:
         length: the largest number of tokens of a sample in one step.
         copies: the largest number of samples with equal inputs in one step.
         twins: the largest number of samples with equal inputs in two calls of one step.
+        spread_loss: robust standard deviation of the largest losses, of the logarithms.
+        constant_steps: the number of steps with a sample whose inputs repeat one value.
+        varied: the inputs, by their paths, that no sample had with one repeated value.
     """
 
     steps: int = 0
@@ -161,6 +166,9 @@ class BatchHistory:
     length: int | None = None
     copies: int | None = None
     twins: int | None = None
+    spread_loss: float | None = None
+    constant_steps: int = 0
+    varied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

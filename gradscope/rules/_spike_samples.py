@@ -32,11 +32,15 @@ _INPUT, _DEVIATIONS, _SPREAD = 5.0, 7.0, 0.1
 #: A loss is unusual at so many times the largest loss of a sample in the steps before. Of n losses
 #: with an exponential tail, the largest is exceeded so far with a chance of about 1/n³.
 _LOSS = 3.0
+#: Or at so many times, where losses scatter little, as of texts, so that it is as many robust
+#: standard deviations above their median as an input is.
+_LOSS_NEAR = 2.5
 #: A sample to blame has so many times the largest loss of a sample in the steps before.
 _UNLIKE = 2.0
 #: A text is unusually long at so many times the longest of the others, and of the steps before.
 _LONG = 2.0
-#: So many equal inputs, or one in so many of the batch, are unusual if no two were equal before.
+#: So many equal inputs, or one in so many of the batch, are unusual if no two were equal before;
+#: so many times as many, if some were.
 _COPIES, _COPIED = 3, 8
 
 
@@ -64,8 +68,8 @@ def blamed(capsule: Capsule, *, excused: bool) -> Blame | None:
     aftermath = is_aftermath(capsule)
     few = None if aftermath else _few(capsule)
     label = None if aftermath or excused or odd else _label(capsule)
-    if capsule.kind == "sample" and label is None:
-        few = None  # its loss alone is unusual: that must stand out from all before
+    if (capsule.kind == "sample" and label is None) or (capsule.kind == "input" and not odd):
+        few = None  # its loss or its input alone is unusual: that must stand out from all before
     if label is not None and few is not None and label.samples[0] not in few[0]:
         return label  # its loss is unlike all before; a large part of the gradient is not
     if not (aftermath or excused or odd or few):
@@ -159,7 +163,24 @@ def is_unusual_loss(largest: float | None, middle: float | None, history: BatchH
     # The loss of a hinge is 0 for nearly all samples: the few others differ by any factor.
     if history.loss_steps < KNOWN or middle < 0 or not history.usual_loss:
         return False
-    return largest > _LOSS * high > 0 and largest > _UNUSUAL * middle and middle <= medians
+    if not largest > _LOSS_NEAR * high > 0 or largest <= _UNUSUAL * middle or middle > medians:
+        return False
+    deviations = math.log(largest / history.usual_loss) / max(_SPREAD, history.spread_loss or 1.0)
+    return largest > _LOSS * high or deviations > _DEVIATIONS
+
+
+def is_unusual_constant(path: str, loss: float | None, history: BatchHistory) -> bool:
+    """Return True if an input of a sample that repeats one value is evidence: it never did before,
+    and the sample's loss is above those of all samples before.
+
+    Args:
+        path: of the input among the arguments of the call.
+        loss: of the sample.
+        history: of the steps before.
+    """
+    if path not in history.varied or history.loss_steps < KNOWN:
+        return False
+    return loss is not None and history.high_loss is not None and loss > history.high_loss > 0
 
 
 def is_unusual_length(length: int | None, history: BatchHistory) -> bool:
@@ -170,16 +191,16 @@ def is_unusual_length(length: int | None, history: BatchHistory) -> bool:
 
 
 def are_unusual_copies(copies: int | None, count: int, history: BatchHistory) -> bool:
-    """Return True if many inputs of a batch are equal, and no two were in the steps before.
+    """Return True if many inputs of a batch are equal, and so many times fewer were before.
 
     Args:
         copies: how many are equal to one of them, itself included.
         count: the samples of the batch.
         history: of the steps before.
     """
-    if copies is None or history.copies != 1 or history.steps < KNOWN:
+    if copies is None or not history.copies or history.steps < KNOWN:
         return False
-    return copies >= max(_COPIES, count // _COPIED)
+    return copies >= history.copies * max(_COPIES, count // _COPIED)
 
 
 # ---------------------------------------------------------------- the evidence
@@ -286,13 +307,14 @@ def _odd(capsule: Capsule) -> list[tuple[_Group, str]]:
 
 
 def _copied(capsule: Capsule) -> list[tuple[_Group, str]]:
-    """The sample that fills much of the batch, if no two inputs were equal before."""
+    """The sample that fills much of the batch, if far fewer inputs were equal before."""
     history = capsule.history
     group = max(_groups(capsule.samples), key=len)
     count = sum(one.call == group[0].call for one in capsule.samples)
     if not are_unusual_copies(len(group), count, history):
         return []
-    difference = f"their inputs are equal; in the {history.steps} steps before, no two inputs were"
+    before = "no two inputs" if history.copies == 1 else f"at most {history.copies} inputs"
+    difference = f"their inputs are equal; in the {history.steps} steps before, {before} were"
     return [(group, difference)]
 
 
@@ -308,6 +330,12 @@ def _difference(sample: SpikeSample, others: Sequence[SpikeSample], history: Bat
             f"its input repeats one value; no other input does, of this step and the "
             f"{history.steps} before"
         )
+    for path in sample.constant_in:
+        if is_unusual_constant(path, sample.loss, history):
+            return (
+                f"its input `{path}` repeats one value; that of no other sample does, of this step "
+                f"and the {history.steps} before, and no loss of these is as large"
+            )
     if sample.twin is not None and history.twins == 0 and history.steps >= KNOWN:
         return (
             f"its inputs of calls {sample.twin} and {sample.call} are equal; those of no other "

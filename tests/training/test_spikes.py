@@ -41,6 +41,7 @@ from gradscope.training.optimizers import ObservedOptimizer
 from gradscope.training.session import RunSettings, Session
 from gradscope.training.spikes.batch_figures import (
     BatchFigures,
+    BatchWindows,
     copies,
     input_figures,
     lengths,
@@ -474,6 +475,92 @@ def test_copies_that_fill_a_batch_are_named_if_no_two_inputs_were_equal(
     assert ("sample 2 of 16 and its 3 copies 5, 9, 11" in message) == (cause == "samples")
 
 
+@pytest.mark.parametrize(("before", "cause"), [(2, "samples"), (3, "undetermined")])
+def test_copies_that_fill_a_batch_are_named_if_far_fewer_inputs_were_equal(
+    before: int, cause: str
+) -> None:
+    given = quiet()
+    rows = [replace(one, copy_of=None if one.index < 2 else 2) for one in given.samples[:8]]
+    rows += [replace(one, copy_of=None) for one in given.samples[8:]]
+    rows[2] = replace(rows[2], copy_of=None)
+    history = replace(HISTORY, copies=before)
+    found, message = spike_cause(replace(given, samples=tuple(rows), history=history))
+    assert found == cause, message
+    assert ("before, at most 2 inputs were" in message) == (cause == "samples")
+
+
+@pytest.mark.parametrize(("spread", "cause"), [(0.1, "labels"), (0.3, "undetermined")])
+def test_a_loss_is_unusual_by_less_if_losses_scatter_little(spread: float, cause: str) -> None:
+    given = quiet(loss=5.5)  # 2.75 times the largest before, and 5.5 times the usual one
+    found, message = spike_cause(replace(given, history=replace(HISTORY, spread_loss=spread)))
+    assert found == cause, message
+
+
+@pytest.mark.parametrize(
+    ("loss", "varied", "cause"),
+    [(2.5, ("src",), "samples"), (1.5, ("src",), "undetermined"), (2.5, (), "undetermined")],
+)
+def test_one_input_that_repeats_one_value_is_evidence_with_a_large_loss(
+    loss: float, varied: tuple[str, ...], cause: str
+) -> None:
+    history = replace(HISTORY, varied=varied)
+    given = replace(quiet(loss=loss, constant_in=("src",)), history=history)
+    found, message = spike_cause(given)
+    assert found == cause, message
+    assert ("its input `src` repeats one value" in message) == (cause == "samples")
+
+
+def test_a_step_that_an_input_made_unusual_needs_an_input_to_blame() -> None:
+    samples = tuple(sorted(quiet(gradient_norm=60.0, share=0.9).samples, key=lambda s: -s.index))
+    norms: dict[str, object] = {"norm": 5.0, "usual_norm": 4.0, "high_norm": 4.5}
+    assert spike_cause(capsule_of([], samples=samples, kind="loss", **norms))[0] == "samples"
+    found = spike_cause(capsule_of([], samples=samples, kind="input", **norms))
+    assert found[0] == "undetermined", found
+
+
+def test_an_input_that_later_steps_have_too_is_no_evidence(tmp_path: Path) -> None:
+    odd = replace(quiet(constant=True), step=40, kind="input", score=9.0)
+    label = replace(quiet(loss=7.0), kind="sample", score=5.0)
+    assert spike(kept(tmp_path, odd, label)).step == 40
+    once = replace(label, history=replace(HISTORY, constant=1, constant_steps=1))  # that step's own
+    assert spike(kept(tmp_path, odd, once)).step == 40
+    often = replace(label, history=replace(HISTORY, constant=1, constant_steps=3))
+    assert spike(kept(tmp_path, odd, often)).step == 60
+    assert spike(tmp_path / "run.db", 40).cause == "undetermined"
+    capsule_path(tmp_path / "run.db", 60).write_bytes(b"damaged")
+    assert spike(tmp_path / "run.db", 40).cause == "samples"  # another file's damage is its own
+
+
+def test_the_inputs_that_never_repeat_one_value_are_known() -> None:
+    windows = BatchWindows()
+    texts = torch.tensor([[5, 6, 7, 0], [9, 9, 9, 9]])
+    mask = torch.ones(2, 4, dtype=torch.long)
+    usual = SimpleNamespace(args=(texts[[0, 0]],), kwargs={"mask": mask})
+    for _ in range(32):
+        windows.add(input_figures([usual]))  # type: ignore[list-item]
+    assert windows.history.varied == ("0",)
+    odd = SimpleNamespace(args=(texts,), kwargs={"mask": mask})
+    assert dict(input_figures([odd]).constants) == {"0": 1, "mask": 2}  # type: ignore[list-item]
+    rows = rows_of(odd, 2).each  # type: ignore[arg-type]
+    assert [one.constant_in for one in rows] == [("mask",), ("0", "mask")]
+    assert [one.constant for one in rows] == [False, True]
+    windows.add(input_figures([odd]))  # type: ignore[list-item]
+    assert windows.history.varied == ()
+    assert windows.history.constant_steps == 1
+
+
+def test_weights_that_training_moved_between_two_readings_make_no_step_unusual() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer, known = torch.optim.SGD([weight], 1e-3), ObservedOptimizer(held=frozenset([weight]))
+    for step, far in ((129, False), (17, True)):
+        before = StepsBefore()
+        for now, norm in ((1, 10.0), (step, 11.0)):
+            current = CurrentStep(losses=[1.0])
+            current.values = {weight: norm}
+            before.look(now, optimizer, known, current, None)
+        assert (before.score(step, CurrentStep(losses=[1.0]), BatchFigures()) > 5) == far
+
+
 def test_the_loss_of_a_hinge_is_no_label() -> None:
     given = quiet(loss=7.0)
     assert spike_cause(given)[0] == "labels"
@@ -853,12 +940,14 @@ def test_the_rows_of_a_call_are_those_of_its_tensors() -> None:
     ids = torch.tensor([[5, 6, 7, 0], [9, 9, 9, 9], [5, 6, 7, 0], [1, 2, 3, 4]])
     sizes = torch.tensor([[1.0, -7.0], [2.0, 2.0], [1.0, -7.0], [0.0, 3.0]])
     given = SimpleNamespace(args=(ids, sizes), kwargs={})
-    rows, length = rows_of(given, 4)  # type: ignore[arg-type]
+    found = rows_of(given, 4)  # type: ignore[arg-type]
+    rows, length = found.each, found.length
     assert [one.largest for one in rows] == [7.0, 2.0, 7.0, 3.0]
     assert length == 4
     assert copies(given, 4) == [None, None, 0, None]  # type: ignore[arg-type]
     assert lengths(SimpleNamespace(args=(ids[[0, 2]],), kwargs={}), 2) == [3, 3]  # type: ignore[arg-type]
-    assert [one.constant for one in rows_of(SimpleNamespace(args=(ids,), kwargs={}), 4)[0]] == [  # type: ignore[arg-type]
+    alone = rows_of(SimpleNamespace(args=(ids,), kwargs={}), 4)  # type: ignore[arg-type]
+    assert [one.constant for one in alone.each] == [
         False, True, False, False,
     ]  # fmt: skip
 

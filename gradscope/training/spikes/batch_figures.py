@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Protocol
 
 import torch
 
+from gradscope.capture.calls import call_tensors
 from gradscope.nesting import find
 from gradscope.records.spike import BatchHistory
 from gradscope.rules import Window
@@ -39,6 +40,7 @@ class BatchFigures:
     Attributes:
         input_max: the largest absolute value of the inputs that are real numbers.
         constant: how many samples have inputs that repeat one value.
+        constants: how many samples have one repeated value in an input, by its path.
         length: how many tokens a sample has.
         copies: how many samples have the inputs of one sample, itself included.
         count: the samples of its call.
@@ -55,6 +57,7 @@ class BatchFigures:
     twins: int | None = None
     sample_loss: float | None = None
     median_loss: float | None = None
+    constants: Mapping[str, int] = field(default_factory=dict)
 
 
 class BatchWindows:
@@ -65,6 +68,7 @@ class BatchWindows:
         self.losses, self.medians = Window(_STEPS), Window(_STEPS)
         self.lengths, self.constants = Window(), Window()
         self.copies, self.twins = Window(), Window()
+        self.each: dict[str, Window] = {}  # as ``constants``, of each input
 
     def add(self, figures: BatchFigures) -> None:
         """Add the figures of a step."""
@@ -75,6 +79,8 @@ class BatchWindows:
         self.constants.add(figures.constant)
         self.copies.add(figures.copies)
         self.twins.add(figures.twins)
+        for path, count in figures.constants.items():
+            self.each.setdefault(path, Window()).add(count)
 
     @property
     def history(self) -> BatchHistory:
@@ -103,6 +109,13 @@ class BatchWindows:
             highest(self.lengths),
             highest(self.copies),
             highest(self.twins),
+            self.losses.factor,
+            sum(count > 0 for count in self.constants.values),
+            tuple(
+                path
+                for path, window in self.each.items()
+                if window.count >= _STEPS and not any(window.values)
+            ),
         )
 
 
@@ -113,20 +126,39 @@ class Row:
     Attributes:
         largest: the largest absolute value of its inputs that are real numbers.
         constant: all its inputs repeat one value.
+        constant_in: the paths of the inputs that do.
         trait: equal for samples with equal inputs, and seldom for others; () without inputs.
     """
 
     largest: float | None
     constant: bool
     trait: tuple[float, ...] = ()
+    constant_in: tuple[str, ...] = ()
 
 
-def rows_of(call: Given, count: int) -> tuple[list[Row], int | None]:
-    """The samples of a call, and how many tokens each has; None: its inputs are no tokens."""
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The samples of a call.
+
+    Attributes:
+        each: the samples.
+        length: how many tokens each has; None: its inputs are no tokens.
+        paths: of the inputs that have enough values to see whether they repeat one.
+    """
+
+    each: list[Row]
+    length: int | None
+    paths: list[str]
+
+
+def rows_of(call: Given, count: int) -> Rows:
+    """Return the samples of a call."""
     largest: list[float | None] = [None] * count
-    constant, known, length = [True] * count, False, None
+    paths: list[str] = []
+    length: int | None = None
     traits: list[tuple[float, ...]] = [()] * count
-    for _, tensor in find((call.args, call.kwargs), torch.Tensor):
+    constant: list[tuple[str, ...]] = [()] * count
+    for path, tensor in call_tensors(call.args, call.kwargs):
         if not has_rows(tensor, count):
             continue
         flat = tensor.detach().reshape(count, -1)
@@ -138,12 +170,15 @@ def rows_of(call: Given, count: int) -> tuple[list[Row], int | None]:
         elif tensor.dim() == 2:
             length = max(length or 0, flat.shape[1])
         if flat.shape[1] >= _VALUES:
-            known = True
+            paths.append(path)
             each = zip(lows, highs, _sums(flat), strict=True)
             traits = [(*old, *one) for old, one in zip(traits, each, strict=True)]
-            constant = [old and a == b for old, a, b in zip(constant, lows, highs, strict=True)]
+            for n, (a, b) in enumerate(zip(lows, highs, strict=True)):
+                if a == b:
+                    constant[n] = (*constant[n], path)
     each_row = zip(largest, constant, traits, strict=True)
-    return [Row(one, same and known, trait) for one, same, trait in each_row], length
+    rows = [Row(one, 0 < len(paths) == len(same), trait, same) for one, same, trait in each_row]
+    return Rows(rows, length, paths)
 
 
 def _sums(rows: torch.Tensor) -> list[float]:
@@ -158,13 +193,14 @@ def input_figures(calls: Iterable[Given]) -> BatchFigures:
     """The figures of the inputs of these calls."""
     largest: list[float] = []
     constant, length, copied, of, twins, any_rows = 0, None, 0, 0, 0, False
+    constants: dict[str, int] = {}
     earlier: list[list[tuple[float, ...]]] = []
     for call in calls:
         count = batch_size(call.args, call.kwargs)
         if not count:
             continue
-        rows, own = rows_of(call, count)
-        any_rows = True
+        found = rows_of(call, count)
+        rows, any_rows = found.each, True
         largest += [one.largest for one in rows if one.largest is not None]
         constant += sum(one.constant for one in rows)
         traits = [one.trait for one in rows]
@@ -173,13 +209,17 @@ def input_figures(calls: Iterable[Given]) -> BatchFigures:
         earlier.append(traits)
         same = Counter(one for one in traits if one)
         copied, of = max([(copied, of), *((many, count) for many in same.values())])
-        length = own if length is None else max(length, own or 0)
+        length = found.length if length is None else max(length, found.length or 0)
+        for path in found.paths:
+            each = sum(path in one.constant_in for one in rows)
+            constants[path] = constants.get(path, 0) + each
     size = max(largest, default=None)
     if size is not None and not all(map(math.isfinite, largest)):
         size = None  # of a NaN the samples say where it is
     if not any_rows:
         return BatchFigures(size)
-    return BatchFigures(size, constant, length, copied or None, of, twins)
+    figures = BatchFigures(size, constant, length, copied or None, of, twins)
+    return replace(figures, constants=constants)
 
 
 def loss_figures(losses: Sequence[float]) -> tuple[float | None, float | None]:

@@ -17,6 +17,7 @@ from gradscope.rules import (
     StepWindows,
     Window,
     are_unusual_copies,
+    is_unusual_constant,
     is_unusual_input,
     is_unusual_length,
     is_unusual_loss,
@@ -45,6 +46,8 @@ _FAR = 10.0
 _NONE = BatchFigures()
 #: A learning rate that grows by more jumps; weights that were written to moved if by more.
 _JUMP, _MOVED = 3.0, 0.05
+#: Number of steps between two readings of the weights, as a rule.
+_READING = 16
 #: A gradient that is so many times as large as nearly all before jumps: as GS602 has it.
 _PROBE = 6.0
 #: The score of GS601.
@@ -111,6 +114,10 @@ class StepsBefore:
             or is_unusual_length(figures.length, history)
             or are_unusual_copies(figures.copies, figures.count, history)
             or (figures.constant and history.constant == 0 and history.steps >= _KNOWN)
+            or any(
+                count and is_unusual_constant(path, figures.sample_loss, history)
+                for path, count in figures.constants.items()
+            )
             or (figures.twins and history.twins == 0 and history.steps >= _KNOWN)
         ):
             return "input"
@@ -187,7 +194,9 @@ class StepsBefore:
         changed = bool(self.changes.found) and self.changes.found[-1].step == step
         last = self._weights
         if weights and last:
-            moved = abs(weights - last) > _MOVED * last
+            # Training moves them too, from one reading to the next and further between others.
+            readings = max(1.0, (step - self._weighed) / _READING)
+            moved = abs(weights - last) > _MOVED * last * readings
             if moved:
                 self._moved = step
             if self.changes.weights_written:

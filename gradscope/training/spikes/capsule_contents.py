@@ -399,7 +399,7 @@ def _with_inputs(
 ) -> CallSamples:
     """The samples with the figures of their inputs; ``earlier`` are the calls before."""
     count = len(found.samples)
-    rows, _ = rows_of(call, count)
+    rows = rows_of(call, count).each
     figures = copies(call, count), lengths(call, count), twins(call, count, earlier)
     each = zip(found.samples, rows, *figures, strict=True)
     samples = [
@@ -407,6 +407,7 @@ def _with_inputs(
             one,
             input_max=finite_or_none(row.largest),
             constant=row.constant,
+            constant_in=() if row.constant else row.constant_in,
             copy_of=copy,
             length=length,
             twin=twin,
