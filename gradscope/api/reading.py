@@ -22,6 +22,7 @@ from gradscope.reporters.header import listed
 from gradscope.reporters.run import called
 from gradscope.rules import ReadRun, RuleSettings, Seen, diagnose_ranks, judgement
 from gradscope.runfile.folder import run_named
+from gradscope.runfile.gradient_noise import noise_of_run
 from gradscope.runfile.norm_series import Key, combined_later
 from gradscope.runfile.ranks import compare_ranks
 from gradscope.runfile.reader import RunFile, Series
@@ -59,6 +60,7 @@ def read_history(
         ranks=ranks if len(ranks) > 1 else (),
         age=age(run.path) if ranks[0].ended is None else None,
         path=run.source,
+        noise=noise_of_run(known),
     )
     norms = _norms(run, before if alone else None)
     if before is not None and before.sampled == sampled and alone:

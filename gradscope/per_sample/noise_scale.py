@@ -7,10 +7,11 @@ B_simple, twice the samples halve the steps; if it is far larger, they help litt
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
+
+from gradscope.runfile.gradient_noise import fieller
 
 #: Half the width of the interval, in standard errors: about 95 %.
 _ERRORS = 2.0
@@ -58,7 +59,8 @@ def noise_scale(squares: torch.Tensor, products: torch.Tensor, batch: float) -> 
     # Pseudo-values, whose spread is that of the estimates.
     pseudo = torch.stack([count * noise - left * noises, count * signal - left * signals])
     covariance = torch.cov(pseudo) / count
-    low, high = _fieller(noise.item(), signal.item(), covariance)
+    errors = covariance[0, 0].item(), covariance[0, 1].item(), covariance[1, 1].item()
+    low, high = fieller((noise.item(), signal.item()), errors, _ERRORS)
     value = noise.item() / signal.item() if signal > 0 else None
     return NoiseScale(value, low, high, count)
 
@@ -68,24 +70,3 @@ def _estimates(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return tr(Σ) and |G|², from the mean of |g|² and from |mean g|² over ``count`` samples."""
     return (mean - batch) * count / (count - 1), (count * batch - mean) / (count - 1)
-
-
-def _fieller(noise: float, signal: float, covariance: torch.Tensor) -> tuple[float, float]:
-    """Return the interval of ratios for which ``noise - ratio * signal`` may be 0, with bounds of
-    at least 0."""
-    variance, shared, of_signal = (
-        covariance[0, 0].item(),
-        covariance[0, 1].item(),
-        covariance[1, 1].item(),
-    )
-    limit = _ERRORS**2
-    a = signal**2 - limit * of_signal
-    b = noise * signal - limit * shared
-    c = noise**2 - limit * variance
-    root = b * b - a * c
-    if a <= 0 or root < 0:  # the signal may be 0: no ratio is too large
-        if root < 0 or a == 0:
-            return 0.0, math.inf
-        ends = sorted([(b - math.sqrt(root)) / a, (b + math.sqrt(root)) / a])
-        return max(0.0, ends[1]) if signal > 0 or ends[1] > 0 else 0.0, math.inf
-    return max(0.0, (b - math.sqrt(root)) / a), max(0.0, (b + math.sqrt(root)) / a)

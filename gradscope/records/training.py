@@ -102,6 +102,45 @@ class TrainedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class GradientParts:
+    """The gradient's norm over parts of a sampled step's batch, before clipping and without the
+    loss scale. Of equal parts, it tells the gradient's noise.
+
+    Attributes:
+        size: the number of samples in each part.
+        sums: the norm after each backward, if each adds the gradient of a micro-batch.
+        ranks: the norm of each rank's own gradient, before DDP averages them; in the file of one
+            rank, its own.
+    """
+
+    size: int
+    sums: tuple[float, ...] = ()
+    ranks: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunNoise:
+    """The noise scale tr(Σ) / |G|² of a run's gradient, in samples.
+
+    Attributes:
+        value: the estimate; None if the gradient is no larger than its noise.
+        low, high: its 95 % interval; ``high`` is None if it has no upper end.
+        size: the number of samples in each part.
+        parts: the number of micro-batches or ranks in each step.
+        by_ranks: True if the parts are ranks.
+        steps: the number of sampled steps that it uses.
+    """
+
+    value: float | None
+    low: float
+    high: float | None
+    size: int
+    parts: int
+    by_ranks: bool
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingStep:
     """The step metrics of one step of one optimizer, sampled or not.
 
@@ -132,6 +171,7 @@ class TrainingStep:
             axis of the first tensor of each outermost call.
         update_rms: the root mean square of Δw over all parameters that got a gradient, from the
             optimizer's state; else from a sample that has Δw of all.
+        parts: of a sampled step, the gradient's norm over its micro-batches or of this rank.
     """
 
     step: int
@@ -151,6 +191,7 @@ class TrainingStep:
     batch: int | None = field(default=None, metadata=SPARSE)
     summed: tuple[int, int] | None = None
     update_rms: float | None = field(default=None, metadata=SPARSE)
+    parts: GradientParts | None = field(default=None, metadata=SPARSE)
 
     @property
     def loss(self) -> float | None:
@@ -363,7 +404,8 @@ class RunHistory(Plotted):
     ``sampled`` has the sampled steps that are still stored. ``ranks`` has the runs of all
     processes, if there were several. For a run without an end, ``age`` is the number of seconds
     since the last write; None if unknown. ``judgement`` lists the rules that could be judged.
-    ``path`` is the run's path.
+    ``path`` is the run's path. ``noise`` is the gradient's noise scale, if sampled steps have
+    micro-batches or ranks.
     """
 
     run: TrainingRun
@@ -381,6 +423,7 @@ class RunHistory(Plotted):
     age: float | None = None
     judgement: Judgement = field(default_factory=Judgement)
     path: Path | None = None
+    noise: RunNoise | None = field(default=None, metadata=SPARSE)
 
     def __repr__(self) -> str:
         made = f"{plural(self.last_step, 'step')}, {plural(len(self.findings), 'finding')}"

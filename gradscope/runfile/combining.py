@@ -12,7 +12,7 @@ from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.report import Report
 from gradscope.records.run import ParallelRun, StepParameter, StepRecord
 from gradscope.records.tensors import TensorRecord, TensorStats
-from gradscope.records.training import StepSample, TrainingStep
+from gradscope.records.training import GradientParts, StepSample, TrainingStep
 from gradscope.runfile.norm_series import Key, Layout, NormGroup, ShardLayout
 from gradscope.runfile.rank_file import Series
 from gradscope.runfile.schema import OF_UPDATE, joined
@@ -54,9 +54,18 @@ def combined_steps(
                 clipped_norm=clipped,
                 norms=(),
                 update_rms=_same([one.update_rms for one in there.values()]),
+                parts=None if absent else _parts(list(there.values())),
             )
         )
     return tuple(found)
+
+
+def _parts(steps: Sequence[TrainingStep]) -> GradientParts | None:
+    """Return the norms of all ranks' own gradients, if all have equal batches."""
+    known = [one.parts for one in steps if one.parts is not None and one.parts.ranks]
+    if len(known) < len(steps) or len({one.size for one in known}) > 1:
+        return None
+    return GradientParts(known[0].size, ranks=tuple(n for one in known for n in one.ranks))
 
 
 def _mean_losses(steps: Sequence[TrainingStep]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from gradscope.records.run import DeviceMesh, GroupNorm, ParameterPlacement
 from gradscope.records.tensors import NormNames, ParameterNorms, TensorStats, finite_or_none
 from gradscope.records.training import (
     Fingerprints,
+    GradientParts,
     StepSample,
     TrainedModel,
     TrainingEvent,
@@ -88,7 +89,8 @@ TABLES: Final = (
         step INTEGER PRIMARY KEY, optimizer TEXT, optimizer_step INTEGER, time REAL, seconds REAL,
         loss REAL, losses TEXT, nonfinite TEXT, gradient_norm REAL, clipped_norm REAL,
         learning_rate REAL, learning_rates TEXT, loss_scale REAL, sampled INTEGER,
-        norms TEXT, own_seconds REAL, batch INTEGER, summed TEXT, update_rms REAL
+        norms TEXT, own_seconds REAL, batch INTEGER, summed TEXT, update_rms REAL,
+        parts TEXT
     )""",
     "CREATE INDEX step_sampled ON step (step) WHERE sampled",
     """CREATE TABLE norm_names (
@@ -282,13 +284,13 @@ PLAIN: dict[type, str] = {
 STEP = (
     *("step", "optimizer", "optimizer_step", "time", "seconds", "loss", "losses", "nonfinite"),
     *("gradient_norm", "clipped_norm", "learning_rate", "learning_rates", "loss_scale", "sampled"),
-    *("norms", "own_seconds", "batch", "summed", "update_rms"),
+    *("norms", "own_seconds", "batch", "summed", "update_rms", "parts"),
 )
 _NUMBER, _WORDS = {float, type(None)}, {str, type(None)}
 _STEP_TYPES: tuple[set[Any], ...] = (
     *({int}, {str}, {int}, {float}, {float}, _NUMBER, _WORDS, _WORDS),
     *(_NUMBER, _NUMBER, _NUMBER, _WORDS, _NUMBER, {int}, _WORDS),
-    *(_NUMBER, {int, type(None)}, _WORDS, _NUMBER),
+    *(_NUMBER, {int, type(None)}, _WORDS, _NUMBER, _WORDS),
 )
 SAMPLE = ("step", "model", "record")
 _OF_FINDING = tuple(f.name for f in fields(Finding))
@@ -345,6 +347,7 @@ def step_row(record: TrainingStep) -> Row:
         record.batch,
         None if record.summed is None else to_line(record.summed),
         finite_or_none(record.update_rms),
+        None if record.parts is None else to_line(record.parts),
     )
 
 
@@ -416,6 +419,7 @@ def step_records(rows: Sequence[Row], file: str) -> tuple[TrainingStep, ...]:
                 batch=row[16],
                 summed=None if row[17] is None else _read(tuple[int, int], row[17], file),
                 update_rms=row[18],
+                parts=None if row[19] is None else _read(GradientParts, row[19], file),
             )
         )
     return tuple(found)

@@ -19,7 +19,7 @@ from gradscope.capture.shards import is_plain_or_spread, is_spread, local, place
 from gradscope.nesting import find
 from gradscope.records.run import GroupNorm
 from gradscope.records.tensors import TensorStats, finite_or_none
-from gradscope.records.training import TrainingStep, sum_of
+from gradscope.records.training import GradientParts, TrainingStep, sum_of
 from gradscope.training.gradients import Gradients, read
 from gradscope.training.optimizers import ObservedOptimizer
 from gradscope.training.placements import Placements
@@ -86,6 +86,8 @@ class CurrentStep:
             optimizer's step.
         ready: the time at which the first backward began.
         batch: the number of samples of outermost calls; only counted with several processes.
+        sums: the norm of all gradients after each backward that was followed by a reading.
+        parts: the gradient's norm over parts of the batch, in a sampled step.
     """
 
     losses: list[float | None] = field(default_factory=list)
@@ -108,6 +110,8 @@ class CurrentStep:
     update_rms: float | None = None
     ready: float | None = None
     batch: int | None = None
+    sums: list[float] = field(default_factory=list)
+    parts: GradientParts | None = None
     _read_after: int = 0  # how many backwards, when the gradients were read last
     _late: bool = False  # whether they may have been clipped by then
 
@@ -172,6 +176,8 @@ class CurrentStep:
         began = perf_counter()
         self.gradients, self._read_after = read(parameters, measured), self.backwards
         self._late = late
+        if not late:
+            self.sums.append(math.hypot(*self.gradients.norms.values()))
         self.seconds += perf_counter() - began
 
     @property
@@ -269,6 +275,7 @@ class CurrentStep:
             # How long it took until it first had to wait for other processes.
             (self.norms, self.batch, self.ready and max(0.0, self.ready - last)),
             self.update_rms,
+            self.parts,
         )
 
     def begin(self, held: Collection[nn.Parameter] | None = None) -> None:
@@ -287,8 +294,10 @@ class CurrentStep:
         self.backwards, self._read_after, self.losses = 0, 0, []
         self.first, self.end, self.divisor, self._late = 0, None, 1.0, False
         self.nonfinite, self.in_loss = None, False
-        self.ready = self.batch = None
+        self.ready = self.batch = self.parts = None
         self.seconds = 0.0
+        if self.sums:
+            self.sums = []
         if self.values:
             self.values = {}
 
@@ -325,6 +334,7 @@ def _record(
     ],
     of_several: tuple[tuple[GroupNorm, ...], int | None, float | None],
     update_rms: float | None,
+    parts: GradientParts | None,
 ) -> TrainingStep:
     step, optimizer, optimizer_step, time, seconds, sampled = made
     losses, summed, nonfinite, gradient_norm, clipped_norm, rates, scale = signs
@@ -347,6 +357,7 @@ def _record(
         batch=batch,
         summed=summed,
         update_rms=finite_or_none(update_rms),
+        parts=parts,
     )
 
 

@@ -82,6 +82,8 @@ class ModelCalls:
             self._leaks.called(model, args, kwargs)
         if self.several:
             self._given(model, args, kwargs)
+        if self._sampling.sampler is not None and not in_backward():
+            self._sampling.sampler.called(model, args, kwargs)
         if model.autocast is None and any_autocast():
             model.autocast = autocast_name(model.module)
         if self._stacks.kept:
@@ -104,8 +106,6 @@ class ModelCalls:
         size = batch_size(args, kwargs) if model.batch_first else None
         if size is not None:
             self._current.add_batch(size)
-        if self._sampling.sampler is not None and not in_backward():
-            self._sampling.sampler.called(model, args, kwargs)
 
     def _ended(self, model: Model, outer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if self.aside or not _GRADIENTS() or _TRANSFORMED():

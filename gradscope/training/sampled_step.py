@@ -33,10 +33,19 @@ from gradscope.records.modules import ModuleCall, ParameterStats
 from gradscope.records.report import Report
 from gradscope.records.run import RunInfo, Totals
 from gradscope.records.tensors import TensorRecord, TensorStats
-from gradscope.records.training import Fingerprints, StepSample, TrainingRecord, TrainingStep
+from gradscope.records.training import (
+    Fingerprints,
+    GradientParts,
+    StepSample,
+    TrainingRecord,
+    TrainingStep,
+)
+from gradscope.training.current_step import CurrentStep
+from gradscope.training.gradient_parts import LocalNorms, micro_batches
 from gradscope.training.guard import Guard
 from gradscope.training.memory import weight_copies
 from gradscope.training.models import Model
+from gradscope.training.nan_detector.recorded_calls import RecordedCall, calling_line
 from gradscope.training.optimizers import ObservedOptimizer
 from gradscope.training.replicas import data_place, held_alike, input_digest, several_processes
 
@@ -82,6 +91,10 @@ class SampledStep:
         self._entries = [_entry(model, layers, probes, guard) for model in models]
         self._stack = ExitStack()
         self._compiled = compiled
+        self._lines: list[tuple[str, int] | None] = []
+        self._local = LocalNorms(models, guard) if several_processes() else None
+        if self._local is not None:
+            self._stack.callback(self._local.remove)
         if compiled is not None:
             compiled.sample_begins()
             self._stack.callback(compiled.sample_ended)
@@ -104,7 +117,10 @@ class SampledStep:
                 recorder.links = located(recorder.links, walked, locate)
 
     def called(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note the inputs of a call of an outermost model, to compare them across ranks."""
+        """Note the line of a call of an outermost model; and its inputs, to compare them across
+        ranks.
+        """
+        self._lines.append(calling_line())
         if several_processes():
             digest = input_digest(args, kwargs)
             for entry in self._entries:
@@ -127,6 +143,21 @@ class SampledStep:
             )
             if stats.gradient is not None
         }
+
+    def parts(
+        self, current: CurrentStep, calls: Sequence[RecordedCall], held: Collection[nn.Parameter]
+    ) -> GradientParts | None:
+        """Return the norms of the gradient of this step's micro-batches, or of this rank.
+
+        Args:
+            current: the step, after its last backward.
+            calls: of the models in this step.
+            held: the parameters of the optimizer.
+        """
+        if self._local is not None:
+            return self._local.parts(current, held)
+        lines, self._lines = self._lines, []
+        return micro_batches(current, calls, held) if len(set(lines)) == 1 else None
 
     def before_update(self, held: Collection[nn.Parameter], step: int) -> None:
         """Read the gradients that the optimizer gets in a step, and the weights that it will

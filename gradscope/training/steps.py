@@ -311,6 +311,9 @@ class Steps:
             with nullcontext() if sampler is None else sampler.paused():
                 spikes.gradients_ready(step, optimizer, known, current)
         if sampler is not None:
+            if not closure:
+                calls = () if parts.nan_detector is None else parts.nan_detector.calls
+                current.parts = sampler.parts(current, calls, known.held)
             sampler.before_update(known.held, step)
         if parts.deep.tracer is not None:
             parts.deep.tracer.step_begins()

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from gradscope.records import training
 from gradscope.records.training import RunHistory, TrainedModel, TrainingRun, TrainingStep
 from gradscope.reporters.header import listed
+from gradscope.reporters.noise import noise_of_run
 from gradscope.reporters.verdict import cost_in_words
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, duration, number, plural, seconds
@@ -97,6 +98,8 @@ def notes(history: RunHistory) -> Iterator[str]:
     """Yield notes on parts that were not recorded, and on the end of the other ranks."""
     yield from (f"note: {plain(notice)}" for notice in history.run.notices)
     yield from (f"note: {line}" for line in without_calls(history))
+    if history.noise is not None:
+        yield noise_of_run(history.noise)
     others = [run for run in history.ranks if run.rank != history.run.rank]
     if not others and history.run.world_size < 2:
         return

@@ -13,7 +13,6 @@ from gradscope.records.full_samples import (
     AccumulationCause,
     Change,
     GradientCheck,
-    GradientNoise,
     PerSample,
     SampleGradient,
     SharedLayer,
@@ -21,6 +20,7 @@ from gradscope.records.full_samples import (
 )
 from gradscope.records.report import Report
 from gradscope.reporters.header import label, some_names
+from gradscope.reporters.noise import noise_scale
 from gradscope.reporters.views import View
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import NOT_THERE, count, number, plural
@@ -84,21 +84,7 @@ def _shares_legend(found: PerSample, shown: int) -> Iterator[str]:
         names = some_names([label(name) for name in found.mixing], _NAMED)
         yield f"samples are not independent: {names} normalise over the batch"
     for noise in found.noise[:1]:
-        yield _noise(noise, count)
-
-
-def _noise(noise: GradientNoise, batch: int) -> str:
-    """Return the noise scale, with its meaning for the batch's size."""
-    high = "or more" if noise.high is None else f"to {noise.high:.0f}"
-    interval = f"95 % interval: {noise.low:.0f} {high}"
-    if noise.value is None:
-        return f"noise scale: unknown ({interval}); {plural(batch, 'sample')} are too few"
-    said = f"noise scale: {noise.value:.0f} samples ({interval})"
-    if noise.low > batch:
-        return f"{said}: a batch larger than {batch} would still pay"
-    if noise.high is not None and noise.high < batch:
-        return f"{said}: a batch larger than {batch} gains little"
-    return said
+        yield noise_scale(noise, count, plural(count, "sample"))
 
 
 #: Number of rows shown by default, and of names in a list.

@@ -88,7 +88,7 @@ class RecordedCall:
     ) -> None:
         self.name, self.module, self.side_effects = name, module, side_effects
         self.args, self.kwargs = args, kwargs
-        self.line = side_effects.line or _line()
+        self.line = side_effects.line or calling_line()
         if any_autocast():
             self.autocast = autocast_dtypes()
         given: list[torch.Tensor] = []
@@ -328,8 +328,8 @@ def _edge(tensor: torch.Tensor) -> tuple[NodeMark | None, int] | None:
     return None if node is None else (_metadata(node).get(_KEY), tensor.output_nr)
 
 
-def _line() -> tuple[str, int] | None:
-    """The innermost line that is not PyTorch's or gradscope's."""
+def calling_line() -> tuple[str, int] | None:
+    """Return the innermost line that is not PyTorch's or gradscope's."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and is_hidden(frame.f_code.co_filename):
         frame = frame.f_back
