@@ -20,6 +20,7 @@ from gradscope.records.tensors import (
     packed,
 )
 from gradscope.records.training import (
+    GradientParts,
     StepSample,
     TrainedModel,
     TrainingEvent,
@@ -74,6 +75,7 @@ STEPS = (
         batch=8,
         summed=(0, 2),
         update_rms=0.0625,
+        parts=GradientParts(4, (1.5, 3.5), (2.5,)),
     ),
 )
 NORM_NAMES = (NormNames(1, 0, ("fc.weight", "fc.bias")), NormNames(2, 1, ("weight",)))
