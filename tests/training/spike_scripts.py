@@ -199,3 +199,10 @@ for inputs, targets in DataLoader(data, 8, sampler=DistributedSampler(data, shuf
     optimizer.step()
 dist.destroy_process_group()
 """
+
+#: The same with a sharded model, which no rank can replay.
+SHARDED = RANKS.replace(
+    "net = nn.parallel.DistributedDataParallel(net)",
+    "from torch.distributed.fsdp import fully_shard\n"
+    "fully_shard(net, mesh=dist.device_mesh.init_device_mesh('cpu', (2,)))",
+)

@@ -55,7 +55,7 @@ from gradscope.training.spikes.earlier_batches import EarlierBatches
 from gradscope.training.spikes.outside_changes import OutsideChanges
 from gradscope.training.spikes.sample_losses import loss_factor, row_losses
 from gradscope.training.spikes.samples import mixes_samples, norms_without, taken_apart
-from training.spike_scripts import INNOCENT, KINDS, RANKS, SAMPLES, SCRIPT
+from training.spike_scripts import INNOCENT, KINDS, RANKS, SAMPLES, SCRIPT, SHARDED
 
 #: The step of the fault, as the scripts count.
 AT = 60
@@ -119,6 +119,22 @@ def test_of_ranks_the_one_with_the_bad_sample_is_taken(tmp_path: Path) -> None:
     report = spike(tmp_path / "run", AT)
     assert (report.cause, report.rank) == ("samples", 1), report.message
     assert report.samples[0].dataset_index == AT * 16 - 1, report.message
+
+
+@pytest.mark.slow
+def test_of_a_sharded_model_each_rank_names_its_own_sample(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SHARDED)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    observed = ["-m", "gradscope", "run", "--quiet", "--every", "1", "-o", "run", "train.py"]
+    done = python([*torchrun, *observed], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = spike(tmp_path / "run", AT)
+    assert (report.cause, report.rank) == ("samples", 1), report.message
+    assert report.samples[0].dataset_index == AT * 16 - 1, report.message
+    assert (
+        "not split by sample: the model is sharded, or waits for other processes: one rank cannot "
+        "replay it"
+    ) in report.notes
 
 
 # ---------------------------------------------------------------- the cause, by its evidence

@@ -278,7 +278,9 @@ class CapsuleContents:
             return why
         if seen_by_hooks(call.module):
             return "the script has hooks on the gradient, which would see the replay"
-        if not call.repeatable or call.overwritten or call.moved:
+        if not call.repeatable:
+            return "the model is sharded, or waits for other processes: one rank cannot replay it"
+        if call.overwritten or call.moved:
             return "the call cannot be replayed: its inputs or the weights have changed since"
         if count > SAMPLES:
             return f"{count} samples; at most {SAMPLES} are"
