@@ -128,7 +128,8 @@ def chosen_capsule(run: Path, step: int | None) -> tuple[Path, Capsule, list[int
     capsules = [one for one in _with_later(capsules) if step in (None, one[1].step)]
     # Ranks share a gradient; the rank whose samples caused the spike has the evidence.
     worst = max(capsules, key=lambda one: (*_size(one[1]), _blames(one[1]), -one[1].step))
-    if step is None and not _has_evidence(worst[1]):
+    # No sample writes to the weights.
+    if step is None and not (_has_evidence(worst[1]) or spike_cause(worst[1])[0] == "weights"):
         worst = _made_by(worst, capsules)
     return *worst, steps
 
@@ -179,14 +180,17 @@ def _has_evidence(capsule: Capsule) -> bool:
 
 def _size(capsule: Capsule) -> tuple[int, bool, float]:
     """Return the rank of a step: the first NaN or Inf, then spikes, then the most unusual other
-    steps; of these, first those with a cause.
+    steps; of these, first those with a cause. Damage to the weights is as sure as a spike.
     """
-    found = spike_cause(capsule)[0] != "undetermined"
+    cause = spike_cause(capsule)[0]
+    found = cause != "undetermined"
     if capsule.kind == "non-finite":
         return 3, found, 0.0
     if capsule.kind == "asked":
         return 0, found, 0.0
-    unusual = capsule.kind == "highest" or (capsule.kind in ("input", "sample") and not found)
+    unusual = (capsule.kind == "highest" and cause != "weights") or (
+        capsule.kind in ("input", "sample") and not found
+    )
     return 1 if unusual else 2, found, _score(capsule)
 
 

@@ -24,7 +24,7 @@ from gradscope.records.spike import (
     SpikeSample,
     SpikeSignals,
 )
-from gradscope.rules import spike_cause, with_worst_first
+from gradscope.rules import RuleSettings, spike_cause, with_worst_first
 from gradscope.runfile.capsules import (
     capsule_path,
     capsules_of,
@@ -35,9 +35,12 @@ from gradscope.runfile.capsules import (
 from gradscope.runfile.reader import RunFile
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.loop.patches import observe_loop
+from gradscope.training.models import Models
+from gradscope.training.nan_detector.detector import NanDetector
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.nan_detector.side_effects import SideEffects
 from gradscope.training.optimizers import ObservedOptimizer
+from gradscope.training.sample_schedule import Schedule
 from gradscope.training.session import RunSettings, Session
 from gradscope.training.spikes.batch_figures import (
     BatchFigures,
@@ -55,6 +58,7 @@ from gradscope.training.spikes.earlier_batches import EarlierBatches
 from gradscope.training.spikes.outside_changes import OutsideChanges
 from gradscope.training.spikes.sample_losses import loss_factor, row_losses
 from gradscope.training.spikes.samples import mixes_samples, norms_without, taken_apart
+from gradscope.training.spikes.spikes import Spikes, SpikeSettings
 from training.spike_scripts import INNOCENT, KINDS, RANKS, SAMPLES, SCRIPT, SHARDED
 
 #: The step of the fault, as the scripts count.
@@ -727,6 +731,7 @@ def test_weights_written_through_data_are_found_and_a_habit_is_not(write: str) -
 def test_a_new_scale_of_the_loss_is_found_and_a_doubled_one_is_not() -> None:
     changes = OutsideChanges()
     for step, factor in enumerate((128.0, 256.0, None, 8192.0), 1):
+        assert changes.is_new_factor(factor) == (step == 4)
         changes.loss_scale_is(step, factor, None)
     changes.loss_scale_is(5, 8192.0, 1024.0)
     changes.loss_scale_is(6, 8192.0, 1024.0)
@@ -818,6 +823,37 @@ def test_of_unusual_steps_one_with_a_cause_is_shown(tmp_path: Path) -> None:
     assert spike(kept(tmp_path, plain, long)).step == 60
     input_alone = replace(quiet(), step=80, score=200.0, kind="input")
     assert spike(kept(tmp_path, input_alone)).step == 60
+
+
+def test_damage_to_the_weights_comes_before_a_hard_sample(tmp_path: Path) -> None:
+    label = replace(quiet(loss=7.0), step=40, kind="sample", score=5.0)
+    steps = tuple(replace(one, loss=9.0 if one.step > 58 else 1.0) for one in signals([1e-3] * 40))
+    written = (OutsideChange(59, "weights", "", 5.0, 5.0, 50),)
+    reset = capsule_of(ALIKE, kind="highest", score=204.0, signals=steps, changes=written)
+    assert spike_cause(reset)[0] == "weights"
+    assert spike(kept(tmp_path, label, reset)).step == 60
+    usual = replace(reset, changes=())
+    assert spike(kept(tmp_path / "other", label, usual)).step == 40
+
+
+def test_the_gradient_is_read_if_the_loss_has_a_new_factor() -> None:
+    """So that it is known whether the optimizer got the factor."""
+    weight = torch.nn.Parameter(torch.ones(3))
+    known = ObservedOptimizer("optimizer", held=frozenset([weight]))
+    spikes = Spikes(
+        SpikeSettings(), RuleSettings.of(), detector=NanDetector(lambda: ()), models=Models(),
+        schedule=Schedule(), keep=lambda *_: None, drop=lambda _: None,
+    )  # fmt: skip
+    optimizer = torch.optim.SGD([weight], 1e-3)
+    found = []
+    for step, factor in enumerate((1.0, 1.0, 1.0, 1000.0), 1):
+        loss = (weight * 2).sum()
+        current = CurrentStep(losses=[1.0])
+        spikes.backward_begins(step, [loss * factor], 1.0, None)
+        found.append(spikes.is_unusual(step, known, current))
+        spikes.gradients_ready(step, optimizer, known, current)
+        spikes.step_ended(optimizer, known)
+    assert found == [False, False, False, True]
 
 
 @pytest.mark.parametrize("kind", ["loss", "input"])

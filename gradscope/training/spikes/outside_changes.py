@@ -88,13 +88,19 @@ class OutsideChanges:
             factor: the constant that the script multiplies the loss by; None if unknown.
             scale: the scaler's factor, if the gradients that the optimizer gets still have it.
         """
-        before = self._factor
-        if before and factor and max(before, factor) > _SCALE_FACTOR * min(before, factor):
-            self.found.append(OutsideChange(step, "factor", "", before, factor))
-        self._factor = factor or before
+        if self.is_new_factor(factor):
+            self.found.append(OutsideChange(step, "factor", "", self._factor, factor))
+        self._factor = factor or self._factor
         if scale is not None and not self._scaled:
             self.found.append(OutsideChange(step, "scaled", "", 1.0, scale))
         self._scaled = scale is not None
+
+    def is_new_factor(self, factor: float | None) -> bool:
+        """Return True if the script multiplies the loss by another constant than before."""
+        before = self._factor
+        return bool(before and factor) and (
+            max(before or 0.0, factor or 0.0) > _SCALE_FACTOR * min(before or 0.0, factor or 0.0)
+        )
 
     def weights_moved(self, step: int, since: int, before: float, after: float) -> None:
         """Note the norms of weights that the script wrote to; ``before`` is of step ``since``."""

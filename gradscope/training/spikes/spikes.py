@@ -208,6 +208,8 @@ class Spikes:
             return False
         if before.loss_spike(len(current.losses), current.loss, self._loss_limits) > 0:
             return True
+        if before.changes.is_new_factor(self._factor):  # does the optimizer get it?
+            return True
         if not self._allowance.affords():
             return False
         with self._allowance.counted():
