@@ -1,4 +1,4 @@
-"""Small networks, each with one habit that makes gradients hard to follow."""
+"""Small networks, each with one construct that makes gradients hard to follow."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
 
 
 def _compared(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Arms:
-    """The arms that have a loss, with what was noted in them."""
+    """Return the arms that have a loss, with their notes."""
     plain = found[AS_IT_IS]
     ran = {one.arm.name: one for one in found.values() if one.fault is None}
     curves = {name: _curve(one, losses) for name, one in ran.items()}

@@ -121,8 +121,8 @@ def users_problem(error: BaseException, what: str = "the run was stopped") -> Pr
         file, line = frames[-1]
         place = Place(shown(file), line, text=source(file, line))
     notes = tuple(f"called from {shown(file)}:{line}" for file, line in frames[-2:-5:-1])
-    said = message_of(error).strip() or "without a message"
-    return Problem(f"{what}: {type(error).__name__}: {said}", place, remedy(error), notes)
+    words = message_of(error).strip() or "without a message"
+    return Problem(f"{what}: {type(error).__name__}: {words}", place, remedy(error), notes)
 
 
 def is_users(failure: BaseException) -> bool:

@@ -58,7 +58,7 @@ class Extras:
         return [f.name for f in fields(self) if f.name != "chain" and getattr(self, f.name)]
 
     @property
-    def looks(self) -> set[str]:
+    def set_names(self) -> set[str]:
         """Return the names of the set extras."""
         return {f.name for f in fields(self) if getattr(self, f.name)}
 
@@ -89,28 +89,28 @@ def diagnosed(
         Interrupted: Ctrl-C in a full sample; ``.report`` has the findings without it.
     """
     run = _Run(workload, last, first_nonfinite, extras)
-    looks = extras.looks
+    set_names = extras.set_names
     if workload.accumulate > 1 and workload.device.type != "meta":
-        looks |= {"accumulation"}
-    asked = {*wanted(report, rules), *looks}
+        set_names |= {"accumulation"}
+    asked = {*wanted(report, rules), *set_names}
     stopped: KeyboardInterrupt | None = None
     notices = list[str]()
     if workload.parallel is not None:
         notices += _untaken(asked)
-    for look in _FULL_SAMPLES if workload.parallel is None else ():
-        too_early = look.after_a_whole_step and report.error is not None
-        if not asked & look.names or stopped is not None or too_early:
+    for one in _FULL_SAMPLES if workload.parallel is None else ():
+        too_early = one.after_a_whole_step and report.error is not None
+        if not asked & one.names or stopped is not None or too_early:
             continue
         try:
-            with progress.within(f"full sample: {look.words}"):
-                report = replace(report, **look.take(run, report, asked & look.names))
+            with progress.within(f"full sample: {one.words}"):
+                report = replace(report, **one.take(run, report, asked & one.names))
             # A gradient with a known cause needs no full sample.
-            asked = {*wanted(report, rules), *looks}
+            asked = {*wanted(report, rules), *set_names}
         except KeyboardInterrupt as error:
             stopped = error
         except Exception as error:
             # The first pass is still valid, and so are all rules that need only the first pass.
-            notices.append(f"{look.words}: the full sample failed: {first_line(error)}")
+            notices.append(f"{one.words}: the full sample failed: {first_line(error)}")
     run_info = replace(report.run, notices=(*report.run.notices, *notices))
     report = replace(report, run=run_info)
     findings = _of_layers(workload.model, only, diagnose(report, rules))
@@ -124,7 +124,7 @@ def diagnosed(
 
 def _untaken(asked: set[str]) -> list[str]:
     """Return a notice on full samples that several processes cannot take."""
-    words = [look.words for look in _FULL_SAMPLES if asked & look.names]
+    words = [one.words for one in _FULL_SAMPLES if asked & one.names]
     if not words:
         return []
     return [
@@ -281,8 +281,8 @@ def _histograms(run: _Run, report: Report, asked: Collection[str]) -> dict[str, 
 def _sketches(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """Sketch the recorded calls' tensors and the parameters, for a later comparison."""
     chosen = select_layers(run.workload.model, run.workload.layers)
-    found, said = sketches(run.workload, {named.name for named in chosen.values()}, run.last)
-    notices = (*report.run.notices, *said)
+    found, remarks = sketches(run.workload, {named.name for named in chosen.values()}, run.last)
+    notices = (*report.run.notices, *remarks)
     return {"sketches": found, "run": replace(report.run, notices=notices)}
 
 

@@ -155,7 +155,7 @@ def _made_by(
     cause of the largest one is undetermined, return the first with any other cause.
     """
     step = worst[1].step
-    # A sample whose loss alone is unusual has made no spike of another sample.
+    # If only a sample's loss is unusual, it did not cause the spike of another sample.
     others = ("asked", "sample") if _blames(worst[1]) else ("asked",)
     before = [
         one
@@ -320,7 +320,7 @@ def write_spike_config(
 
 
 def _state_lines(state: CallState, notes: list[str]) -> Iterator[str]:
-    """Yield the keys of a config for the state around a call; what has no key is noted."""
+    """Yield the config's keys for the state around a call; a note names state without a key."""
     if not state.training and not state.others:
         yield "mode: eval"
     elif not state.training:

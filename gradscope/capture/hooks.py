@@ -1,4 +1,4 @@
-"""Registers all hooks of gradscope, as no other file does, and replaces functions of PyTorch."""
+"""Registers all hooks, and replaces functions of PyTorch: no other file does."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ class Probe:
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook."""
         if _is_observed():
-            look = _observe_all if torch.compiler.is_compiling() else _untraced()[0]
-            look(self, args, kwargs)
+            record = _observe_all if torch.compiler.is_compiling() else _untraced()[0]
+            record(self, args, kwargs)
 
     def after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any

@@ -202,8 +202,8 @@ def _check_room() -> None:
     except (OSError, MemoryError):  # no room for a process either
         trial = subprocess.CompletedProcess(words, -1, b"", b"")
     # Any other fault of torch appears at its import.
-    said = OSError(trial.stderr.decode(errors="replace"))
-    if trial.returncode < 0 or (trial.returncode and is_out_of_memory(said)):
+    failure = OSError(trial.stderr.decode(errors="replace"))
+    if trial.returncode < 0 or (trial.returncode and is_out_of_memory(failure)):
         raise OptionError(
             f"torch cannot be imported within {size(limit)} of address space",
             help="raise the limit: `ulimit -v unlimited`; with CUDA torch takes some 4 GB",

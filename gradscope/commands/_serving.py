@@ -93,7 +93,7 @@ def serve_chosen(
     view = table_view(destination, tables)
     steps.check(view)
     path = file_of(chosen.path, rank)
-    with RunFile.open(path):  # what is wrong with it is said before anything is served
+    with RunFile.open(path):  # its errors are raised before anything is served
         pass
     if chosen.heading is not None:
         say(chosen.heading)

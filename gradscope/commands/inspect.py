@@ -83,7 +83,7 @@ def parsed(do: str, text: str) -> dict[str, Any]:
     return found
 
 
-def _value(do: str, word: str, said: str) -> Any:
+def _value(do: str, word: str, argument: str) -> Any:
     known = action(do)
     try:
         value: Any = float(word)
@@ -92,7 +92,7 @@ def _value(do: str, word: str, said: str) -> Any:
         value = {"file": str(Path(word).absolute())} if Path(word).suffix else word
     if known.accepts(value):
         return value
-    raise OptionError(f"`{said}`: `{word}` is not {known.takes}", help="write it after the `=`")
+    raise OptionError(f"`{argument}`: `{word}` is not {known.takes}", help="write it after the `=`")
 
 
 def _option(do: str) -> Any:

@@ -49,7 +49,7 @@ def other_weight(report: DiffReport, name: str) -> str:
     return ""
 
 
-#: For a tensor with so much noise, as a bias's gradient before a BatchNorm, less is no divergence.
+#: If a tensor has much noise (a bias's gradient before a BatchNorm), less is not a divergence.
 _VAGUE = 0.1
 
 
@@ -183,7 +183,7 @@ def _finding(
         larger = "larger" if found.larger else "smaller"
         off = f"{larger} in all elements, by {value:.1e}"
     weight = other_weight(report, name)
-    look = _LOOK_EARLIER if weight else LOOK
+    fix = _LOOK_EARLIER if weight else LOOK
     return Finding(
         code=code,
         rule=rule,
@@ -191,7 +191,7 @@ def _finding(
         name=name,
         call=number,
         message=f"the first divergence is {what}: {off}{weight}",
-        advice=look if cause == "layer" else f"give both the same {cause}",
+        advice=fix if cause == "layer" else f"give both the same {cause}",
         value=value if known else None,
         threshold=_rounded(limit, value) if known else None,
         source=(_NOISE if found.larger is not None else _SOURCES[report.measured])

@@ -220,7 +220,7 @@ def _metrics(a: TrainingStep, b: TrainingStep) -> Iterator[_Metric]:
     yield _Metric(a.step, "the kind of NaN or Inf", a.nonfinite, b.nonfinite)
     for name, words in _SIGNS.items():
         both = getattr(a, name), getattr(b, name)
-        if not (name.endswith("norm") and None in both):  # not finite, as said, or not read
+        if not (name.endswith("norm") and None in both):  # not finite (reported above), or not read
             yield _Metric(a.step, words, *both)
 
 

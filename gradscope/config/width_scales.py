@@ -41,8 +41,8 @@ def _values(word: str, body: str) -> list[Any]:
     except ConfigError as error:
         problems = error.problems
     if problems or not isinstance(document.data, list):
-        said = f": {problems[0].message}" if problems else " has no values"
-        raise OptionError(f"`--scale {shorten(word)}`{said}", help=_EXAMPLE)
+        problem = f": {problems[0].message}" if problems else " has no values"
+        raise OptionError(f"`--scale {shorten(word)}`{problem}", help=_EXAMPLE)
     return document.data
 
 

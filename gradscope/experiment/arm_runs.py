@@ -64,10 +64,10 @@ class ArmRuns:
 
     Attributes:
         script: the script.
-        steps, seconds: after which an arm is ended.
+        steps, seconds: the limits of an arm.
         jobs: how many arms run at a time.
         scratch: what the copy of the working folder is made of.
-        read: makes a run's history of its file.
+        read: reads a run's history from its file.
         unlearned: returns True if these arms show that the script gains nothing from its inputs;
             then the late arms run.
         interruption: what ended the arms early: Ctrl-C, or a signal.

@@ -46,15 +46,15 @@ SAMPLES = 200
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """Result of a test without the model: dependence of targets on inputs, and what it would see.
+    """Result of a test without the model: dependence of targets on inputs, and what it can detect.
 
     Attributes:
-        strength: of the dependence, in standard deviations of shuffled pairs.
+        strength: the dependence, in standard deviations of shuffled pairs.
         planted: the strength if the same targets follow one direction of the same inputs, with the
             first of the shares ``PLANTED`` of the variance that the test sees, or else the last.
         share: that share.
-        discrete: most columns of the inputs have few values, as bits and tokens. Their relation may
-            be any table, as a parity is, and the test sees few of these.
+        discrete: True if most columns of the inputs have few values, as bits and tokens have. The
+            relation may then be any table, such as a parity; the test detects few of them.
     """
 
     strength: float
@@ -82,8 +82,8 @@ class Arms:
         relation: dependence of the targets on the inputs; None: not known.
         rate_left: the last learning rate of *as it is*, as a share of its largest.
         is_faulty: True if a rule of ``gradscope run`` reports an error in *one batch*.
-        moved: the share of its norm that the steps of *one batch* can move the median weight, if
-            it is so small that the arm says nothing on the model; else None.
+        moved: how far the steps of *one batch* can move the median weight, as a share of its norm;
+            None if it is far enough for a verdict on the model.
         is_open: True if a loss function of PyTorch makes the loss, or a part of it, and the lowest
             value is not known, as for a VAE.
         is_constant: True if the model gets the same input for every sample.
@@ -211,7 +211,7 @@ class Arms:
     @property
     def compares_memorising(self) -> bool:
         """True if the model could memorise wrong pairs as well as right ones, and the samples are
-        enough to tell the two apart.
+        enough to distinguish the two.
         """
         return self.is_paired and self.relation is not None and "mismatched" in self.curves
 

@@ -102,7 +102,7 @@ def gains_nothing(arms: Arms) -> bool:
 
 
 def _shifted(arms: Arms) -> Judged | None:
-    """Targets that belong to a neighbouring position: with those of that position it trains."""
+    """Targets of a neighbouring position: with that position's targets the script trains."""
     if not gains_nothing(arms):
         return None
     names = [name for name in arms.curves if BY_NAME[name].late and arms.helps(name)]
@@ -180,7 +180,7 @@ def _of_data(arms: Arms) -> Judged | None:
 
 
 def _of_targets(arms: Arms) -> Judged:
-    """Targets without a relation to the inputs, as far as the arms tell."""
+    """Targets without a relation to the inputs, as far as the arms show."""
     more = f"{_PRINT}; if they belong together: `--steps {10 * len(arms.plain.losses)}`"
     compared = arms.taken if arms.is_useless else ["mismatched"]
     fitted = (_fell(arms, "one-batch"),) if "one-batch" in arms.curves else ()
@@ -199,7 +199,7 @@ def _of_targets(arms: Arms) -> Judged:
 
 
 def _unused(arms: Arms) -> Judged | None:
-    """An input that says nothing, or that the model discards."""
+    """An input without information, or one that the model discards."""
     # If the arms differ, the loss alone mixes the pairs: it broadcasts, or reads outputs alone.
     same = bool(arms.taken) and all(map(arms.is_same, arms.taken))
     evidence = tuple(_same(name, arms) for name in arms.taken if arms.is_same(name))
@@ -226,23 +226,23 @@ def _unused(arms: Arms) -> Judged | None:
 
 
 def _unrelated(arms: Arms) -> str:
-    """Return what the test of the pairs found, and what it would see."""
+    """Return the result of the test of the pairs, and the dependence that it can detect."""
     share = PLANTED[0] if arms.relation is None else arms.relation.share
     return (
         "a test of the pairs, without the model, finds no dependence either; "
-        f"it would see a linear one with {share:.0%} of the variance"
+        f"it would detect a linear one with {share:.0%} of the variance"
     )
 
 
 def _undecided(arms: Arms) -> str:
-    """Return the reason why the test of the pairs does not tell the two readings apart."""
+    """Return the reason why the test of the pairs does not decide between the two readings."""
     test = "a test of the pairs, without the model, "
     if "no-input" not in arms.curves:
         return f"{test}is part of the arm `no-input`"
     if arms.relation is None:
         return f"{test}needs {SAMPLES} different samples, and a loss of each sample"
     if arms.relation.discrete:
-        return f"{test}finds no dependence, but of bits or tokens it sees simple ones only"
+        return f"{test}finds no dependence, but with bits or tokens it detects simple ones only"
     return f"{test}finds no dependence, but would miss a weak one: it has too few samples"
 
 
@@ -252,7 +252,7 @@ def _nothing(arms: Arms) -> Judged:
     if "one-batch" in arms.curves:
         evidence.append(_fell(arms, "one-batch"))
     count = len(arms.plain.losses)
-    told = [cause for cause, shown in _told(arms) if shown]
+    excluded = [cause for cause, shown in _excluded(arms) if shown]
     rate = arms.faster
     if rate is not None:
         evidence.append(f"{_fell(arms, rate)}: this rate trains more than twice as fast")
@@ -263,17 +263,17 @@ def _nothing(arms: Arms) -> Judged:
             f"the steps use each sample {arms.repeats:.0f} times: a model that memorises them "
             "hides targets that do not belong to its inputs"
         )
-    within = f"none of these within {plural(count, 'step')}: {', '.join(told)}"
+    within = f"none of these within {plural(count, 'step')}: {', '.join(excluded)}"
     return Judged(
         None,
-        within if told else "undetermined: no arm to compare with has a loss",
+        within if excluded else "undetermined: no arm to compare with has a loss",
         tuple(evidence),
         f"allow more: `--steps {10 * count}`" if arms.left(AS_IT_IS.name) > LEFT else None,
     )
 
 
-def _told(arms: Arms) -> Iterator[tuple[str, bool]]:
-    """Yield each cause in words, and whether the arms that have a loss can show it."""
+def _excluded(arms: Arms) -> Iterator[tuple[str, bool]]:
+    """Yield each cause in words, and True if the arms with a loss exclude it."""
     names = set(arms.curves)
     one, taken = "one-batch" in names, bool({"no-input", "mismatched"} & names)
     removed = {_REMOVED.get(name) for name in names}
@@ -375,6 +375,6 @@ def _compared(arms: Arms, name: str) -> str:
         return f"trains, unlike {AS_IT_IS.name}"
     difference = arms.curves[name].end - arms.plain.end
     if not abs(difference) > SIGMA * arms.noise(name):
-        apart = abs(difference) > SIGMA * arms.noise(AS_IT_IS.name)
-        return "scatters too much to compare" if apart else f"ends as {AS_IT_IS.name}"
+        is_far = abs(difference) > SIGMA * arms.noise(AS_IT_IS.name)
+        return "scatters too much to compare" if is_far else f"ends as {AS_IT_IS.name}"
     return "ends lower" if difference < 0 else "ends higher"

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: Files up to this size are copied, and so many bytes of them; the rest is linked.
+#: The largest file that is copied, and the most bytes in all; other files are linked.
 LARGEST, MOST_BYTES = 1 << 20, 64 << 20
 #: Number of entries to copy; beyond them a folder is linked as one.
 MOST_ENTRIES = 2000

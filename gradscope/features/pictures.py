@@ -60,7 +60,7 @@ def hooked_layers(layers: Sequence[Layer], read: Read) -> Iterator[None]:
     for layer in layers:
         by_module.setdefault(layer.module, []).append(layer)
 
-    def look(module: nn.Module, reads: bool, values: Any) -> None:
+    def observe(module: nn.Module, reads: bool, values: Any) -> None:
         for layer in by_module[module]:
             if layer.reads is reads:
                 tensor = next((t for _, t in find(values, Tensor) if t.is_floating_point()), None)
@@ -68,12 +68,12 @@ def hooked_layers(layers: Sequence[Layer], read: Read) -> Iterator[None]:
                     read(layer, tensor)
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        look(module, True, (args, kwargs))
+        observe(module, True, (args, kwargs))
 
     def after(
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        look(module, False, output)
+        observe(module, False, output)
 
     with hooked(list(by_module), before, after):
         yield
@@ -188,7 +188,7 @@ def require_called(called: bool, layer: Layer) -> None:
         )
 
 
-#: Pictures that go through the model together: no more than these, nor than so many values.
+#: The most pictures in one forward, and the most values.
 BATCH, BATCH_VALUES = 64, 8 * 3 * 224 * 224
 #: Number of input shapes that wait for a full batch; with more, batches are smaller.
 _SHAPES = 4

@@ -61,12 +61,12 @@ def nearest(
 METHODS = ("tsne", "umap", "pca")
 #: Fewer pictures have no neighbourhoods.
 FEWEST = 4
-#: t-SNE and UMAP get the features' first so many principal components, as van der Maaten & Hinton
+#: t-SNE and UMAP get this many principal components of the features, as van der Maaten & Hinton
 #: 2008 (https://jmlr.org/papers/v9/vandermaaten08a.html) do with thirty.
 COMPONENTS = 50
 #: Neighbours that are asked for k-NN accuracy and trustworthiness.
 NEIGHBORS = 5
-#: Trustworthiness takes the square of so many pictures; of more it takes a sample.
+#: Trustworthiness needs n² memory: above this number of pictures it takes a sample.
 SAMPLE = 2000
 
 

@@ -87,7 +87,7 @@ def _spaced(anchors: list[str], count: int) -> NDArray[np.uint8]:
     return _srgb(np.stack([np.interp(stops, way, points[:, i]) for i in range(3)], axis=1))
 
 
-#: The scale ends where so many per cent of the values lie below: one hot pixel does not blank
+#: The scale ends where this many per cent of the values lie below: one hot pixel does not blank
 #: the rest of the map.
 PERCENTILE = 99.5
 #: A spread below this share of the largest value is the rounding of a constant.

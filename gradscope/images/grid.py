@@ -276,7 +276,7 @@ def mapped_kernel(weights: NDArray[np.float32], scale: Scale) -> Image.Image:
     return Image.fromarray(canvas)
 
 
-#: The plane is cut into so many cells a side, each of which shows at most one picture.
+#: The plane is cut into this many cells a side, each of which shows at most one picture.
 CELLS = 19
 _INCHES, _DPI = (12.0, 9.6), 120
 #: The side of a small picture, the larger the fewer there are.

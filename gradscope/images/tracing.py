@@ -91,7 +91,7 @@ def as_matrix(values: NDArray[np.float64]) -> Matrix:
     return a, b, c, d, e, f, g, h, i
 
 
-#: A slant of so many input pixels from side to side is the rounding of greys.
+#: A slant of this many input pixels from side to side is the rounding of greys.
 _STRAIGHT = 0.5
 
 
@@ -169,7 +169,7 @@ _SMALLEST = 5
 _FEWEST = 12
 #: The brightest grey of a ramp, and how much of it comes from the other coordinate.
 _TOP, _TILT = 254, 0.1
-#: So much more than the model saw is measured, against its width or height.
+#: The measured margin around the model's input, as a share of its width or height.
 _MARGIN = 0.1
 #: Number of pixels a side that suffices.
 _ENOUGH = 128

@@ -12,9 +12,9 @@ from gradscope.leaks.meaning import Meaning
 
 #: A change below this share of the outputs' spread may be rounding: it is checked in float64.
 SMALL = 1e-2
-#: In float64 rounding shrinks by nine orders of magnitude, and a leak stays: so much is left of it.
+#: In float64 rounding shrinks by nine orders of magnitude; at least this share of a leak stays.
 LEFT = 1e-4
-#: Without float64, a change above this is no rounding.
+#: Without float64, a change above this is not rounding.
 CERTAIN = 1e-4
 #: Below this a change that float64 does not remove may be rounding all the same.
 TINY = 1e-5
@@ -165,9 +165,9 @@ def _differing(
     differs = unequal(a, b).any(dim=-1) & places
     if not bool(differs.any()):
         return differs, 0.0
-    gap = (a[differs].to(torch.float64) - b[differs].to(torch.float64)).abs()
-    gap = gap[gap.isfinite()]
-    return differs, float(gap.max()) if gap.numel() else float("inf")
+    distance = (a[differs].to(torch.float64) - b[differs].to(torch.float64)).abs()
+    distance = distance[distance.isfinite()]
+    return differs, float(distance.max()) if distance.numel() else float("inf")
 
 
 def unequal(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -138,9 +138,9 @@ def last_of(length: int) -> Pairing:
     def pair(before: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if now.dim() == before.dim():
             for dim in range(now.dim()):
-                own, whole = now.size(dim), before.size(dim)
-                if own < whole and whole >= length:
-                    before = before.narrow(dim, whole - own, own)
+                own, full = now.size(dim), before.size(dim)
+                if own < full and full >= length:
+                    before = before.narrow(dim, full - own, own)
         return before, now
 
     return pair
@@ -152,22 +152,22 @@ def moved(places: torch.Tensor) -> Pairing:
     def pair(before: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if now.shape != before.shape:
             return before, now
-        best, gap = before, _gap(before, now)
+        best, distance = before, _distance(before, now)
         for dim in range(now.dim()):
             if now.size(dim) == places.numel():
                 other = before.index_select(dim, places.to(before.device))
-                if (own := _gap(other, now)) < gap:
-                    best, gap = other, own
+                if (own := _distance(other, now)) < distance:
+                    best, distance = other, own
         return best, now
 
     return pair
 
 
-def _gap(one: torch.Tensor, other: torch.Tensor) -> float:
+def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
     if not one.numel() or one.dtype != other.dtype:
         return 0.0
-    gap = (one.to(torch.float64) - other.detach().to(torch.float64)).abs()
-    return float(gap.nan_to_num(0.0).max())
+    distance = (one.to(torch.float64) - other.detach().to(torch.float64)).abs()
+    return float(distance.nan_to_num(0.0).max())
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class Trial:
         layout = Layout.of(subject.meaning, count)
         return cls(base, changed, layout, kept, dirty, slack, passes=passes)
 
-    def gap(self, one: Outputs, other: Outputs) -> Change | None:
+    def change(self, one: Outputs, other: Outputs) -> Change | None:
         """Return the forbidden change between two runs' outputs."""
         if not self.exact:
             paired = {
@@ -400,7 +400,7 @@ def first_call(forwards: Forwards, trial: Trial) -> Crossing | None:
     """Return the first operation whose result carries the leak; None if no single one does."""
     base, clean = _logged(forwards, trial, trial.base)
     log, leaking = _logged(forwards, trial, trial.changed, known=base.kept)
-    found = trial.gap(clean, leaking)
+    found = trial.change(clean, leaking)
     if found is None and trial.proves:
         return None  # it does not show between these two
     candidates = {k: s for k, s in log.candidates.items() if k.function not in trial.passes}
@@ -413,10 +413,10 @@ def first_call(forwards: Forwards, trial: Trial) -> Crossing | None:
         if found is None:
             return _crossing(key, site)
         _, patched = _logged(forwards, trial, trial.changed, known=base.kept, patch=key)
-        moves = trial.gap(leaking, patched)
+        moves = trial.change(leaking, patched)
         if moves is None or moves.effect <= MATTERS * found.effect:
             continue
-        left = trial.gap(clean, patched) if trial.restores else None
+        left = trial.change(clean, patched) if trial.restores else None
         if left is None or left.effect < found.effect / 2:
             return _crossing(*log.weights.get(key, (key, site)))
         moving = moving or _crossing(key, site)

@@ -23,7 +23,7 @@ from gradscope.running.step import GraphRoot, Observer, Step
 
 Tensors = dict[str, torch.Tensor]
 
-#: Number of positions to check one by one; of more, only so many.
+#: Number of positions to check one by one; of more, only this many.
 FULL, SOME = 40, 20
 
 
@@ -312,7 +312,7 @@ class Forwards:
         try:
             model = copy.deepcopy(self.workload.model).double()
         except Exception:
-            return None  # then rounding cannot be told from a leak, and the caller says so
+            return None  # then a leak looks like rounding, and the caller says so
         workload = replace(
             self.workload, model=model, dtype=torch.float64, autocast=None, compiled=None
         )

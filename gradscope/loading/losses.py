@@ -398,7 +398,7 @@ class Criterion:
             )
         if own.left:
             raise ModelError(
-                f"the loss {self.name} returned several numbers, and none that holds the others",
+                f"the loss {self.name} returned several numbers, and none includes the others",
                 help="return their sum, or a mapping of them: `{'name': …, 'other': …}`",
             )
         self.parts = own.parts

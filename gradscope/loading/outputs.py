@@ -303,7 +303,7 @@ def _summed(name: str, losses: Mapping[Any, Tensor]) -> OwnLoss:
     )
     why = f"the model's own: the sum of {of}{message}"
     if totals:
-        why = f"the model's own: {few(map(str, taken), '`', 4)} holds the others{message}"
+        why = f"the model's own: {few(map(str, taken), '`', 4)} includes the others{message}"
     # Beside the one that is called a loss the others may be its parts, kept for a log; beside
     # several, numbers with other names are metrics.
     called = any("loss" in str(key).lower() for key in taken)

@@ -1,4 +1,4 @@
-"""The random state of a generator: kept, put back, and as a tensor that a file can hold."""
+"""Saves and restores the random state of a generator, also as a tensor for a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TWISTER: Final = "MT19937"
 
 @dataclass(frozen=True, slots=True)
 class RandomState:
-    """The state of one generator. To call it puts the state back.
+    """The state of one generator. A call restores it.
 
     Attributes:
         generator: "torch" (on the CPU), "python", "numpy" (the global ones), or a GPU's device such
@@ -57,12 +57,13 @@ class RandomState:
             return self.state.cpu()
         if self.generator == PYTHON:
             version, words, normal = self.state
-            return torch.tensor([version, *words, normal is not None, _bits(normal or 0.0)])
+            numbers = [version, *words, normal is not None, _bits(normal or 0.0)]
+            return torch.tensor(numbers, device="cpu")
         if self.state["bit_generator"] != _TWISTER:
             return None
         words, position = self.state["state"]["key"], self.state["state"]["pos"]
         rest = position, self.state["has_gauss"], _bits(self.state["gauss"])
-        return torch.tensor([*map(int, words), *rest])
+        return torch.tensor([*map(int, words), *rest], device="cpu")
 
 
 def torch_state() -> RandomState:
@@ -95,7 +96,7 @@ def read_states(
     states = [one for one in found if one is not None]
     if not states or len(states) < len(found):
         raise ConfigError(
-            f"{shown(path)} does not hold random states alone",
+            f"{shown(path)} has something other than random states",
             place=place,
             help="`gradscope spike --as-config` writes such a file",
         )
@@ -111,7 +112,7 @@ def read_states(
 
 
 def _of_tensor(name: Any, tensor: Any) -> RandomState | None:
-    """Return the state of a generator, as ``RandomState.tensor`` gives it; None if it is none."""
+    """Return the state of a generator, from ``RandomState.tensor``; None if it is not a state."""
     if not isinstance(tensor, torch.Tensor) or tensor.dim() != 1:
         return None
     if name in _SIZES:
@@ -134,7 +135,7 @@ def _of_tensor(name: Any, tensor: Any) -> RandomState | None:
 
 
 def _bits(value: float) -> int:
-    """Return the bits of a float64 as an integer, as the next normal number is kept exactly."""
+    """Return the bits of a float64 as an integer, to keep the next normal number exactly."""
     (found,) = struct.unpack("<q", struct.pack("<d", value))
     return int(found)
 

@@ -129,7 +129,7 @@ def freeze(model: nn.Module, patterns: Sequence[str], place: Where = nowhere) ->
 def put_in_eval_mode(
     model: nn.Module, patterns: Sequence[str], place: Where = nowhere
 ) -> list[str]:
-    """Put the modules that patterns match into eval mode, each without the modules in it.
+    """Put the modules that patterns match into eval mode, without their submodules.
 
     Raises:
         LayerError: a pattern matches no module.

@@ -133,8 +133,8 @@ def _drops_keywords(found: Any) -> bool:
         return False
     at = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
     word = code.co_varnames[at]
-    looked = any(one.argval in (word, "locals") for one in dis.get_instructions(code))
-    return word not in code.co_cellvars and not looked
+    is_read = any(one.argval in (word, "locals") for one in dis.get_instructions(code))
+    return word not in code.co_cellvars and not is_read
 
 
 _NONE: Any = inspect.Parameter.empty

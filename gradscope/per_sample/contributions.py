@@ -27,7 +27,7 @@ from gradscope.nesting import find
 from gradscope.per_sample import layers
 from gradscope.per_sample.layers import LayerCall
 
-#: Gradients of several samples are held at once up to so many values.
+#: Gradients of several samples are held at once up to this many values.
 _HELD = 1 << 22
 #: Tolerance between the parts' sum and the gradient: rounding, as a share of its norm.
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3}
@@ -88,8 +88,8 @@ class SampleGradients:
     @cached_property
     def cosines(self) -> torch.Tensor:
         """Return the cosine of each sample's part and the sum of all other parts, [samples]."""
-        own, along, whole = self.squares.sum(1), self.products.sum(1), self.batch.sum()
-        others = (whole - 2 * along + own).clamp_min(0)
+        own, along, full = self.squares.sum(1), self.products.sum(1), self.batch.sum()
+        others = (full - 2 * along + own).clamp_min(0)
         return (along - own) / (own * others).sqrt()
 
 
@@ -105,8 +105,8 @@ def sample_gradients(
         model: the model; its trainable parameters are split.
         forward: runs the model; returns its output and the loss, with a graph.
         count: the number of samples, the first dimension of the model's output.
-        in_time: returns False when the allowed time is over; it is asked before each parameter and
-            each sample.
+        in_time: returns False when the allowed time is over; it is called before each parameter
+            and each sample.
 
     Raises:
         NotSeparable: no output has a row for each sample, or the loss has no graph.

@@ -84,8 +84,8 @@ class LoopFact:
               else uses, or beside a slice of another array, the first of ``words``
             - "last-loss": the text computes the loss ``name`` in a loop over batches, and calls
               backward on it after the loop
-            - "index-as-value": a target of Q-learning in the text, ``words``, counts with the
-              index of the best action
+            - "index-as-value": a target of Q-learning in the text, ``words``, uses the index
+              of the best action
         name, model: of a module and of its model; "" without one.
         count: how often.
         words, figures, shapes: as above.

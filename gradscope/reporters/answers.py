@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.records.answers import Answer, Explanation, Judgement, WhyReport
-from gradscope.reporters.document import Block, Document, Entries, Entry, Said, formats
+from gradscope.reporters.document import Block, Document, Entries, Entry, Prose, formats
 from gradscope.reporters.finding_lines import without_figures
 from gradscope.reporters.header import (
     TONES,
@@ -219,7 +219,7 @@ def document(report: WhyReport, view: TextView, format: str) -> Document:
     blocks: list[Block] = [
         *filter(None, [report.error]),
         Entries(entries, "answers"),
-        Said(tuple(conclusion(report)), "answers"),
+        Prose(tuple(conclusion(report)), "answers"),
     ]
     name = facts(report)
     heading = f"why: {name[0]}"

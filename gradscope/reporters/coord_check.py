@@ -22,7 +22,7 @@ from gradscope.records.coord_check import (
     Series,
     Slope,
 )
-from gradscope.reporters.document import Block, Document, Said, formats
+from gradscope.reporters.document import Block, Document, Prose, formats
 from gradscope.reporters.header import TONES, label, notes, run_facts, some_names
 from gradscope.reporters.views import TextView
 from gradscope.typeset.console import Line
@@ -283,7 +283,7 @@ def document(report: CoordCheckReport, view: TextView, format: str) -> Document:
     blocks: list[Block] = []
     blocks += filter(None, [report.error])
     blocks += filter(None, [table(report)])
-    blocks.append(Said(tuple(verdict(report)), "verdict"))
+    blocks.append(Prose(tuple(verdict(report)), "verdict"))
     charts = panels(report)
     if charts:
         blocks.append(Part("over width", panels=charts))

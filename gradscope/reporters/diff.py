@@ -14,7 +14,7 @@ from gradscope.records.diff import CallDiff, DiffReport, ParameterDiff, TensorDi
 from gradscope.records.report import CheckedModel, CheckReport, Finding
 from gradscope.records.run import RunInfo
 from gradscope.reporters.check import of_checks
-from gradscope.reporters.document import Block, Document, Found, Remarks, Said, formats
+from gradscope.reporters.document import Block, Document, Found, Prose, Remarks, formats
 from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.header import label, loss_facts, run_facts
 from gradscope.reporters.views import DiffView
@@ -306,7 +306,7 @@ def document(report: DiffReport, view: DiffView, format: str) -> Document:
     terms.
     """
     blocks: list[Block] = [
-        Said(tuple(verdict(report)), "verdict", listed=True),
+        Prose(tuple(verdict(report)), "verdict", listed=True),
         Found(report.findings, part="verdict", titled=False),
     ]
     if view.panels and view.table is None:

@@ -39,7 +39,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Prose:
     """Lines of prose, below ``facts`` that stand side by side; if ``listed``, Markdown makes a list
     of them."""
 
@@ -98,7 +98,7 @@ class Drawn:
 
 
 #: A ``Part`` is for pages alone.
-Block = ErrorRecord | Table | Found | Said | Entries | Nothing | Remarks | Drawn | Part
+Block = ErrorRecord | Table | Found | Prose | Entries | Nothing | Remarks | Drawn | Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def _texts(block: Block, width: int | None) -> Iterator[Iterable[Text]]:
         case Found() if block.findings:
             title = [Text(block.part, "bold")] if block.titled else []
             yield [*title, *paragraphs(every_line(block.findings, block.known), width)]
-        case Said():
+        case Prose():
             title = [Text(block.part, "bold")] if block.titled else []
             facts = map(Text, join(block.facts, width)) if block.facts else ()
             yield [*title, *facts, *paragraphs(block.lines, width)]
@@ -200,7 +200,7 @@ def _blocks(block: Block) -> Iterator[str]:
         case Found() if block.findings:
             title = f"### {block.part.capitalize()}\n\n" if block.titled else ""
             yield title + "\n".join(found_items(block.findings, block.known))
-        case Said():
+        case Prose():
             if block.facts:
                 yield escaped(" · ".join(block.facts))
             title = f"### {block.part.capitalize()}\n\n" if block.titled else ""
@@ -372,7 +372,7 @@ def _part(block: Block) -> Part | None:
             return table_part(block)
         case Found():
             return Part(block.part, items=finding_items(block.findings, block.known))
-        case Said():
+        case Prose():
             remarks = (" · ".join(block.facts),) if block.facts else ()
             return Part(block.part, items=items(block.lines), remarks=remarks)
         case Entries():

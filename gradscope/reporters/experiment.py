@@ -16,7 +16,7 @@ from gradscope.records.experiment import (
     ArmResult,
     ExperimentReport,
 )
-from gradscope.reporters.document import Block, Document, Found, Said, formats
+from gradscope.reporters.document import Block, Document, Found, Prose, formats
 from gradscope.reporters.header import TONES
 from gradscope.reporters.views import TextView
 from gradscope.typeset.console import Line
@@ -106,7 +106,7 @@ def _verdict(one: ArmResult) -> str:
 
 
 def panels(report: ExperimentReport) -> tuple[Panel, ...]:
-    """The arms of each kind: data, learning rate, targets, a part less; *as it is* is in each."""
+    """The arms of each chart: data, learning rate, targets, a removed part; all show *as it is*."""
     ran = report.ran
     plain = [one for one in ran if one.name == PLAIN]
     found = []
@@ -142,7 +142,7 @@ def _curve(one: ArmResult) -> Curve:
 def document(report: ExperimentReport, view: TextView, format: str) -> Document:
     """Return the document: the verdict with the rules' findings, the losses, and the table."""
     blocks: list[Block] = [
-        Said(tuple(verdict(report)), "verdict", listed=True),
+        Prose(tuple(verdict(report)), "verdict", listed=True),
         Found(report.findings, part="verdict", titled=False),
     ]
     charts, arms = panels(report), table(report)

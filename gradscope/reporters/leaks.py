@@ -10,7 +10,7 @@ from rich.text import Text
 from gradscope.charts.maps import Map
 from gradscope.pages import Part
 from gradscope.records.leaks import AXES, VERDICTS, AxisResult, DependencyMap, LeaksReport
-from gradscope.reporters.document import Block, Document, Drawn, Entries, Entry, Said, formats
+from gradscope.reporters.document import Block, Document, Drawn, Entries, Entry, Prose, formats
 from gradscope.reporters.header import TONES, notes, run_facts
 from gradscope.reporters.views import TextView
 from gradscope.typeset.console import Line
@@ -118,7 +118,7 @@ def document(report: LeaksReport, view: TextView, format: str) -> Document:
     ]
     blocks: list[Block] = [*filter(None, [report.error]), Entries(entries, "axes")]
     blocks += [Drawn(list(map_lines(one))) for one in report.maps]
-    blocks.append(Said(tuple(conclusion(report)), "axes"))
+    blocks.append(Prose(tuple(conclusion(report)), "axes"))
     if report.maps:
         blocks.append(Part("dependencies", maps=maps(report)))
     facts = run_facts(report.run)

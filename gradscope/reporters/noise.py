@@ -19,20 +19,20 @@ def noise_scale(noise: GradientNoise | RunNoise, batch: int, seen: str) -> str:
     interval = f"95 % interval: {noise.low:.0f} {high}"
     if noise.value is None:
         return f"noise scale: unknown ({interval}); {seen} are too few"
-    said = f"noise scale: {noise.value:.0f} samples ({interval})"
+    estimate = f"noise scale: {noise.value:.0f} samples ({interval})"
     if noise.low > 4 * batch:
-        return f"{said}: a batch 4 times as large as {batch} would still pay"
+        return f"{estimate}: a batch 4 times as large as {batch} would still pay"
     if noise.low > batch:
-        return f"{said}: a batch larger than {batch} would still pay"
+        return f"{estimate}: a batch larger than {batch} would still pay"
     if noise.high is not None and noise.high < batch:
-        return f"{said}: a batch larger than {batch} gains little"
-    return said
+        return f"{estimate}: a batch larger than {batch} gains little"
+    return estimate
 
 
 def noise_of_run(noise: RunNoise) -> str:
-    """Return the noise scale of a run, and the parts of the gradient that tell it."""
+    """Return the noise scale of a run, and the parts of the gradient that it comes from."""
     parts = "rank" if noise.by_ranks else "micro-batch"
     several = plural(noise.parts, parts, "ranks" if noise.by_ranks else "micro-batches")
     seen = f"{plural(noise.steps, 'sampled step')} with {several} of {count(noise.size)}"
-    said = noise_scale(noise, noise.size * noise.parts, seen)
-    return said if noise.value is None else f"{said}; from {seen}"
+    estimate = noise_scale(noise, noise.size * noise.parts, seen)
+    return estimate if noise.value is None else f"{estimate}; from {seen}"

@@ -18,7 +18,7 @@ from gradscope.records.graph import Chain, GraphNode
 from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.records.run import ParallelRun
 from gradscope.reporters.check import GITHUB, SARIF, alone, html, markdown, terminal, title
-from gradscope.reporters.document import Block, Document, Drawn, Found, Nothing, Said, formats
+from gradscope.reporters.document import Block, Document, Drawn, Found, Nothing, Prose, formats
 from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.header import label, notes, run_facts
 from gradscope.reporters.tables import report_tables
@@ -346,7 +346,7 @@ def document(report: Report, view: View, format: str) -> Document:
     blocks += [] if paged else histograms
     blocks += [drawn(chain, view.width) for chain in report.chains]  # each was requested
     proofs = filter(None, [verified(report), adds_up(report)])
-    blocks.append(Said(list(proofs), "totals", facts=totals(report)))
+    blocks.append(Prose(list(proofs), "totals", facts=totals(report)))
     blocks += [] if paged else found
     return Document("inspect", facts(report), notes(report.run), blocks, report.versions)
 
@@ -355,7 +355,7 @@ def _found(report: Report, view: View, paged: bool) -> Iterator[Block]:
     if report.findings:
         yield Found(report.findings)
     elif paged and view.table in (None, "findings") and report.error is None:
-        yield Said([Line("no findings", tone="good")], "findings")
+        yield Prose([Line("no findings", tone="good")], "findings")
     elif view.table == "findings" and not paged:
         yield Drawn([Text("no findings")])
 

@@ -10,7 +10,7 @@ from statistics import median
 from gradscope.charts.panels import Curve, Panel, Point, Stretch, point
 from gradscope.pages import Part, Picture
 from gradscope.records.spike import CallState, EarlierBatch, SpikeReport, SpikeSample, SpikeToken
-from gradscope.reporters.document import Block, Document, Said, formats
+from gradscope.reporters.document import Block, Document, Prose, formats
 from gradscope.reporters.views import TextView
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, number, plural, size
@@ -253,8 +253,8 @@ def _pictures(report: SpikeReport) -> tuple[Picture, ...]:
 
 def document(report: SpikeReport, view: TextView, format: str) -> Document:
     """Return the document: the verdict first, then its evidence."""
-    blocks: list[Block] = [Said(tuple(verdict(report)), "verdict", listed=True)]
-    blocks += [*tables(report), Said(tuple(end(report)), "optimizer")]
+    blocks: list[Block] = [Prose(tuple(verdict(report)), "verdict", listed=True)]
+    blocks += [*tables(report), Prose(tuple(end(report)), "optimizer")]
     pictures = _pictures(report) if format == "html" else ()
     if pictures:
         blocks.append(Part("the inputs of the worst samples", pictures=pictures))

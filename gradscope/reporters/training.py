@@ -22,7 +22,7 @@ from gradscope.records.training import LayerSeries, RunHistory, TrainingFinding,
 from gradscope.records.transformer import MEASURES as PARTS_MEASURES
 from gradscope.records.transformer import PROBES, TransformerSeries
 from gradscope.reporters.check import of_checks
-from gradscope.reporters.document import Block, Document, Found, Nothing, Said, formats, texts
+from gradscope.reporters.document import Block, Document, Found, Nothing, Prose, formats, texts
 from gradscope.reporters.finding_lines import ordered
 from gradscope.reporters.run import findings, layers, qualified, step_metrics, steps, summary
 from gradscope.reporters.run.findings import as_check
@@ -90,14 +90,14 @@ def _page(history: RunHistory, view: View) -> Iterator[Block]:
 def _findings(history: RunHistory) -> Iterator[Block]:
     found, known = findings.with_steps(history)
     yield Found(found, known)
-    yield Said(tuple(findings.verdict(history)), "findings")
+    yield Prose(tuple(findings.verdict(history)), "findings")
 
 
 def _events(history: RunHistory, view: View, *, full: bool) -> Iterator[Block]:
     if history.events:
         option = view.option("--table events")
         lines = findings.event_lines(history.events, full=full, option=option)
-        yield Said(tuple(lines), "events", titled=True, listed=True)
+        yield Prose(tuple(lines), "events", titled=True, listed=True)
     elif "events" in view.tables:
         yield Nothing("no events", "events")
 

@@ -160,7 +160,7 @@ class Verdict:
         if harmless and self.judgement is not None:
             yield Line(plain(self._none_found(self.judgement, "error or warning")))
         where = self._where(worst)
-        # An info that explains a warning is one.
+        # An info that explains a warning counts as a warning.
         shown = severity if worst.severity == "info" else worst.severity
         yield self._cause(worst, shown, f" ({where})" if harmless and where else "")
         if where and not harmless:

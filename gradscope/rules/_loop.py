@@ -11,7 +11,7 @@ from gradscope.records.report import Finding
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._words import listed, plural
 
-#: A fact is reported after so many steps, or at the end of the run however short.
+#: A fact is reported after this many steps, or at the end of the run however short.
 STEPS = 5
 
 

@@ -20,25 +20,25 @@ from gradscope.rules._spike_samples import (
 )
 from gradscope.rules._words import number, percent, plural
 
-#: A learning rate jumps if it grows by this factor within so many steps.
+#: A learning rate jumps if it grows by this factor within this many steps.
 _JUMP, RECENT = 3.0, 16
 #: Adam's update is about the learning rate at most: the mean of a gradient over its root mean
 #: square (Kingma and Ba, https://arxiv.org/abs/1412.6980, section 2.1).
 _ADAM_UPDATE = 1.5
-#: An update jumps at so many times the median before, and at so many times the gradient's growth:
-#: the thresholds of GS615.
+#: An update jumps at this many times the median before, and at this many times the gradient's
+#: growth: the thresholds of GS615.
 _UPDATE, _ALONE = 2.0, 1.5
-#: The weights moved by more than this share of their norm, and further than so many times what the
-#: updates can do.
+#: The weights moved by more than this share of their norm, and by more than
+#: this many times the reach of the updates.
 _MOVED, _BY_HAND = 0.05, 2.0
-#: Momentum remembers a gradient for so many times 1 / (1 - momentum) steps, down to 5 %.
+#: After this many times 1 / (1 - momentum) steps, 5 % of a gradient are left in the momentum.
 _REMEMBERED = 3.0
 #: Gradients were divided by one factor if their ratios differ by less than this share;
-#: so many ratios are needed.
+#: the minimum number of ratios comes last.
 _SAME, _FACTOR, _FEW_RATIOS = 0.01, 4.0, 3
-#: The loss got worse if its median over a few steps is so many times the lowest such median.
+#: The loss got worse if its median over a few steps is this many times the lowest such median.
 _WORSE, _LEVEL = 1.3, 8
-#: A learning rate rose if it is so many times the lowest of the steps before.
+#: A learning rate rose if it is at least this many times the lowest of the steps before.
 _ROSE = 1.2
 
 
@@ -83,7 +83,7 @@ def with_worst_first(capsule: Capsule) -> Capsule:
 
 def _blame(capsule: Capsule, facts: Sequence[_Fact]) -> Blame | None:
     """Return the samples to blame. A rising learning rate makes samples hard before it makes the
-    loss worse; after a change, losses are others than before.
+    loss worse; after a change, losses cannot be compared with earlier ones.
     """
     changed = any(_makes_other_losses(one) for one in capsule.changes)
     return blamed(capsule, excused=bool(facts) or changed or _high_rate(capsule) is not None)
@@ -190,20 +190,20 @@ def _reach(capsule: Capsule, since: int, step: int, norm: float, exact: bool) ->
         since: the first of these steps.
         step: the step after the last of them.
         norm: the norm of the weights, for weight decay.
-        exact: the weights were written to in this time, as their version counters show.
+        exact: True if version counters show writes to the weights in this time.
     """
     state = capsule.state
     between = [one for one in capsule.signals if since <= one.step < step]
     if state is None or not between:
         return None
-    # The signals of the first of the steps may be gone.
+    # The signals of the first of these steps may have been dropped.
     count = step - since
     usual_rate = median(one.learning_rate or 0.0 for one in between)
     rates = sum(one.learning_rate or 0.0 for one in between) + usual_rate * (count - len(between))
     decay = rates * state.settings.get("weight_decay", 0.0)
-    told = [one.update_rms for one in between if one.update_rms is not None]
-    if state.parameters and told and (exact or len(told) == count):
-        updates = sum(told) if len(told) == count else max(told) * count
+    sizes = [one.update_rms for one in between if one.update_rms is not None]
+    if state.parameters and sizes and (exact or len(sizes) == count):
+        updates = sum(sizes) if len(sizes) == count else max(sizes) * count
         return updates * math.sqrt(state.parameters) + decay * norm
     if state.second_moment is not None:
         rms = max(1.0, state.update_rms or 0.0)

@@ -10,37 +10,38 @@ from statistics import median
 from gradscope.records.spike import BatchHistory, Capsule, SpikeSample
 from gradscope.rules._words import number, percent, plural
 
-#: Samples are to blame if at most one in so many hold half of the gradient.
+#: Samples are to blame if at most one in eight samples holds half of the gradient.
 _FEW = 8
 _HALF = 0.5
-#: A part is unusual at so many times the median of the others.
+#: A part is unusual at this many times the median of the others.
 _UNUSUAL = 5.0
-#: Without the samples to blame, the gradient is at most so many times its median.
+#: Without the samples to blame, the gradient is at most this many times its median.
 USUAL = 3.0
 #: Number of steps after a spike in which another may be its aftermath.
 AFTERMATH = 64
-#: Of so many steps before, so many may be unusual; with more, this step is their aftermath.
+#: Of this many steps before (first figure), this many may be unusual (second); with more, this
+#: step is their aftermath.
 BEFORE, UNUSUAL_BEFORE = 16, 2
-#: Of so many of the other steps, one may be higher. A step so many times as high as those before
-#: is not their aftermath.
+#: Of this many other steps (first figure), one may be higher. A step this many times as high as
+#: those before (second figure) is not their aftermath.
 _OUTLIERS, _ABOVE = 20, 8.0
 #: Number of steps before that are needed to know a usual sample.
 KNOWN = 32
-#: An input is unusual at so many times the largest of the steps before, and at so many robust
+#: An input is unusual at this many times the largest of the steps before, and at this many robust
 #: standard deviations above their median: the score that GS601 takes.
 _INPUT, _DEVIATIONS, _SPREAD = 5.0, 7.0, 0.1
-#: A loss is unusual at so many times the largest loss of a sample in the steps before. Of n losses
-#: with an exponential tail, the largest is exceeded so far with a chance of about 1/n³.
+#: A loss is unusual at this many times the largest loss of a sample in the steps before. Of n
+#: losses with an exponential tail, the largest is exceeded so far with a chance of about 1/n³.
 _LOSS = 3.0
-#: Or at so many times, where losses scatter little, as of texts, so that it is as many robust
-#: standard deviations above their median as an input is.
+#: A loss is also unusual at this many times, if losses scatter little (as those of texts), and it
+#: is as many robust standard deviations above their median as an unusual input.
 _LOSS_NEAR = 2.5
-#: A sample to blame has so many times the largest loss of a sample in the steps before.
+#: A sample is blamed if its loss is this many times the largest loss of a sample before.
 _UNLIKE = 2.0
-#: A text is unusually long at so many times the longest of the others, and of the steps before.
+#: A text is unusually long at this many times the longest of the others, and of the steps before.
 _LONG = 2.0
-#: So many equal inputs, or one in so many of the batch, are unusual if no two were equal before;
-#: so many times as many, if some were.
+#: If no two inputs were equal before, this many equal inputs are unusual, or this part of the
+#: batch; if some were, this many times as many.
 _COPIES, _COPIED = 3, 8
 
 
@@ -131,7 +132,7 @@ def unusual_before(capsule: Capsule) -> list[int]:
 
 
 def has_unusual_input(capsule: Capsule) -> bool:
-    """Return True if samples have NaN or Inf in their input, or one unlike all before."""
+    """Return True if samples have NaN or Inf in their input, or an input unlike all before."""
     return bool(_odd(capsule)) or any(one.nonfinite == "input" for one in capsule.samples)
 
 
@@ -251,7 +252,7 @@ def _few(capsule: Capsule) -> list[_Group] | None:
     known = _known(capsule)
     if len(known) < 2 or capsule.norm is None or capsule.kind == "highest":
         return None
-    # A sample with most of a gradient that is not large has made no spike.
+    # If the gradient is not large, the sample with most of it did not cause a spike.
     if capsule.kind != "gradient" and capsule.norm <= (capsule.high_norm or 0.0):
         return None
     groups = sorted(_groups(known), key=lambda g: sum(one.share or 0.0 for one in g), reverse=True)
@@ -385,12 +386,12 @@ def _label(capsule: Capsule) -> Blame | None:
         f"{number(history.high_loss)}"
     )
     evidence = before if unlike else ", and the gradient is of usual size"
-    said = [
+    parts = [
         f"{_which(worst, capsule)}: its loss is {number(high)} (median {number(usual)}){evidence}.",
         *_worst_token(worst[0]),
         "Its input is of usual size: check its label.",
     ]
-    return Blame("labels", " ".join(said), tuple(worst))
+    return Blame("labels", " ".join(parts), tuple(worst))
 
 
 # ---------------------------------------------------------------- the sentences
@@ -417,7 +418,7 @@ def _of_few(capsule: Capsule, few: Sequence[_Group]) -> str:
     usual = median(one.gradient_norm or 0.0 for one in rest)
     ratio = (first.gradient_norm or 0.0) / usual if usual else math.inf
     times = f"{number(ratio)} times the median sample's" if usual else "the others have none"
-    said = [
+    parts = [
         f"{which}: {percent(min(max(held, 0.0), 1.0))} of the gradient; its gradient norm is "
         f"{number(first.gradient_norm)}, {times}.",
         *(
@@ -427,7 +428,7 @@ def _of_few(capsule: Capsule, few: Sequence[_Group]) -> str:
         ),
         *_loss_and_input(first, rest),
     ]
-    return " ".join(said)
+    return " ".join(parts)
 
 
 def _of_odd(capsule: Capsule, odd: Sequence[tuple[_Group, str]]) -> str:
@@ -435,28 +436,28 @@ def _of_odd(capsule: Capsule, odd: Sequence[tuple[_Group, str]]) -> str:
     which = _which(group, capsule)
     if len(odd) > 1:
         which += f" and {plural(len(odd) - 1, 'more')}"
-    said = [f"{which}: {difference}."]
+    parts = [f"{which}: {difference}."]
     share = sum(one.share or 0.0 for one in group)
     if group[0].share is not None:
-        said.append(f"It holds {percent(min(1.0, max(0.0, share)))} of the gradient.")
-    return " ".join(said)
+        parts.append(f"It holds {percent(min(1.0, max(0.0, share)))} of the gradient.")
+    return " ".join(parts)
 
 
 def _loss_and_input(first: SpikeSample, rest: Sequence[SpikeSample]) -> list[str]:
-    said = []
+    parts = []
     losses = [one.loss for one in rest if one.loss is not None]
     if first.loss is not None and losses:
-        said.append(f"Its loss is {number(first.loss)} (median {number(median(losses))}).")
-    said += _worst_token(first)
+        parts.append(f"Its loss is {number(first.loss)} (median {number(median(losses))}).")
+    parts += _worst_token(first)
     size = _size(first, rest)
     if not math.isnan(size):
         if size > _UNUSUAL:
-            said.append(f"Its input is {number(size)} times as large as the median.")
+            parts.append(f"Its input is {number(size)} times as large as the median.")
         elif size * _UNUSUAL < 1:
-            said.append("Its input is nearly empty.")
+            parts.append("Its input is nearly empty.")
         elif first.loss is not None and losses and first.loss > _UNUSUAL * median(losses):
-            said.append("Its input is of usual size: check its label.")
-    return said
+            parts.append("Its input is of usual size: check its label.")
+    return parts
 
 
 def _size(sample: SpikeSample, others: Sequence[SpikeSample]) -> float:

@@ -11,7 +11,7 @@ _SIGMA = 1.4826
 KEPT, _FRESH = 128, 16
 #: Number of values of which one may be an outlier.
 _OUTLIERS = 50
-#: For so many different numbers of backwards the losses of steps are kept separately.
+#: The losses of steps are kept separately by number of backwards, for this many numbers.
 _WINDOWS = 8
 
 

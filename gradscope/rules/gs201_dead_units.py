@@ -65,7 +65,7 @@ RULE = Rule(
     ),
     runs=Runs(samples=10, calls=True),
 )
-#: A layer of which so many values are off is dead as a unit is that is on in under 1 % of them.
+#: A layer is dead if this share of its values is off, as a unit that is on in under 1 % of them.
 _SILENT = 0.99
 
 

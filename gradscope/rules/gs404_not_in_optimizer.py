@@ -128,7 +128,7 @@ def _plain_tensor(kept: PlainTensor, model: LoopModel, more: Sequence[PlainTenso
     others = f" So {'is' if len(more) == 1 else 'are'} {names}." if more else ""
     return RULE.finding(
         ".".join(filter(None, (kept.module, kept.attribute))),
-        f"`{way}` {shown} is a plain tensor and no parameter: {made} gets gradients, and no "
+        f"`{way}` {shown} is a plain tensor, not a parameter: {made} gets gradients, and no "
         f"optimizer holds it.{others}",
         advice="Keep `nn.Parameter(…)` itself in the attribute: the result of an operation on it "
         "(`unsqueeze`, `to`, `* 0.1`) is not a parameter.",
@@ -161,7 +161,7 @@ def _outside(
             f"no optimizer holds any of the {plural(len(members), 'parameter')} of {which}, though "
             f"they get gradients {in_steps(steps, steps)}: `{second.name}` holds the same "
             f"{plural(second.parameters, 'parameter')} as `{first.name}`.",
-            advice=f"Make `{second.name}` of the parameters of {which}.",
+            advice=f"Make `{second.name}` with the parameters of {which}.",
             value=float(len(members)),
             cause="same-parameters",
             location=second.location,

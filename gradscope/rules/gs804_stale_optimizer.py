@@ -114,7 +114,7 @@ def _times(optimizer: LoopOptimizer) -> str:
 def _advice(optimizer: LoopOptimizer, loop: LoopRecord) -> str:
     changed = [name for name, _ in _set_later(loop)]
     after = f"after `{changed[-1]}` is set" if changed else "after the last change to the model"
-    return f"Make `{optimizer.name}` {after}, of the parameters of the model that runs."
+    return f"Make `{optimizer.name}` {after}, with the parameters of the model that runs."
 
 
 def _set_later(loop: LoopRecord) -> list[tuple[str, str | None]]:

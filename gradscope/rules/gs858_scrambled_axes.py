@@ -16,7 +16,7 @@ RULE = Rule(
     summary="a view swaps two axes without moving the numbers",
     what=(
         "Reads the input of each layer at its first call. It fires if that is a view of a tensor "
-        "with the same sizes in another order: the sizes changed places, and the numbers did not. "
+        "with the same sizes in another order: the sizes were swapped, the numbers were not. "
         "In the loss it finds a view of [N, C, T] as [-1, C], or of a linear layer's [N, T, C] as "
         "[N, C, T]. `permute` and `transpose` are silent."
     ),

@@ -25,13 +25,13 @@ RULE = Rule(
         "each epoch, and learns from its last batch only. Most often the lines have lost their "
         "indentation."
     ),
-    fix="Indent `backward` and `step` into the loop, or add the losses up before.",
+    fix="Indent `backward` and `step` into the loop, or sum the losses before backward.",
     sources=(
         "PyTorch tutorials, training with PyTorch: backward and step for each batch",
         "PyTorch forum: loss.backward() outside of the batch loop",
     ),
     calibration=SILENT_ON_TWINS,
-    thresholds=(Threshold("calls", 2, "calls of a model in a step needed to judge", CHOSEN),),
+    thresholds=(Threshold("calls", 2, "the fewest calls in a step that count as a loop", CHOSEN),),
     runs=Runs(loop=True),
     explains=("GS603", "GS612", "GS613"),
 )

@@ -1,4 +1,4 @@
-"""GS870: a Q-learning target that counts with the index of the best action."""
+"""GS870: a Q-learning target that uses the index of the best action."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ RULE = Rule(
     code="GS870",
     name="index-as-value",
     severity="error",
-    summary="a Q-learning target counts with the index of the best action, not with its value",
+    summary="a Q-learning target uses the index of the best action, not its value",
     what=(
         "Reads the text of the script. It fires if a variable gets the index of a maximum, as by "
         "`q.max(1)[1]` or `argmax`, and the same function adds a multiple of it to a reward."
     ),
     why=(
-        "The target depends on the number of the action, not on what the network expects of it: "
+        "The target depends on the number of the action, not on its predicted return: "
         "actions with a high number look good."
     ),
     fix="Use the value: `q.max(1)[0]`, `q.max(1).values` or `q.amax(1)`.",
@@ -39,7 +39,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 "",
-                f"the target `{one.words[0]}` counts with `{one.name} = {one.words[1]}`: that is "
+                f"the target `{one.words[0]}` uses `{one.name} = {one.words[1]}`, "
                 "the index of the best action, not its value.",
                 value=1.0,
                 cause=str(number) if number else None,

@@ -14,7 +14,7 @@ from gradscope.records.training import GradientParts, RunNoise, TrainingStep
 ERRORS, _STUDENT = 2.1, 2.5
 #: Number of sampled steps that an estimate needs, and of the latest that it uses.
 _LEAST, _LATEST = 8, 128
-#: Micro-batches of one loss have the same mean loss, up to so many standard errors.
+#: Micro-batches of one loss have the same mean loss, up to this many standard errors.
 _SAME = 4.0
 
 

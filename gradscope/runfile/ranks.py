@@ -13,10 +13,10 @@ from gradscope.records.ranks import INPUT, Difference, RanksRecord, SameInputs, 
 from gradscope.records.training import TrainingRun
 from gradscope.runfile.rank_file import Copies, RankFile
 
-#: Of so many steps of each rank whose batch has another size than most it is asked which size the
-#: other ranks had.
+#: The most steps of a rank with an unusual batch size whose batch sizes on the other ranks are
+#: read.
 _ODD_STEPS = 500
-#: Over so many steps the pace is taken.
+#: Number of steps over which the pace is measured.
 _PACED_STEPS = 500
 
 

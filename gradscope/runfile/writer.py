@@ -76,7 +76,7 @@ class RunWriter:
         self._lock = threading.RLock()
         self._some, self._now = threading.Event(), threading.Event()
         self._closed = self._ending = self._pausing = False
-        #: What the thread does besides: each so many seconds, and next at that monotonic time.
+        #: Another task of the thread, its period in seconds, and the time of its next run.
         self._check: Callable[[], bool] | None = None
         self._period = self._next_check = 0.0
         self._thread: threading.Thread | None = None

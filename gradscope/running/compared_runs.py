@@ -254,7 +254,7 @@ def diverge(
     """
     with progress.within("A"):
         plain_a = plain_step(a)
-        tape, untapped_a, said_a = harmless_step(a, plain_a, Tape, "A")
+        tape, unprobed_a, remarks_a = harmless_step(a, plain_a, Tape, "A")
     with progress.within("B"):
         plain_b = plain_step(b)
         aligned = align_calls(_alike(plain_a), _alike(plain_b), renamings)
@@ -269,18 +269,18 @@ def diverge(
                 samples=samples,
             )
 
-        free_running, untapped_b, said_b = harmless_step(b, plain_b, held, "B")
+        free_running, unprobed_b, remarks_b = harmless_step(b, plain_b, held, "B")
         teacher_forced = held(teacher_forced=True)
-        probed_step(b, teacher_forced, untapped_b)
+        probed_step(b, teacher_forced, unprobed_b)
     step = max(last_bit(a), last_bit(b))
     with progress.within("noise of A"):
         noise = tuple(
             Comparison(tape=tape, teacher_forced=True, noise=step, draw=n) for n in range(DRAWS)
         )
         for one in noise:
-            probed_step(a, one, untapped_a)
+            probed_step(a, one, unprobed_a)
         doubt = Comparison(tape=tape, noise=last_bit(a))
-        probed_step(a, doubt, untapped_a)
+        probed_step(a, doubt, unprobed_a)
     reference = None
     if wide is not None:
         with progress.within("reference"):
@@ -290,14 +290,14 @@ def diverge(
                 own=Comparison(tape=exact, teacher_forced=True),
                 b=held(tape=exact),
             )
-            probed_step(a, reference.a, untapped_a)
-            probed_step(a, reference.own, untapped_a)
-            probed_step(b, reference.b, untapped_b)
+            probed_step(a, reference.a, unprobed_a)
+            probed_step(a, reference.own, unprobed_a)
+            probed_step(b, reference.b, unprobed_b)
             noise = (*noise, reference.own)
     calls = plain_a.calls, plain_b.calls
-    said = (*said_a, *said_b)
+    remarks = (*remarks_a, *remarks_b)
     runs = free_running, teacher_forced, noise, doubt
-    return Divergence(calls, aligned, tape, *runs, step, said, samples, reference)
+    return Divergence(calls, aligned, tape, *runs, step, remarks, samples, reference)
 
 
 def _alike(plain: PlainStep) -> dict[CallKey, tuple[object, ...]]:

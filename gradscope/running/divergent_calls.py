@@ -31,7 +31,7 @@ from gradscope.running.rerun import (
 )
 from gradscope.running.step import GraphRoot, Step
 
-#: So many times the noise has an own error to be, and half as many times a scale that is off.
+#: A call diverges if its own error is this many times the noise; a scale, at half of that.
 #: Reordered sums, other kernels, memory formats and numbers of threads came to 4.5 and to 1.6 at
 #: the most, on ResNet-18, a ViT and a small GPT-2 in float32.
 FACTOR = 16.0

@@ -128,7 +128,7 @@ def sketches(
         The sketches in the order of forward, parameters last; and notices.
     """
     plain = plain_step(workload, number)
-    found, unprobed, said = harmless_step(
+    found, unprobed, remarks = harmless_step(
         workload, plain, lambda: _Projections(modules=modules), "the model", number
     )
     step = SKETCH_BITS * last_bit(workload)
@@ -138,7 +138,7 @@ def sketches(
     # What float32 loses of a sketch is less than its last bit in the tensor.
     form = "<f4" if step > torch.finfo(torch.float32).eps else "<f8"
     made = (*_of_calls(found, draws, form), *_of_parameters(workload, found, draws, form, step))
-    return made, said
+    return made, remarks
 
 
 def _of_calls(found: _Projections, draws: Sequence[_Projections], form: str) -> Iterator[Sketch]:

@@ -36,7 +36,7 @@ Found = dict[Key, tuple[Finding, Runs]]
 
 #: A finding that grows step by step is given again after this many steps.
 _AGAIN = 64
-#: What comes and goes must hold twice as long each time to be reported, up to so many times.
+#: A finding that comes and goes must hold twice as long each time, up to this many times.
 _LONGEST = 64
 _NON_FINITE = "GS301"
 #: They judge what `--leaks` found: they need not be selected.
@@ -155,17 +155,17 @@ class RunFindings:
             known = self._steps[step.optimizer] = (_Judged(), StepHistory(step))
         else:
             known[1].add(step, alone=len(self._steps) == 1)
-        looks, history = known
+        verdicts, history = known
         history.norms.add(self._norms)
         self._norms = []
         found: Found = {}
         for find, limits, runs in self._over_steps:
             for finding in find(history, limits):
                 found.setdefault(_key(finding, None, runs), (finding, runs))
-        if not found and not looks.streaks:
-            looks.any = True
+        if not found and not verdicts.streaks:
+            verdicts.any = True
             return ()
-        return tuple(self._judged(looks, step.step, None, found, steps=True))
+        return tuple(self._judged(verdicts, step.step, None, found, steps=True))
 
     def skipped(self, step: TrainingStep) -> tuple[TrainingFinding, ...]:
         """Judge a step that a gradient scaler skipped: only its loss scale counts."""
@@ -179,8 +179,8 @@ class RunFindings:
         for find, limits, runs in self._over_steps:
             for finding in find(history, limits) if runs.skips else ():
                 found.setdefault(_key(finding, None, runs), (finding, runs))
-        looks = self._skips.setdefault(step.optimizer, _Judged())
-        return tuple(self._judged(looks, step.step, None, found, steps=True))
+        verdicts = self._skips.setdefault(step.optimizer, _Judged())
+        return tuple(self._judged(verdicts, step.step, None, found, steps=True))
 
     def sample(self, sample: StepSample) -> tuple[TrainingFinding, ...]:
         """Judge a sampled step: by its own sample, and by the samples before."""
@@ -188,7 +188,7 @@ class RunFindings:
         views = self._models.setdefault(model, Sampled()).views(sample)
         stepped = bool(views["stepped"].parameters)
         place = (model, sample.optimizer, stepped)
-        looks, history = self._samples.setdefault(place, (_Judged(), SampleHistory()))
+        verdicts, history = self._samples.setdefault(place, (_Judged(), SampleHistory()))
         history.add(sample)
         if history.weights:
             self._depths.setdefault((model, sample.optimizer), Depth()).add(history)
@@ -204,7 +204,7 @@ class RunFindings:
             for finding in find_over(history, limits):
                 located = self._located(finding, runs, sample)
                 found.setdefault(_key(finding, model, runs), (located, runs))
-        return tuple(self._judged(looks, sample.step, model, found, steps=False))
+        return tuple(self._judged(verdicts, sample.step, model, found, steps=False))
 
     def _located(self, finding: Finding, runs: Runs, sample: StepSample) -> Finding:
         """Return a finding in a sample with the line that its rule names as its place."""
@@ -295,24 +295,24 @@ class RunFindings:
         return replace(finding, made=self.made_at(model, finding.name))
 
     def _judged(
-        self, looks: _Judged, at: int, model: int | None, found: Found, *, steps: bool
+        self, verdicts: _Judged, at: int, model: int | None, found: Found, *, steps: bool
     ) -> Iterator[TrainingFinding]:
         """Yields the findings to report after a rule has judged."""
-        for key in [key for key in looks.streaks if key not in found]:
-            del looks.streaks[key]
+        for key in [key for key in verdicts.streaks if key not in found]:
+            del verdicts.streaks[key]
             reported = self._reported.get(key)
             if reported is None:
-                looks.ended[key] = looks.ended.get(key, 0) + 1
+                verdicts.ended[key] = verdicts.ended.get(key, 0) + 1
             elif reported.given < reported.steps.count:
                 yield self._given(reported)
         for key, (finding, runs) in found.items():
-            streak = looks.streaks.get(key)
+            streak = verdicts.streaks.get(key)
             if streak is None:
-                streak = looks.streaks[key] = _Streak(finding, at, always=not looks.any)
+                streak = verdicts.streaks[key] = _Streak(finding, at, always=not verdicts.any)
             streak.count += 1
             reported = self._reported.get(key)
             if not _holds_long(
-                streak, runs, looks.ended.get(key, 0) if reported is None else 0, steps
+                streak, runs, verdicts.ended.get(key, 0) if reported is None else 0, steps
             ):
                 continue
             if reported is None:
@@ -326,7 +326,7 @@ class RunFindings:
                     finding, name=first.name, cause=first.cause, made=first.made
                 )
             yield from self._holds(reported, streak.first, at, steps=steps)
-        looks.any = True
+        verdicts.any = True
 
     def _holds(
         self, reported: _Reported, first: int, last: int, *, steps: bool

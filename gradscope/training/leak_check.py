@@ -114,14 +114,14 @@ class LeakCheck:
 
 def in_words(axes: Sequence[AxisResult]) -> str:
     """Return the verdicts in one line; reasons are left out if a finding has them."""
-    said = []
+    parts = []
     for verdict in ("leaks", "clean"):
         names = [one.axis for one in axes if one.verdict == verdict]
-        said += [f"{verdict}: {', '.join(names)}"] if names else []
+        parts += [f"{verdict}: {', '.join(names)}"] if names else []
     for verdict, words in (("by-design", "by design"), ("not-judged", "not judged")):
         reasons = [f"{one.axis} ({one.message})" for one in axes if one.verdict == verdict]
-        said += [f"{words}: {', '.join(reasons)}"] if reasons else []
-    return "; ".join(said)
+        parts += [f"{words}: {', '.join(reasons)}"] if reasons else []
+    return "; ".join(parts)
 
 
 def _judged(

@@ -13,9 +13,9 @@ from gradscope.training.current_step import CurrentStep
 from gradscope.training.optimizers import ObservedOptimizer
 from gradscope.training.sample_schedule import Schedule
 
-#: Of the budget, the most that the records of steps may take, and the readings of updates.
+#: The largest shares of the budget for the records of steps, and for reading updates.
 _RECORDS, _UPDATES = 1 / 4, 1 / 4
-#: Over so many times it is measured what one takes, and how rare they may get.
+#: Number of measurements of the cost of one, and the most steps from one to the next.
 MEASURED, _RAREST = 16, 64
 #: The fractional parts of its multiples are spread evenly (Weyl's equidistribution
 #: theorem), also over every nth step: optimizers that take turns all get their share.
@@ -29,16 +29,16 @@ class Frequency:
     Of two actions, the rarer one runs only in steps with the other.
 
     Args:
-        schedule: knows the budget, and what a plain step takes.
+        schedule: knows the budget, and the time of a plain step.
         share: of the budget.
         more: a share of the median time that is added to it.
     """
 
     def __init__(self, schedule: Schedule, share: float, more: float = 0.0) -> None:
-        #: One step of so many, on average.
+        #: N, on average.
         self.every = 1
         self.share = share
-        #: Of the budget, what it takes at this frequency.
+        #: The share of the budget that it takes at this frequency.
         self.used = 0.0
         self._schedule, self._more = schedule, more
         self._seconds: deque[float] = deque(maxlen=MEASURED)

@@ -81,7 +81,7 @@ class ModelSearch:
             self.observe_calls()
 
     def find_stages(self) -> None:
-        """Find pipeline stages after every model's forward: a stage is known by its runner."""
+        """Find pipeline stages after every model's forward, through the objects that run them."""
         if self._stages_imported:
             self.in_stages = self._parts.models.settle() or self.in_stages
 

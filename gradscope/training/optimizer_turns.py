@@ -20,7 +20,7 @@ from gradscope.training.sampled_step import SampledStep
 if TYPE_CHECKING:
     from gradscope.training.compiled_calls import CompiledCalls
 
-#: For so many steps at most one sample goes on, where several optimizers take turns.
+#: If several optimizers take turns, one sample lasts at most this many steps.
 _LONGEST_ROUND = 8
 
 

@@ -66,7 +66,7 @@ class ObservedOptimizer:
             same = same and count == len(group["params"])
         return same
 
-    def look(self, optimizer: Optimizer) -> None:
+    def note(self, optimizer: Optimizer) -> None:
         """Read the optimizer's present parameters."""
         self.groups = [len(group["params"]) for group in optimizer.param_groups]
         parameters = [p for g in optimizer.param_groups for p in g["params"]]
@@ -123,7 +123,7 @@ class Optimizers:
         known = self._seen.get(optimizer) or self.add(optimizer)
         self._latest = weakref.ref(optimizer), weakref.ref(known)
         if not known.is_as_seen(optimizer):
-            known.look(optimizer)
+            known.note(optimizer)
             known.name = known.name or self._name(optimizer, known)
             self._changed(known)
         return known

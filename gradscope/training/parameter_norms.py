@@ -16,7 +16,7 @@ from gradscope.training.current_step import CurrentStep, Norms
 from gradscope.training.models import Models
 from gradscope.training.optimizers import ObservedOptimizer
 
-#: A script that makes models again and again has norms of so many of them.
+#: The most models with norms, for a script that makes models again and again.
 _MOST = 1000
 Record = TrainedModel | NormNames | ParameterNorms
 

@@ -156,7 +156,7 @@ class Session:
     #: What of the script was not observed, and what to do about it; what `--leaks` judged.
     unobserved: list[str] = field(default_factory=list)
     limit: Limit = field(init=False)
-    #: The capsules by step, each with what is to be said of it.
+    #: The capsules by step, each with the text that mentions it.
     capsules: dict[int, tuple[Path, str]] = field(default_factory=dict)
     _writer: RunWriter | None = None
     _process: int = field(default_factory=os.getpid)
@@ -382,9 +382,9 @@ class Session:
         except (GradscopeError, safetensors.SafetensorError) as error:  # the disk is full
             message, details = f"{capsule.reason}; no capsule: {message_of(error)}", {}
         else:
-            said = mention(capsule, cause)
-            self.capsules[capsule.step] = path, said
-            if not said:
+            text = mention(capsule, cause)
+            self.capsules[capsule.step] = path, text
+            if not text:
                 return
             message, details = f"{capsule.reason}; kept in {path.name}", {"cause": cause}
         now = time.time() - self.run.started
@@ -392,13 +392,13 @@ class Session:
 
     def drop_capsule(self, step: int) -> None:
         """Drop a capsule in favour of a larger spike."""
-        path, said = self.capsules.pop(step, (None, ""))
+        path, text = self.capsules.pop(step, (None, ""))
         if path is not None:
             with contextlib.suppress(OSError):
                 path.unlink()
             now = time.time() - self.run.started
             message = f"{path.name} was removed: a later spike is larger"
-            if said and self._writer is not None:
+            if text and self._writer is not None:
                 self._writer.add(TrainingEvent(step, now, "capsule-removed", message))
 
     def judge_loop(self, loop: LoopRecord) -> None:
@@ -604,7 +604,7 @@ class Session:
 
     def _mentioned(self, what: str) -> tuple[int, ...]:
         """Return the steps of the capsules that the summary mentions."""
-        return tuple(sorted(step for step, (_, said) in self.capsules.items() if said == what))
+        return tuple(sorted(step for step, (_, text) in self.capsules.items() if text == what))
 
     def fault(self) -> str:
         """Reports internal errors of gradscope only."""

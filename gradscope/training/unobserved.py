@@ -53,9 +53,9 @@ def why_no_step(
         others: the processes that the script started; None if unknown.
         raised: a sentence on the exception that ended the script; None without one.
     """
-    said = [raised or _here(observer)]
+    remarks = [raised or _here(observer)]
     started = None if others is None else others.started(script)
-    return [*said, started] if started else said
+    return [*remarks, started] if started else remarks
 
 
 def raised_early(error: BaseException) -> str:

@@ -186,13 +186,13 @@ BROKEN = {
             optimizer.step()
         """),
     "a target of Q-learning with the index of the best action": LoopProgram(
-        "GS870", ("`reward + 0.9 * best * (1 - end)` counts with",), _VALUES.format(
+        "GS870", ("`reward + 0.9 * best * (1 - end)` uses",), _VALUES.format(
             best="best = net(after).max(1)[1]  # broken # here\n"
             "        best = net(after).max(1)[0]  # mended"
         ),
     ),
     "a target of Q-learning with the index from a pair": LoopProgram(
-        "GS870", ("counts with `best = net(after).max(dim=1)`",), _VALUES.format(
+        "GS870", ("uses `best = net(after).max(dim=1)`",), _VALUES.format(
             best="_, best = net(after).max(dim=1)  # broken # here\n"
             "        best, _ = net(after).max(dim=1)  # mended"
         ),

@@ -154,7 +154,7 @@ def test_what_a_loss_may_return(model, returned, parts):
 
 
 def test_several_numbers_without_names_are_refused(model):
-    with pytest.raises(ModelError, match="several numbers, and none that holds the others"):
+    with pytest.raises(ModelError, match="several numbers, and none includes the others"):
         gradscope.inspect(model, X, loss=lambda output: tuple(losses(output).values()))
 
 

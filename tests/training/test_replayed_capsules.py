@@ -159,7 +159,7 @@ def test_a_random_state_goes_through_a_file(tmp_path: Path, state, draw) -> None
 )
 def test_another_file_is_no_random_state(tmp_path: Path, content) -> None:
     torch.save(content, tmp_path / "state.pt")
-    with pytest.raises(ConfigError, match="does not hold random states alone"):
+    with pytest.raises(ConfigError, match="has something other than random states"):
         read_states(tmp_path / "state.pt", torch.device("cpu"))
 
 

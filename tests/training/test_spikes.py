@@ -803,7 +803,7 @@ def test_a_step_after_a_change_comes_before_all_that_do_not_stand_out() -> None:
         before.add(step, optimizer, loss, BatchFigures())
     loud = before.score(41, wild, BatchFigures())
     optimizer.param_groups[0]["lr"] = 1.0
-    before.look(41, optimizer, known, usual, None)
+    before.note(41, optimizer, known, usual, None)
     assert loud > 10
     assert before.score(41, usual, BatchFigures()) > loud
 

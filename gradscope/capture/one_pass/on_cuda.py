@@ -108,7 +108,7 @@ def compiled(architecture: str) -> ctypes.Array[ctypes.c_char]:
     source = Path(__file__).with_name("on_cuda.cu").read_bytes()
     program = ctypes.c_void_p()
     if nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"on_cuda.cu", 0, None, None):
-        raise RuntimeError("NVRTC did not take the source")
+        raise RuntimeError("NVRTC did not compile the source")
     try:
         options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
         given = (ctypes.c_char_p * len(options))(*options)

@@ -278,7 +278,7 @@ static void piece(const struct pass *pass, int64_t number, struct sums *sums) {
 }
 
 /* A pass that several threads share. Whoever leaves last frees it: a thread that the system starts
- * late finds no piece left, and nobody waits for it. */
+ * late finds no piece left, and no thread waits for it. */
 struct job {
     struct pass pass;
     int64_t pieces;

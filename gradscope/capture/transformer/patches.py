@@ -83,7 +83,7 @@ class _Observed:
     """A replacement for a function of PyTorch, equal to it.
 
     A ``__torch_function__`` compares functions with ``is``; so PyTorch's own functions are restored
-    while one runs. Nothing is observed of the calls that a class of tensors overrides.
+    while one runs. Calls that a tensor class overrides are not observed.
     """
 
     def __init__(

@@ -138,8 +138,8 @@
       const bar = document.createElement("span");
       bar.className = "bar";
       bar.style.background = `linear-gradient(to right, ${colours.ramp.join(",")})`;
-      const said = by === "gradient" ? words.number : words.bytes;
-      rows.push(said(range[0]), bar, said(range[1]));
+      const format = by === "gradient" ? words.number : words.bytes;
+      rows.push(format(range[0]), bar, format(range[1]));
     }
     if (by === "gradient") {
       rows.push(key("zero", colours.STATES.zero, "zero"), key("none", colours.STATES.missing, "missing"),

@@ -80,8 +80,8 @@ const panel = (() => {
   function leafNames(names) {
     if (!names.length) return [];
     const more = names.length - 30;
-    const said = names.slice(0, 30).join(", ") + (more > 0 ? ` and ${words.count(more)} more` : "");
-    return [make("h3", "Parameters and inputs"), make("p", said)];
+    const shown = names.slice(0, 30).join(", ") + (more > 0 ? ` and ${words.count(more)} more` : "");
+    return [make("h3", "Parameters and inputs"), make("p", shown)];
   }
 
   function savedTensors(node) {

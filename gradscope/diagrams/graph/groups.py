@@ -170,7 +170,7 @@ def saved_bytes(nodes: Sequence[GraphNode]) -> int | None:
 
 __all__ = ["Group", "below", "grouped", "opened", "operations_below", "shown"]
 
-#: Graphs of up to so many operations show them all, unless a depth is asked for.
+#: Graphs of up to this many operations show them all, unless a depth is asked for.
 SMALL = 40
 #: Largest number of operations beside a group's parts; more form a group.
 OWN = 24
@@ -362,7 +362,7 @@ def chain(
 
 #: A group with more parts than this is cut into rows of parts.
 LONG = 120
-#: At most so many rows.
+#: At most this many rows.
 ROWS = 40
 
 

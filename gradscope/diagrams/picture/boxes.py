@@ -117,7 +117,7 @@ def downwards(drawing: Drawing) -> Iterator[tuple[int, list[int]]]:
                 ready.append(head)
 
 
-#: So much white is mixed in that black text can be read on the darkest end too.
+#: The share of white in each colour: black text is readable on the darkest one too.
 _WHITE = 0.5
 
 #: Number of steps of a scale's bar.

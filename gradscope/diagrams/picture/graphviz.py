@@ -300,7 +300,7 @@ def _failure(code: int, complaint: str, form: str) -> OptionError:
     return OptionError(
         f"Graphviz could not draw this graph as {form}: {why}",
         help=f"--depth 1 draws less; of the other formats, {_WITHOUT}",
-        notes=[f"Graphviz said: {last}"] if code < 0 and complaint else (),
+        notes=[f"Graphviz reports: {last}"] if code < 0 and complaint else (),
     )
 
 

@@ -90,7 +90,7 @@ _TALL = 4000.0
 _ASPECT = 1.3
 _GAP = 60.0
 _CAPTION = "caption"
-#: Beyond so many boxes, curves around boxes cost more than the rest: lines, and arcs over boxes.
+#: Beyond this many boxes, curves around boxes cost more than the rest: lines, and arcs over boxes.
 _MANY = 2000
 #: A PNG of more pixels than this opens in few viewers: at 96 dpi, 4/3 pixels a point.
 _PIXELS = 120e6

@@ -77,7 +77,7 @@ class Pairs:
                 hook_tensor(tensor, call.arrival(dim))
 
     def dependence(self) -> Dependence | None:
-        """Return the dependence of the targets on the inputs; None: it cannot be told.
+        """Return the dependence of the targets on the inputs; None: it cannot be measured.
 
         The largest of several measures: the inner products of inputs against those of gradients
         (the Hilbert-Schmidt independence criterion, Gretton et al. 2007), along one direction only,
@@ -167,8 +167,8 @@ def _dependence(inputs: torch.Tensor, gradients: torch.Tensor, groups: torch.Ten
     by_chance = torch.stack(shuffled)
 
     def strength(gradients: torch.Tensor) -> float:
-        apart = (_measures(inputs, kernels, gradients) - by_chance.mean(0)) / by_chance.std(0)
-        return float(apart.abs().nan_to_num(0.0, posinf=0.0).max())
+        deviations = (_measures(inputs, kernels, gradients) - by_chance.mean(0)) / by_chance.std(0)
+        return float(deviations.abs().nan_to_num(0.0, posinf=0.0).max())
 
     along = inputs @ torch.randn(inputs.shape[1], generator=made, device="cpu")
     noise = torch.randn(len(along), generator=made, device="cpu")

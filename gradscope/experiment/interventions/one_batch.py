@@ -117,7 +117,7 @@ class _First:
 
 
 class _Draws:
-    """The random numbers of a step, which the next ones may repeat.
+    """The random numbers of a step, which later steps may repeat.
 
     Attributes:
         repeats: True if each step starts from the same state; it is set during a step.
@@ -128,7 +128,7 @@ class _Draws:
         self._states: tuple[Any, Any, Any] | None = None
 
     def step_ended(self) -> None:
-        """Keep the state at the end of a step, or restore the one that was kept last."""
+        """Keep the state at the end of a step, or restore the last one kept."""
         numpy = sys.modules.get("numpy")
         if not self.repeats or self._states is None:
             drawn = None if numpy is None else numpy.random.get_state(legacy=False)

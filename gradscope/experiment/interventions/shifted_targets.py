@@ -55,7 +55,7 @@ def _shifted(
     notes: dict[str, Any],
     original: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """The loss function, with shifted targets where it has one of each position."""
+    """Shift the targets of a loss function, if there is one target for each position."""
 
     @functools.wraps(original)
     def loss(input: Any, target: Any = None, *args: Any, **kwargs: Any) -> Any:

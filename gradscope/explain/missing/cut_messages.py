@@ -98,7 +98,7 @@ def answer(cut: Cut, upstream: Sequence[str], start: str | None) -> Answer:
 def _fault_line(cut: Cut) -> str | None:
     """Return the line that disabled gradients, if it is known; else the operation's."""
     named = _DISABLED.search(cut.value.reason or "") if cut.cause == "no-grad" else None
-    # Of a function behind a decorator only its call is known, and that is not at fault.
+    # For a decorated function only the line of its call is known, which is not at fault.
     text = source(named[2], int(named[3])) or "" if named else ""
     if named and any(word in text for word in DISABLING):
         return named[1]

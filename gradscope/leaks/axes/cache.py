@@ -60,8 +60,8 @@ def judge(subject: Subject) -> AxisResult:
             full = forwards.run(own, lambda output, step: detached(_without_cache(output, name)))
             full = ordered(full, layout, subject.positions)
         stepped = _stepped(forwards, own, name, start, layout)
-        whole = {path: t for path, t in full.items() if path in stepped and t.dim() == 3}
-        return whole, {path: stepped[path] for path in whole}
+        stepped_tensors = {path: t for path, t in full.items() if path in stepped and t.dim() == 3}
+        return stepped_tensors, {path: stepped[path] for path in stepped_tensors}
 
     kept = Kept(torch.ones(count, subject.positions, dtype=torch.bool, device="cpu"), None)
     own_layout = Layout(count, subject.positions)
@@ -100,12 +100,12 @@ def _in_base(subject: Subject, count: int) -> Outputs:
 
 def _first_off(one: Outputs, other: Outputs) -> int:
     """Return the first position at which two outputs differ by more than rounding."""
-    gaps = [
+    distances = [
         (t.to(torch.float64) - other[path].to(torch.float64)).abs().amax((0, 2))
         for path, t in one.items()
     ]
-    gap = torch.stack(gaps).amax(0).nan_to_num(0.0)
-    return int((gap > 0.01 * gap.max()).nonzero()[0])
+    distance = torch.stack(distances).amax(0).nan_to_num(0.0)
+    return int((distance > 0.01 * distance.max()).nonzero()[0])
 
 
 def _trial(subject: Subject, base: Tensors, name: str, at: int, layout: Layout) -> Trial:

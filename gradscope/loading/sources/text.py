@@ -135,8 +135,8 @@ def _read_tokenizer(source: str, context: Context, place: str) -> Any:
     except GradscopeError:
         raise
     except Exception as error:  # OSError, ValueError, ImportError, KeyError: by what is missing
-        said = shorten(" ".join(message_of(error).split()) or type(error).__name__, 200)
-        message = f"there is no tokenizer for {context.kind.name}: {said}"
+        reason = shorten(" ".join(message_of(error).split()) or type(error).__name__, 200)
+        message = f"there is no tokenizer for {context.kind.name}: {reason}"
         raise context.error(place, message, _IDS) from error
 
 

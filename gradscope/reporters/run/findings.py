@@ -43,7 +43,7 @@ _TONES = {
 }
 
 
-#: A page has so many lines of events; the table of events has all.
+#: A page has this many lines of events; the table of events has all.
 MOST = 12
 
 

@@ -292,7 +292,7 @@ COLUMNS = {
 }
 
 
-#: From more rows than can be read a terminal gets so many, unless it asks for others; a pipe all.
+#: The most rows in a terminal, unless the user asks for others; a pipe gets all.
 MANY, FEW = 40, 24
 
 

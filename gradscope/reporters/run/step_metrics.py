@@ -327,7 +327,7 @@ _PART_MAPS = (
     ("attention evenness", "entropy ÷ ln(visible keys) of each head", "attention", "evenness"),
     ("expert load", "share of the assignments", "experts", "share"),
 )
-#: A map is drawn from so many steps, and shows a quarter of them.
+#: A map is drawn from this many steps, and shows a quarter of them.
 _MOST_PLACES = 4 * PLACES
 
 

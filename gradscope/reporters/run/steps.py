@@ -24,7 +24,7 @@ from gradscope.reporters.views import View
 from gradscope.typeset.numbers import count, plural, seconds
 from gradscope.typeset.tables import KEEP, Heading, Table
 
-#: A terminal gets so many of the last steps unless it asks for others; a pipe gets all.
+#: The number of last steps in a terminal, unless the user asks for others; a pipe gets all.
 LAST = 20
 _KEEP = {
     **{"step": KEEP, "loss": KEEP, "nonfinite": KEEP, "gradient_norm": 90},

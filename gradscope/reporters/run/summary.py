@@ -42,7 +42,7 @@ def backwards_over(steps: Sequence[TrainingStep]) -> str:
     return f"sum of {ends} backwards"
 
 
-#: A run counts as over after so many seconds, and so many steps' time, without an update.
+#: A run counts as over after this many seconds, and this many steps' time, without an update.
 _SILENCE, _STEPS = 15.0, 10
 #: Why a parameter has no global norm.
 _FAULTS = {

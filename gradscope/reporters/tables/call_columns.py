@@ -165,7 +165,7 @@ def signs(
         lines.append("+n nan, +n inf: elements that are NaN or Inf, left out of the norm")
     means = [column for column in columns if column.key.endswith("mean")]
     if any(column.text(row) == NOISE for column in means for row in rows):
-        lines.append(f"{NOISE}: zero, to the rounding of the values")
+        lines.append(f"{NOISE}: zero, within the rounding of the values")
     for column in columns:
         if column.key in MEASURED and all(column.value(row) is None for row in rows):
             command = f"gradscope inspect MODEL --columns +{column.key}"

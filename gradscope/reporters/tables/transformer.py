@@ -37,7 +37,7 @@ from gradscope.typeset.numbers import count, number, share
 from gradscope.typeset.sparklines import levels
 from gradscope.typeset.tables import KEEP, Heading, Table
 
-#: More heads or experts are drawn as the least in each of so many stretches.
+#: More heads or experts than this are drawn as this many groups, each by its minimum.
 _WIDEST = 32
 
 

@@ -58,7 +58,7 @@ class MlflowRun:
         ]
         # A store that fails, as with a full disk, also logs its error to standard error, which is
         # the script's.
-        # An older MLflow cannot be told.
+        # An older MLflow has no such option.
         with getattr(logging_utils, "suppress_logs_in_thread", contextlib.nullcontext)():
             for part in _parts(metrics, _MOST_METRICS):
                 self._log(part, [])

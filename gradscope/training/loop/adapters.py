@@ -15,7 +15,7 @@ from gradscope.training.models import Model
 
 #: A line that freezes.
 _FREEZES = r"\.requires_grad\s*=[^=]|\.requires_grad_\("
-#: The names of a pair differ in so many of their last parts at most.
+#: The names of a pair differ in this many of their last parts at most.
 _PARTS = 3
 
 

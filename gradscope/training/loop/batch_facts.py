@@ -40,7 +40,7 @@ class BatchFacts:
         facts.open = 0
         given = [one for _, one in find((args, kwargs), torch.Tensor) if one.dim()]
         count = given[0].shape[0] if given else 0
-        # What has another first axis, as the edges of a graph, may tell the samples apart.
+        # A tensor with another first axis, as a graph's edges, may distinguish the samples.
         if count < _FEWEST or not all(_plain(one) and one.shape[0] == count for one in given):
             return
         if facts.location is None:

@@ -16,7 +16,7 @@ import torch
 from gradscope.capture.shards import is_spread
 from gradscope.records.loop_figures import LoopClipping
 
-#: The last so many factors are known, and so many norms wait to be read.
+#: Number of latest factors kept, and of norms that may wait to be read.
 _KEPT, _WAITING = 128, 32
 #: A gradient that was clipped is smaller than it was by more than rounding; the largest factor.
 _CLIPPED, _MOST = 1 + 1e-3, 1e30

@@ -25,8 +25,8 @@ from gradscope.training.loop.loss_walk import (
 )
 from gradscope.training.loop.target_lines import ignored_at
 
-#: Targets of so many batches that are all alike are reason to read those of the next steps too, and
-#: of how many of them.
+#: If the targets of this many batches are all alike, those of the next steps are read too; and
+#: the number of these steps.
 _SUSPECT, _MORE = 5, 64
 _SQUARES = "MseLossBackward"
 #: Number of classes above which weights are not compared.

@@ -13,7 +13,7 @@ from gradscope.nesting import find
 
 #: Number of results that are remembered.
 _RESULTS = 16
-#: After so many calls of one model there is no other one.
+#: After this many calls of one model there is no other one.
 _ALONE = 64
 
 

@@ -1,4 +1,4 @@
-"""Finds Q-learning targets that count with the index of the best action in place of its value."""
+"""Finds Q-learning targets that use the index of the best action instead of its value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradscope.explain.shared.frames import innermost, last_name, shown
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.loop.script_lines import main_text
 
-#: What a variable's name says about a reward.
+#: Matches the names of variables that hold a reward.
 _REWARD = re.compile(r"^rs?$|rew", re.IGNORECASE)
 
 

@@ -29,8 +29,8 @@ def last_losses() -> Iterator[LoopFact]:
 
 
 def _dropped(block: Sequence[ast.stmt]) -> Iterator[tuple[str, int]]:
-    """Yield the losses of a block's loops that only its later statements propagate, and the line
-    of backward."""
+    """Yield each loss that a loop of the block computes, and the line of its backward, if that
+    comes only after the loop."""
     for place, loop in enumerate(block):
         if not isinstance(loop, ast.For) or not _is_fresh(loop):
             continue
@@ -59,7 +59,7 @@ def _is_fresh(loop: ast.For) -> bool:
 
 
 def _in_order(block: Sequence[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield the simple statements of a block, and what heads its compound ones."""
+    """Yield the simple statements of a block, and the headers of its compound statements."""
     for statement in block:
         inside = [one for one in ast.iter_child_nodes(statement) if isinstance(one, ast.stmt)]
         if not inside:
@@ -70,7 +70,7 @@ def _in_order(block: Sequence[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def _assigned(block: Sequence[ast.stmt]) -> set[str]:
-    """Return the variables that plain assignments set; a sum as ``total += x`` is none."""
+    """Return the variables that plain assignments set; a sum such as ``total += x`` is left out."""
     return {
         name
         for statement in block

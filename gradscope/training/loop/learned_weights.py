@@ -12,9 +12,9 @@ from gradscope.capture.nodes import MOVES
 from gradscope.training.loop.loss_walk import kind, saved
 from gradscope.training.loop.weighted_terms import constant_factor, count_of, weighted_terms
 
-#: So many operations may lie between a weight and its parameter, or in the rest of the loss.
+#: The most operations between a weight and its parameter, and in the rest of the loss.
 _NEAR, _FAR = 8, 64
-#: More numbers are no weights of terms.
+#: More numbers are not weights of terms.
 _FEW = 64
 #: What makes a positive weight of a parameter, without a bound that it cannot cross.
 _POSITIVE = frozenset(

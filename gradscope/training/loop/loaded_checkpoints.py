@@ -14,7 +14,7 @@ from gradscope.records.loop import LeftState
 from gradscope.training.loop.optimizer_uses import OptimizerUses
 from gradscope.training.loop.script_lines import script_line
 
-#: So many checkpoints are noted, and so deep their dictionaries are searched.
+#: The most checkpoints noted, and the depth to which their dictionaries are searched.
 _MOST, _DEPTH = 8, 3
 
 #: Names and shapes of tensors.

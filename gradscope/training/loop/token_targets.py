@@ -23,7 +23,7 @@ from gradscope.training.nan_detector.recorded_calls import RecordedCall
 
 #: Shorter sequences, and batches of fewer targets that count, say little.
 _SHORTEST, _FEWEST = 4, 16
-#: So many calls of one step are known, and so many replays are tried.
+#: The most calls kept of one step, and the most replays tried.
 _CALLS, _TRIES = 8, 2
 #: If sequences hardly vary, it is unknown which token a target is.
 _VARIES = 0.25

@@ -78,8 +78,10 @@ class LossLines:
             self._known[part.names] = written
 
     def among(self, names: tuple[str, ...], number: int) -> ReplayedOperation:
-        """Return the line of a node; in a loss with other nodes, only if all nodes of its kind have
-        one line."""
+        """Return the line of a node of a loss.
+
+        If no loss with the same nodes is known, all known nodes of its kind must have one line.
+        """
         if names in self._known:
             return self._known[names][number]
         found = {

@@ -225,7 +225,7 @@ class RecordedCall:
 
     @property
     def random_states(self) -> list[RandomState]:
-        """The random states at its start that are known: of the generators that it draws from."""
+        """The known random states at its start, of the generators that it draws from."""
         return [one for one in self.before if isinstance(one, RandomState)]
 
     @property
@@ -234,7 +234,7 @@ class RecordedCall:
         for one in self.before:
             if isinstance(one, Modes):
                 return one.held
-        # One mode for all, which the script may have changed since.
+        # All modules have one mode, which the script may have changed since.
         training = self.side_effects.training
         same = self.module.training == training
         return {m: m.training if same else training for m in self.module.modules()}

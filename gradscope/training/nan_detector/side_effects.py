@@ -38,16 +38,15 @@ class SideEffects:
     which may compute other numbers; the script is not affected.
 
     Attributes:
-        trained: a parameter whose version shows that the weights have moved: an optimizer
-            moves all.
-        module: whose side effects these are. Weak, as all references here: a script may build a
-            new model in each step.
+        trained: a parameter; its version shows that an optimizer has updated the weights.
+        module: a weak reference to the model, as all references here: a script may build
+            a new model in each step.
         learning: calls are still compared.
         keeps: some state must be saved.
         writes_arguments: its forward writes to its input.
         writes_parameters: its forward writes to its own parameters.
         draws: it draws PyTorch's random numbers on the CPU.
-        line: the line that calls it, if it is only one.
+        line: the line that calls it, if there is only one.
         training: the mode of the model; True is train mode.
     """
 
@@ -157,7 +156,7 @@ class _Entry:
 
 
 class Modes:
-    """The modes of modules that do not all have the same; to call it puts them back.
+    """The modes of a model's modules, if they differ; a call restores them.
 
     Attributes:
         held: each module with its mode.
@@ -201,7 +200,7 @@ def _scripted(module: nn.Module) -> bool:
 
 
 class BufferValues:
-    """Copies of buffers; to call it puts them back.
+    """Copies of buffers; a call restores them.
 
     Attributes:
         copies: each buffer with its copy.

@@ -25,13 +25,13 @@ from gradscope.training.nan_detector.loss_operations import LossLines, LossPart,
 _KEPT = 8 << 20
 #: Nodes that are kept of one loss.
 _MOST = 32
-#: How many nodes are compared if nothing is kept, to check that it is still the same loss.
+#: Number of nodes compared if nothing is kept, to check that the loss is still the same.
 _COMPARED = 2
 #: Backwards after which a loss is walked again although it looks the same.
 _AGAIN = 128
 #: Losses of a script that are distinguished.
 _PLANS = 8
-#: Walks after which one that looks like no other is walked only each so many times.
+#: After this many walks, a graph unlike all earlier ones is walked once in this many times.
 _WALKS, _SELDOM = 64, 32
 
 

@@ -36,19 +36,20 @@ _STEPS = 128
 _Row = list[Any]
 #: The fields of a row that are filled after it was added, or read again.
 _NORM, _WEIGHTS, _UPDATE = 2, 5, 7
-#: Number of steps needed to know how a figure scatters, and the least scatter that is believed.
+#: Number of steps needed to know how a figure scatters, and the smallest scatter that is used.
 _KNOWN, _FLOOR = 32, 0.1
-#: For so many steps a change of the optimizer or of the weights adds this to the score: these steps
-#: are kept before all others that do not stand out.
+#: For this many steps, a change of the optimizer or of the weights adds this to the score, so
+#: that these steps are kept before all others that do not stand out.
 _SOON, _CHANGED = 8, 100.0
 #: Updates that move the weights far add as much as an unusual loss.
 _FAR = 10.0
 _NONE = BatchFigures()
-#: A learning rate that grows by more jumps; weights that were written to moved if by more.
+#: A learning rate jumps if it grows by more than this factor; weights that the script wrote to
+#: count as moved from this share of their norm.
 _JUMP, _MOVED = 3.0, 0.05
 #: Number of steps between two readings of the weights, as a rule.
 _READING = 16
-#: A gradient that is so many times as large as nearly all before jumps: as GS602 has it.
+#: A gradient jumps, as in GS602, if it is this many times as large as nearly all before.
 _PROBE = 6.0
 #: The score of GS601.
 _DEVIATIONS = 7.0
@@ -70,8 +71,8 @@ class StepsBefore:
         self.batches = BatchWindows()
         self.changes = OutsideChanges()
         self._taken, self._paces, self._probes = Window(), Window(), Window()
-        self._jump = 0.0  # how far the gradient of a small parameter stands out in this step
-        self._pace = 0.0  # how far the last update stands out
+        self._jump = 0.0  # the score of a small parameter's gradient in this step
+        self._pace = 0.0  # the score of the last update
         self._changed = self._moved = -math.inf  # the step of the last change, or of a large update
         self._weights: float | None = None  # their norm when last read, and that step
         self._weighed = 0
@@ -83,7 +84,7 @@ class StepsBefore:
         return self.windows.gradient
 
     def losses(self, backwards: int) -> Window:
-        """The losses of the steps with so many backwards."""
+        """Return the losses of the steps with this number of backwards."""
         return self.windows.losses(backwards)
 
     def loss_spike(self, backwards: int, loss: float | None, limits: Limits | None) -> float:
@@ -168,7 +169,7 @@ class StepsBefore:
         score = min(max(found) + far, _CHANGED)
         return score + (2 * _CHANGED if step - self._changed < _SOON else 0.0)
 
-    def look(
+    def note(
         self,
         step: int,
         optimizer: Optimizer,

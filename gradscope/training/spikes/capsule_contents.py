@@ -54,16 +54,15 @@ _DTYPES = frozenset(
 SAMPLES = 256
 #: Of a larger batch that a module mixes, no sample is left out.
 MIXED = 64
-#: The samples of a batch take no longer than so many seconds, or this share of the run so far.
+#: The limit for the samples of a batch: seconds, or this share of the run so far.
 _FREE, _SHARE = 1.0, 0.5
 
 
 def clock() -> float:
-    """Return the seconds that count for a limit: the thread's processor time, so that what a busy
-    machine delays does not count.
+    """Return the time that counts for a limit, in seconds: the thread's processor time, so that
+    delays by other programs do not count.
 
-    With a GPU they are those of the wall: to read a figure is to wait for the device, which is idle
-    then.
+    With a GPU it is wall time: reading a figure waits for the device.
     """
     waits: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return time.perf_counter() if waits else time.thread_time()
@@ -73,7 +72,7 @@ class CapsuleContents:
     """Fills capsules, from the calls of the step.
 
     Attributes:
-        forbidden: why no step is taken apart; "" where it is.
+        forbidden: the reason why no step is split by sample; "" where it is.
 
     Args:
         models: that are trained.
@@ -117,11 +116,11 @@ class CapsuleContents:
 
         Args:
             capsule: of the step, without samples.
-            calls: those that gradients arrived at.
+            calls: the calls whose outputs got gradients.
             losses: the terms of the loss of each backward.
             scale: the loss scale in the gradients.
-            split: split the gradient by sample: a replay of the step.
-            seconds: the most time for that; None: what a spike is worth.
+            split: True to split the gradient by sample, which replays the step.
+            seconds: the limit for that; None: the limit for a spike.
         """
         self._losses, self._split = losses, split
         began, most = clock(), self._most() if seconds is None else seconds
@@ -243,14 +242,14 @@ class CapsuleContents:
         if count > MIXED or count < 2 or capsule.kind == "highest":
             return split
         try:
-            norms, whole = norms_without(call, count, scale, self._in_time)
+            norms, full_norm = norms_without(call, count, scale, self._in_time)
         except TooSlow:
             notes.append(self._slow(capsule))
             return split
         except Exception as error:
             if raised_by_a_handler(error):
                 raise
-            norms, whole = [None] * count, None  # the model takes no smaller batch
+            norms, full_norm = [None] * count, None  # the model takes no smaller batch
         if all(one is None for one in norms):
             notes.append(
                 "the gradient without each sample is not known: the forward cannot be "
@@ -264,7 +263,7 @@ class CapsuleContents:
         samples = [
             replace(one, norm_without=norm) for one, norm in zip(split.samples, norms, strict=True)
         ]
-        return replace(split, samples=samples, norm=whole if split.norm is None else split.norm)
+        return replace(split, samples=samples, norm=full_norm if split.norm is None else split.norm)
 
     def _refusal(self, call: RecordedCall, count: int) -> str:
         """Return why a call is not split into samples; "" if it is."""
@@ -284,7 +283,7 @@ class CapsuleContents:
             return "the call cannot be replayed: its inputs or the weights have changed since"
         if count > SAMPLES:
             return f"{count} samples; at most {SAMPLES} are"
-        # A sample is at most as expensive as a step, and most often far less: the limit ends those.
+        # One sample costs at most as much as a step, most often far less; the limit ends the rest.
         if count * (self._schedule.plain or 0.0) > max(self._seconds, self._most()):
             return "it could take longer than half of the run so far"
         if not _fits(call.module):
@@ -297,7 +296,7 @@ class CapsuleContents:
     @staticmethod
     def _slow(capsule: Capsule) -> str:
         return (
-            "not split by sample: it takes too long for the length of the run so far; "
+            "not split by sample: a split takes too long for a run of this length; "
             f"`gradscope run --capsule {capsule.step}` does it"
         )
 
@@ -383,7 +382,7 @@ class CapsuleContents:
 
 def _fits(module: nn.Module) -> bool:
     """Return True if a GPU has the memory to repeat a step and split it: twice what the largest
-    step so far took beside what is there now, and three copies of the weights.
+    step so far needed in addition to the memory in use now, and three copies of the weights.
     """
     parameters = [p for p in module.parameters() if p.is_cuda]
     for device in {p.device for p in parameters}:

@@ -50,7 +50,7 @@ class OutsideChanges:
         self._state: dict[str, tuple[int, int]] = {}
         self._weights: tuple[int, int] | None = None
         # Writes through ``.data`` leave the versions as they are: one value of each is compared.
-        # The views hold the memory, so they are let go at the end of each step.
+        # The views keep the memory alive, so they are freed at the end of each step.
         self._views: list[torch.Tensor] = []
         self._values: torch.Tensor | None = None
         # For each of the last steps: its number, values at the end of the step before, and now.
@@ -103,7 +103,7 @@ class OutsideChanges:
         )
 
     def weights_moved(self, step: int, since: int, before: float, after: float) -> None:
-        """Note the norms of weights that the script wrote to; ``before`` is of step ``since``."""
+        """Note the norms of weights that the script wrote to; ``before`` is that at ``since``."""
         self.found.append(OutsideChange(step, "weights", "", before, after, since))
 
     def recent(self, step: int) -> tuple[OutsideChange, ...]:
@@ -187,7 +187,7 @@ def _versions_of(optimizer: Optimizer) -> dict[str, tuple[int, int]]:
 
 
 def _written_of(held: Iterable[nn.Parameter]) -> tuple[int, int]:
-    """Return how often the weights were written to, all together, and where they are."""
+    """Return the number of writes to the weights, and a hash of their memory addresses."""
     plain = [p for p in held if type(p) is nn.Parameter and p.layout == torch.strided]
     return sum(map(version, held)), hash(tuple(map(torch.Tensor.data_ptr, plain)))
 
@@ -195,7 +195,7 @@ def _written_of(held: Iterable[nn.Parameter]) -> tuple[int, int]:
 def _one_value_each(held: Collection[nn.Parameter]) -> list[torch.Tensor]:
     """Return views of one value of each parameter, from its middle.
 
-    Empty if one is no plain tensor in memory, as of a sharded model.
+    Empty if a parameter is not a plain tensor in memory, as in a sharded model.
     """
     found: list[torch.Tensor] = []
     for p in islice(held, 0, None, 1 + len(held) // (_PROBED + 1)):

@@ -33,7 +33,7 @@ class RowLosses:
     target: torch.Tensor | None
 
     def of_samples(self, count: int) -> list[float] | None:
-        """The mean of each sample's terms; None where they are not so many to a sample."""
+        """Return the mean of each sample's terms; None if their numbers of terms differ."""
         if not count or self.values.numel() % count:
             return None
         values = self.values.reshape(count, -1).double()

@@ -23,7 +23,7 @@ from gradscope.training.spikes.batch_figures import Given, has_rows
 
 #: Number of parameters named for a sample's gradient, and the least share of its square.
 _LAYERS, _PART = 3, 0.1
-#: A gradient that differs by so many units of rounding has no other part.
+#: A gradient that differs by this many units of rounding has no other part.
 _ROUNDING = 64
 
 
@@ -52,15 +52,15 @@ def samples_of_call(call: RecordedCall, indices: Sequence[int] | None) -> int | 
 def taken_apart(
     call: RecordedCall, count: int, scale: float, in_time: Callable[[], bool] = lambda: True
 ) -> SampleGradients | None:
-    """The gradient of a call by sample, from a replay; None where that drew other numbers.
+    """Split a call's gradient by sample, with a replay; None if that drew other random numbers.
 
     Args:
-        count: its samples.
+        count: the number of its samples.
         scale: the loss scale in the gradients that arrived; the parts are without it.
         in_time: returns False when the allowed time is over.
 
     Raises:
-        NotSeparable: the gradient cannot be taken apart.
+        NotSeparable: the gradient cannot be split by sample.
         TooSlow: the time was over.
         NeedsOtherRanks: the model waits for other processes.
     """
@@ -82,14 +82,14 @@ def taken_apart(
 def norms_without(
     call: RecordedCall, count: int, scale: float, in_time: Callable[[], bool] = lambda: True
 ) -> tuple[list[float | None], float | None]:
-    """The norm of a call's gradient without each of its samples, and with all, from replays.
+    """Return the norm of a call's gradient without each sample, and with all, from replays.
 
     The gradients at the other samples' outputs are those that arrived in the step; a loss that the
     model computes is the loss of the others. None where the forward draws random numbers, or has an
     output without a row for each sample.
 
     Args:
-        count: its samples: so many forwards and backwards are run.
+        count: the number of its samples: each takes one forward and one backward.
         scale: the loss scale in the gradients that arrived.
         in_time: returns False when the allowed time is over.
 
@@ -145,7 +145,7 @@ def _from_outside(call: RecordedCall) -> _Outer | None:
         for roots, gradients in paired(call, module(*args, **kwargs)):
             own: list[torch.Tensor | None] = [None] * len(roots)
             inside: dict[int, torch.Tensor] = {}
-            # Nodes are numbered as they are made: what a result is made of comes later here.
+            # Nodes are numbered as they are made: here the operands of a result come after it.
             left = sorted(range(len(roots)), key=lambda n: _number(roots[n]), reverse=True)
             while left:
                 n, *left = left
@@ -170,7 +170,7 @@ def _from_outside(call: RecordedCall) -> _Outer | None:
 
 
 def _number(result: torch.Tensor) -> int:
-    """The number of the node that made a tensor."""
+    """Return the number of the node that made a tensor."""
     node: Any = result.grad_fn
     return int(node._sequence_nr())
 
@@ -195,12 +195,12 @@ def mixes_samples(call: RecordedCall, count: int) -> bool:
     if call.side_effects.draws or count < 2:
         return False
     with as_it_began(call) as (module, args, kwargs), torch.no_grad():
-        whole = [t for _, t in find(module(*args, **kwargs), torch.Tensor)]
+        full = [t for _, t in find(module(*args, **kwargs), torch.Tensor)]
         pick = _picker(torch.arange(count - 1, device="cpu"), count)
         given, named = replaced((args, kwargs), torch.Tensor, pick)
         fewer = [t for _, t in find(module(*given, **named), torch.Tensor)]
     rows = False
-    for one, other in zip(whole, fewer, strict=False):
+    for one, other in zip(full, fewer, strict=False):
         if not one.is_floating_point() or not has_rows(one, count):
             continue
         rows = True
@@ -284,7 +284,7 @@ def seen_by_hooks(module: nn.Module) -> bool:
 
 
 def input_sizes(call: Given, count: int) -> list[float] | None:
-    """Root mean square of each sample's inputs that are real numbers; None without any."""
+    """Return the root mean square of each sample's real inputs; None if it has none."""
     rows = [
         t.detach().reshape(count, -1).double()
         for _, t in find((call.args, call.kwargs), torch.Tensor)

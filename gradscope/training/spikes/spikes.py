@@ -38,8 +38,8 @@ from gradscope.typeset.numbers import number
 #: Number of spikes kept in a run, and of unusual steps beside them; a larger one later replaces the
 #: smallest.
 MOST = 3
-#: Unusual steps are kept after so many, and the figures of batches take at most this share of the
-#: run, or so many seconds in a short one. A capsule takes about so many plain steps.
+#: Unusual steps are kept after this many steps. The figures of batches take at most this share
+#: of the run, or this many seconds in a short one. A capsule costs about this many plain steps.
 _KNOWN, _SHARE, _FREE, _CAPSULE = 32, 0.005, 1.0, 4
 #: The kinds of steps that others may follow from.
 _SPIKES = ("loss", "gradient", "non-finite")
@@ -76,7 +76,7 @@ class _Spike:
 
 
 class _Allowance:
-    """The time that may be taken in a run for figures that no finding needs.
+    """The time that a run may spend on figures that no finding needs.
 
     Attributes:
         last: the seconds of the last block that was counted; None: there was none.
@@ -89,7 +89,7 @@ class _Allowance:
 
     @property
     def left(self) -> float:
-        """The seconds that are left."""
+        """The seconds of the allowance that are left."""
         return max(_FREE, _SHARE * (time.perf_counter() - self._began)) - self._spent
 
     def affords(self, seconds: float = 0.0) -> bool:
@@ -167,7 +167,7 @@ class Spikes:
 
     @property
     def forbidden(self) -> str:
-        """The reason why no step is taken apart; "" where it is."""
+        """The reason why no step is split by sample; "" where it is."""
         return self._contents.forbidden
 
     @forbidden.setter
@@ -223,7 +223,7 @@ class Spikes:
         if before is None:
             before = self._before[known.name] = StepsBefore()
         figures = self._figures()
-        before.look(step, optimizer, known, current, self._factor)
+        before.note(step, optimizer, known, current, self._factor)
         spike = self._spike(step, before, current, figures)
         capsule = None
         if spike is not None and self._makes_room(step, spike):
@@ -260,7 +260,7 @@ class Spikes:
     ) -> None:
         """Fill a capsule of the latest step, judge it, and keep it.
 
-        That of a step that does not stand out counts as time for such steps.
+        For a step that does not stand out, this time counts against the allowance.
         """
         allowance, split = None, True
         seconds = math.inf if capsule.step in self._settings.asked else None

@@ -207,6 +207,6 @@ def test_the_sign_for_rounding_is_explained_where_it_stands(sample: Sample) -> N
     noise = replace(output.activation, mean=1e-12 * (output.activation.norm or 1.0))
     call = replace(call, outputs=(replace(output, activation=noise), *call.outputs[1:]))
     report = replace(report, calls=(report.calls[0], call, *report.calls[2:]))
-    assert "~0: zero, to the rounding of the values" in terminal.render(report, View())
+    assert "~0: zero, within the rounding of the values" in terminal.render(report, View())
     assert "~0" not in terminal.render(sample("small"), View())
     assert "~0" not in terminal.render(report, View(columns=("norm",)))

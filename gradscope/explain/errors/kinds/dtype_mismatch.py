@@ -22,8 +22,8 @@ _CASTS = {"float32": "float", "float64": "double", "float16": "half", "bfloat16"
 
 def explain(case: Case) -> Explanation | None:
     """Explain a dtype error: the dtypes that conflict, and the cast that resolves it."""
-    looks = (_overflow, _target, _ids, _layer, _bool, _index, _integers, _sides)
-    return first_explanation(case, looks)
+    explanations = (_overflow, _target, _ids, _layer, _bool, _index, _integers, _sides)
+    return first_explanation(case, explanations)
 
 
 def _overflow(case: Case) -> Explanation | None:
