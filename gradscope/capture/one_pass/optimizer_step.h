@@ -124,14 +124,14 @@ TARGET static void NAMED(step, float32, SET)(const struct step *step, int64_t en
     static const float zeros[ROW];
     float moved[ROW], was[ROW], rest[ROW];
     float taken = step->formula.taken;
-    int has_decay = step->formula.slope != 0 || step->formula.shift != 0;
+    int has_formula = step->formula.slope != 0 || step->formula.shift != 0;
     for (int64_t at = 0; at < end; at += ROW) {
         int64_t count = end - at < ROW ? end - at : ROW;
         const float *weight = step->weight + at;
         const float *gradient = step->gradient ? step->gradient + at : zeros;
         const float *first = step->first ? step->first + at : zeros;
         const float *second = step->second ? step->second + at : zeros;
-        if (!step->before || has_decay) {
+        if (!step->before || has_formula) {
             NAMED(update, float32, SET)(&step->formula, weight, gradient, first, second, count,
                                         moved);
             sums[UNROUNDED] += NAMED(squares, float32, SET)(moved, count);
