@@ -577,7 +577,7 @@ def test_weights_that_training_moved_between_two_readings_make_no_step_unusual()
         for now, norm in ((1, 10.0), (step, 11.0)):
             current = CurrentStep(losses=[1.0])
             current.values = {weight: norm}
-            before.look(now, optimizer, known, current, None)
+            before.note(now, optimizer, known, current, None)
         assert (before.score(step, CurrentStep(losses=[1.0]), BatchFigures()) > 5) == far
 
 
