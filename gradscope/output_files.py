@@ -57,12 +57,12 @@ def write_file(data: bytes, path: Path, *, force: bool = False) -> None:
         except OSError as error:
             raise _unwritable(path, error) from None
         return
-    with whole_file(path, force=force) as temporary:
+    with atomic_file(path, force=force) as temporary:
         temporary.write_bytes(data)
 
 
 @contextlib.contextmanager
-def whole_file(path: Path, *, force: bool = False) -> Iterator[Path]:
+def atomic_file(path: Path, *, force: bool = False) -> Iterator[Path]:
     """Yield a new file to fill beside the destination; it replaces the destination in one step.
 
     Raises:
@@ -89,7 +89,7 @@ def whole_file(path: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path, own: str, *, force: bool = False) -> Iterator[Path]:
+def atomic_folder(path: Path, own: str, *, force: bool = False) -> Iterator[Path]:
     """Yield a new folder to fill; its files then move to ``path``, beside existing ones.
 
     Raises:

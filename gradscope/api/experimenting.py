@@ -199,7 +199,7 @@ def _compared(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Arms:
 
 
 def _rate_left(steps: Sequence[TrainingStep]) -> float:
-    """The last learning rate as a share of the largest; 1 without any."""
+    """The last learning rate as a share of the largest; 1 if there is none."""
     rates = [max(step.learning_rates, default=0.0) for step in steps]
     return rates[-1] / max(rates) if any(rates) else 1.0
 

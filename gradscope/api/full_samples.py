@@ -98,7 +98,7 @@ def diagnosed(
     if workload.parallel is not None:
         notices += _untaken(asked)
     for one in _FULL_SAMPLES if workload.parallel is None else ():
-        too_early = one.after_a_whole_step and report.error is not None
+        too_early = one.after_a_full_step and report.error is not None
         if not asked & one.names or stopped is not None or too_early:
             continue
         try:
@@ -172,7 +172,7 @@ class _FullSample:
     names: frozenset[str]
     words: str
     take: Callable[[_Run, Report, Collection[str]], dict[str, Any]]
-    after_a_whole_step: bool = False
+    after_a_full_step: bool = False
 
 
 def _answers(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:

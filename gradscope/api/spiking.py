@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import ConfigError, OptionError
-from gradscope.output_files import check_file, whole_file, write_file
+from gradscope.output_files import atomic_file, check_file, write_file
 from gradscope.records.spike import CallState, Capsule, SpikeReport, SpikeSample, Without
 from gradscope.reporters.header import listed
 from gradscope.rules import AFTERMATH, has_unusual_input, spike_cause
@@ -86,7 +86,7 @@ def export_sample(run: Path, step: int | None, file: Path, *, force: bool = Fals
         if name.startswith(own) and tensor.dim() and tensor.shape[0] % count == 0:
             each = tensor.shape[0] // count
             rows[name] = tensor[worst.index * each : (worst.index + 1) * each].clone()
-    with whole_file(file, force=force) as temporary:
+    with atomic_file(file, force=force) as temporary:
         if file.suffix == ".pt":
             torch.save(rows, temporary)
         else:
@@ -313,7 +313,7 @@ def write_spike_config(
     for each in (file, *files):
         check_file(each, force=force)
     for each, content in files.items():
-        with whole_file(each, force=force) as temporary:
+        with atomic_file(each, force=force) as temporary:
             safetensors.torch.save_file(dict(content), temporary)
     write_file("\n".join([*lines, ""]).encode("utf-8"), file, force=force)
     return capsule, notes

@@ -88,7 +88,7 @@ def statistics(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, TensorSt
 
 
 def total_norm(norms: Collection[float | None]) -> float | None:
-    """Return the L2 norm over all tensors, from the norm of each; None without any."""
+    """Return the L2 norm over all tensors, from the norm of each; None if there is none."""
     present = [norm for norm in norms if norm is not None]
     return math.hypot(*present) if present else None
 

@@ -55,7 +55,7 @@ class Map:
 
     @property
     def scale(self) -> Scale | None:
-        """Scale from the smallest value to the largest; None without any."""
+        """Scale from the smallest value to the largest; None if there is none."""
         known = self.finite
         if not known or self.linear:
             return Scale(-1.0 if self.cosine else 0.0, 1.0) if known else None
@@ -236,7 +236,7 @@ class Blocks:
 
     @property
     def scale(self) -> Scale | None:
-        """Logarithmic scale from the smallest value to the largest; None without any."""
+        """Logarithmic scale from the smallest value to the largest; None if there is none."""
         known = [one.value for one in self.blocks if one.value]
         if not known:
             return None

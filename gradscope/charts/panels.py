@@ -15,7 +15,7 @@ from gradscope.charts.scales import Scale, written
 from gradscope.typeset.numbers import count, number
 from gradscope.typeset.text import plain
 
-#: Why a point has no height, or that it stands for some without one.
+#: The reason why a point, or some of the values that it summarises, has no height.
 ZERO, MISSING, NOT_FINITE = "zero", "missing", "not finite"
 MARKS = (ZERO, MISSING, NOT_FINITE)
 #: If there are more points, stretches are drawn: no chart is as many pixels wide.

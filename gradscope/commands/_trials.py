@@ -22,7 +22,7 @@ from gradscope.commands._views import Destination
 from gradscope.commands._write import check_output, say
 from gradscope.config.python_files import does_something, parsed, trains
 from gradscope.errors import ConfigError, OptionError, visible
-from gradscope.output_files import expanded, whole_file
+from gradscope.output_files import atomic_file, expanded
 from gradscope.records.answers import WhyReport
 from gradscope.records.run import ErrorRecord
 from gradscope.records.training import RunHistory, StepSample
@@ -175,7 +175,7 @@ def try_script(
 
 def _keep(run: Path, target: Path, *, force: bool) -> None:
     try:
-        with whole_file(target, force=force) as file:
+        with atomic_file(target, force=force) as file:
             copy(run, file)
     except sqlite3.Error as error:
         raise OptionError(f"cannot write the run to `{target}`: {error}") from None

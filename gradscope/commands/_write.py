@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO, TypeGuard
 
 from gradscope.errors import OptionError, visible
-from gradscope.output_files import check_file, is_stream, whole_file, write_file
+from gradscope.output_files import atomic_file, check_file, is_stream, write_file
 
 STDOUT = Path("-")
 
@@ -45,7 +45,7 @@ def output_file(path: Path, *, force: bool = False) -> Iterator[Path]:
             yield full
             write_output(full.read_bytes(), path)
         return
-    with whole_file(path, force=force) as temporary:
+    with atomic_file(path, force=force) as temporary:
         yield temporary
 
 

@@ -13,7 +13,7 @@ from gradscope.commands import _completing as completing
 from gradscope.commands._options import Debug, Force, Rank, argument, option
 from gradscope.commands._write import STDOUT, output_file, say
 from gradscope.errors import GradscopeError, OptionError, message_of, visible
-from gradscope.output_files import whole_folder
+from gradscope.output_files import atomic_folder
 from gradscope.runfile.folder import chosen_run, file_of
 from gradscope.runfile.reader import RunFile
 from gradscope.runfile.tracking import MOST_KEYS, KeepsFiles, KeySelection, attach, send
@@ -91,7 +91,7 @@ def run(
 def _output(export: ModuleType, path: Path, force: bool) -> AbstractContextManager[Path]:
     if export.folder is None:
         return output_file(path, force=force)
-    return whole_folder(path, export.folder, force=force)
+    return atomic_folder(path, export.folder, force=force)
 
 
 def _send(run: RunFile, name: str, export: ModuleType, place: str, keys: int) -> int:

@@ -84,7 +84,7 @@ def _opened(word: Path | None, rank: int | None) -> tuple[ChosenRun, RunFile]:
     """Wait for the run, and open it.
 
     Raises:
-        ConfigError: the file is no run, or the folder does not exist.
+        ConfigError: the file is not a run, or the folder does not exist.
     """
     waiting = False
     while True:

@@ -217,7 +217,8 @@ def show_run(
     """Write a run's page, and its picture if requested.
 
     Raises:
-        OptionError: an option does not apply to a run. ConfigError: the file is no run, or damaged.
+        OptionError: an option does not apply to a run.
+        ConfigError: the file is not a run, or damaged.
     """
     destination = choose_destination(format, file, display, ROOM, chosen.heading)
     view = table_view(destination, tables)
@@ -263,7 +264,7 @@ def show_step(
 
     Raises:
         OptionError: the step was not sampled, or several models do not fit one document.
-        ConfigError: the file is no run, or damaged.
+        ConfigError: the file is not a run, or damaged.
     """
     output = ReportOutput.of(format, file, display, tables, chosen.heading)
     with RunFile.open(chosen.path) as run:

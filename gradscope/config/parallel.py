@@ -33,7 +33,7 @@ class Expected:
 
 
 def integer(value: Any) -> Any:
-    """Convert a whole float to an integer: YAML reads 1e3 as a float."""
+    """Convert a float with an integer value to an integer: YAML reads 1e3 as a float."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -142,7 +142,7 @@ def remark(model: nn.Module, split: Split) -> str:
     return ""
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes) -> None:
     """Write a file atomically: it is complete or absent."""
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -159,7 +159,7 @@ def write_digits(folder: Path, split: Split) -> None:
         image = split.held_images[int((split.held_labels == label).nonzero()[0])]
         png = io.BytesIO()
         Image.fromarray((image[0] * 255).round().to(torch.uint8).numpy()).save(png, "PNG")
-        write_whole(folder / "digits" / path.name, png.getvalue())
+        write_atomic(folder / "digits" / path.name, png.getvalue())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if options.output and seed == options.seed:
                 options.output.mkdir(parents=True, exist_ok=True)
                 weights = safetensors.torch.save(dict(model.state_dict()))
-                write_whole(options.output / WEIGHTS[spec].name, weights)
+                write_atomic(options.output / WEIGHTS[spec].name, weights)
     if options.output:
         write_digits(options.output, split)
         print(f"written to {options.output}{os.sep}")

@@ -221,14 +221,14 @@ def _unchanged(arm: Arm, notes: dict[str, Any]) -> str | None:
     if arm.name not in DATA:
         return None
     if arm.name == "one-batch":
-        repeated = any(notes.get(key) for key in ("loaded", "targets", "labels", "whole"))
+        repeated = any(notes.get(key) for key in ("loaded", "targets", "labels", "own_loss"))
         repeated = repeated or bool(notes.get("drawn") and not notes.get("other"))
         if notes.get("changed") and not repeated:
             return "no batch to repeat: no DataLoader, and the targets are not known"
         return None
     if not notes.get("calls"):
         return "no call of the model was seen"
-    if notes.get("whole"):
+    if notes.get("own_loss"):
         return "the model returns a scalar, as a loss is, and no argument is named as its labels"
     if not notes.get("changed"):
         return "a batch of one" if arm.name == "mismatched" else "the model gets no data"

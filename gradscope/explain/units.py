@@ -44,7 +44,7 @@ class Flat:
 
 @dataclass(slots=True)
 class FlatRanges:
-    """Masks of the elements that are ``off``, ``flat`` or ``near`` to flat; None without any."""
+    """Masks of the elements that are ``off``, ``flat`` or ``near`` to flat; None for none."""
 
     op: str
     off: torch.Tensor | None = None

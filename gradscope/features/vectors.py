@@ -37,7 +37,7 @@ from gradscope.features.pictures import (
     run,
 )
 from gradscope.loading.viewing import Viewer
-from gradscope.output_files import check_file, whole_file
+from gradscope.output_files import atomic_file, check_file
 from gradscope.plugins import Format
 from gradscope.records.features import SkippedImage
 
@@ -133,7 +133,7 @@ class FeatureCache:
             self._rows[digest] = len(self._rows)
         self._new.clear()
         self.metadata[self.key] = self.layer
-        with whole_file(self.path, force=True) as temporary:
+        with atomic_file(self.path, force=True) as temporary:
             # Not `save_file`: its error on a full disk is no OSError.
             temporary.write_bytes(save(self.tensors, {**self.metadata, "format": _FORMAT}))
         self._saved = time.monotonic()

@@ -95,7 +95,7 @@ def readings_of(size: int, dirty: torch.Tensor, slack: int = 0) -> list[torch.Te
             if bool(dirty[-1]):  # beyond the end is later than all
                 found |= place >= length
         return [found]
-    if size > length and not slack:  # something is before it, or behind it
+    if size > length and not slack:  # something is before it, or after it
         other = torch.zeros(size - length, dtype=torch.bool, device="cpu")
         return [torch.cat([other, dirty]), torch.cat([dirty, other])]
     return []

@@ -182,7 +182,7 @@ def _hidden_by_zeros(model: nn.Module) -> list[str]:
 
 
 def causal_by(model: nn.Module) -> str | None:
-    """Return the evidence that a model is causal; None without any."""
+    """Return the evidence that a model is causal; None if there is none."""
     name = type(model).__name__
     config = getattr(model, "config", None)
     if getattr(config, "is_encoder_decoder", False):

@@ -45,7 +45,7 @@ def load(model: nn.Module, path: Path, place: Place | None = None) -> list[str]:
         notices.append(
             f"checkpoint: {', '.join(filled)} taken from the name that shares the tensor"
         )
-    _load_whole(model, state, wanted, path, place)
+    _load_full(model, state, wanted, path, place)
     cast = {
         f"{value.dtype}"
         for name, value in state.items()
@@ -174,7 +174,7 @@ def _equal(a: Any, b: Any) -> bool:
     return a.shape == b.shape and bool(torch.equal(a.nan_to_num(), b.nan_to_num()))
 
 
-def _load_whole(
+def _load_full(
     model: nn.Module,
     state: dict[str, Any],
     wanted: Mapping[str, Any],

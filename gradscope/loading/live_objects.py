@@ -128,7 +128,7 @@ def _check(settings: Settings) -> None:
         raise OptionError(f"`{name}` is {wish!r}, and must be {wanted}", help=close or help)
 
 
-def _whole(low: int, high: float = math.inf) -> Callable[[Any], bool]:
+def _integer(low: int, high: float = math.inf) -> Callable[[Any], bool]:
     return lambda wish: isinstance(wish, int) and not isinstance(wish, bool) and low <= wish < high
 
 
@@ -140,7 +140,7 @@ _WANTED: dict[str, tuple[Callable[[Any], bool], str, str]] = {
         "leave it out to keep the model's own modes",
     ),
     "seed": (
-        _whole(0, 2**32),
+        _integer(0, 2**32),
         "an integer from 0 to 4294967295",
         "leave it out to take 0",
     ),
@@ -159,9 +159,9 @@ _WANTED: dict[str, tuple[Callable[[Any], bool], str, str]] = {
         "`bfloat16` or `float16`",
         "name the dtype, as in `autocast='bfloat16'`",
     ),
-    "steps": (_whole(1), "an integer from 1", "leave it out for one forward and backward"),
-    "accumulate": (_whole(1), "an integer from 1", "leave it out to take the batch at once"),
-    "backward.repeats": (_whole(1), "an integer from 1", "leave it out for one backward"),
+    "steps": (_integer(1), "an integer from 1", "leave it out for one forward and backward"),
+    "accumulate": (_integer(1), "an integer from 1", "leave it out to take the batch at once"),
+    "backward.repeats": (_integer(1), "an integer from 1", "leave it out for one backward"),
     "backward.retain_graph": (
         lambda wish: isinstance(wish, bool),
         "True or False",

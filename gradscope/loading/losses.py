@@ -46,7 +46,7 @@ class Draws:
     def _generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed % 2**64)
 
-    def _whole(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
+    def _full(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
         """Return the shape to draw, and the slice of this part."""
         part = self.part
         if part is None or not shape or shape[0] != part.stop - part.start:
@@ -55,7 +55,7 @@ class Draws:
 
     def classes(self, shape: tuple[int, ...], count: int, device: torch.device) -> Tensor:
         """Draw random class ids below ``count``."""
-        shape, own = self._whole(shape)
+        shape, own = self._full(shape)
         ids = torch.randint(count, shape, generator=self._generator(), device="cpu")
         first = ids.flatten()[:8].tolist()
         words = str(first) if ids.ndim == 1 and ids.numel() <= 8 else f"{list(shape)} of {count}"
@@ -64,7 +64,7 @@ class Draws:
 
     def values(self, like: Tensor) -> Tensor:
         """Draw random normal values of a tensor's shape."""
-        shape, own = self._whole(tuple(like.shape))
+        shape, own = self._full(tuple(like.shape))
         drawn = torch.randn(shape, generator=self._generator(), device="cpu")
         self.notices.append(f"target: random values {list(shape)}")
         return drawn[own].to(like.device, like.dtype)

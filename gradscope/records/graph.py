@@ -187,7 +187,7 @@ def _edges(node: GraphNode, place: int, places: dict[int, int]) -> Iterator[tupl
             if edge[0] not in places:
                 yield where, f"no node has the id {edge[0]}"
             elif places[edge[0]] <= place:
-                rule = "a node stands before all that it leads to"
+                rule = "a node comes before all nodes that it leads to"
                 yield where, f"{edge[0]} is the id of nodes[{places[edge[0]]}]: {rule}"
             if edge[1] < 0:
                 yield f"{where}[1]", _negative(edge[1])

@@ -40,7 +40,7 @@ class Alike:
 
     @property
     def first(self) -> Answer:
-        """The one that is shown in full."""
+        """The answer that is shown in full."""
         return self.answers[0]
 
 

@@ -461,7 +461,7 @@ def _location(
 ) -> dict[str, Any]:
     """Return the user's line, if known, and the module or parameter as a logical location."""
     where = source_line(location, model.run, view.root)
-    # Code scanning refuses results without a file: a model that no file names stands for itself.
+    # Code scanning refuses results without a file: without one, the model's name is used.
     file = where.file if where else title(model.run)
     physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(file)}}
     physical["region"] = {"startLine": (where.line if where else None) or 1}

@@ -249,7 +249,12 @@ class Verdict:
             return f"in {stretches(found.steps)} of {count(total)}" if total else ""
         if first == 1:
             return f"in all {count(total)} steps" if total > 1 else ""
-        return f"since step {count(first)} of {count(total)}"
+        # The script may end within the step, as by `--stop-on nan`.
+        return (
+            f"in step {count(first)}"
+            if first > total
+            else f"since step {count(first)} of {count(total)}"
+        )
 
     def _in_samples(self, found: TrainingFinding) -> str:
         numbers = self.samples.get(-1 if found.model is None else found.model, ())

@@ -45,8 +45,8 @@ RULE = Rule(
         Threshold(
             "fall",
             1e-3,
-            "the weight's pace divided by its earlier pace, relative to the other weights, below "
-            "which it fires",
+            "fires if the weight's pace, divided by its earlier pace, is below this share of that "
+            "of the other weights",
         ),
         Threshold("samples", 8, "earlier samples needed to judge"),
     ),

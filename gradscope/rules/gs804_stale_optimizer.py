@@ -101,7 +101,7 @@ def _instead(unheld: Sequence[LoopParameter], loop: LoopRecord) -> str:
     if not unheld:
         return ""
     names = these(full_names(unheld, loop))
-    return f"No optimizer holds {names}, which {'runs' if len(unheld) == 1 else 'run'}."
+    return f"No optimizer holds {names} of the model that runs."
 
 
 def _times(optimizer: LoopOptimizer) -> str:

@@ -16,7 +16,7 @@ RULE = Rule(
     summary="the padding index of an embedding is an ordinary token of the data",
     what=(
         "Reads the first input of each nn.Embedding with a `padding_idx`. It fires if, in "
-        "half of the sequences, the token stands singly between others, twice a sequence or "
+        "half of the sequences, the token occurs singly between others, twice a sequence or "
         "more. Padding at the ends or in long runs is silent."
     ),
     why=(
@@ -41,7 +41,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         yield at(
             RULE.finding(
                 one.name,
-                f"token {index} is the padding index of `{one.name}`, and stands between other "
+                f"token {index} is the padding index of `{one.name}`, and is between other "
                 f"tokens in {one.count} of {sequences} sequences: its embedding stays zero and "
                 "never trains.",
                 value=one.count / sequences,

@@ -291,7 +291,9 @@ def combined_sample(samples: Mapping[int, StepSample], layout: Layout) -> StepSa
                 for rank, one in own.items()
             }
         )
-        parameters.append(_whole_parameter((first.model, name), own, gradient, layout, norms[name]))
+        parameters.append(
+            _global_parameter((first.model, name), own, gradient, layout, norms[name])
+        )
     there = [one.gradient.norm for one in parameters if one.gradient is not None]
     report = first.report
     totals = replace(
@@ -309,7 +311,7 @@ def combined_sample(samples: Mapping[int, StepSample], layout: Layout) -> StepSa
     return replace(first, report=report, clipped=changed)
 
 
-def _whole_parameter(
+def _global_parameter(
     key: Key,
     own: Mapping[int, ParameterStats],
     gradient: ShardLayout,
@@ -320,8 +322,8 @@ def _whole_parameter(
     value = layout.value(key, tuple(own))
     shape = layout.shape(key) or first.shape
     moved = value.norm({rank: one.update_norm for rank, one in own.items()})
-    whole_value = _whole_stats(value, {rank: one.value for rank, one in own.items()}, shape)
-    ratio = moved / whole_value.norm if moved is not None and whole_value.norm else None
+    global_value = _global_stats(value, {rank: one.value for rank, one in own.items()}, shape)
+    ratio = moved / global_value.norm if moved is not None and global_value.norm else None
     known = [one.moved for one in own.values() if one.moved is not None]
     of_update = {name: {r: getattr(one, name) for r, one in own.items()} for name in OF_UPDATE}
     norms = {"update_norm": moved, "clipped_norm": clipped}
@@ -330,17 +332,17 @@ def _whole_parameter(
         first,
         **changes,
         shape=shape,
-        value=whole_value,
+        value=global_value,
         gradient=None
         if all(one.gradient is None for one in own.values())
-        else _whole_stats(gradient, {rank: one.gradient for rank, one in own.items()}, shape),
+        else _global_stats(gradient, {rank: one.gradient for rank, one in own.items()}, shape),
         update_norm=moved,
         update_ratio=ratio,
         moved=any(known) if known else None,
     )
 
 
-def _whole_stats(
+def _global_stats(
     made: ShardLayout, own: Mapping[int, TensorStats | None], shape: tuple[int, ...]
 ) -> TensorStats:
     """Global statistics; without numbers if they cannot be reduced."""

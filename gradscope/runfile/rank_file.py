@@ -264,7 +264,7 @@ class RankFile:
         return tuple(step for (step,) in found)
 
     def sample(self, step: int, model: int | None = None) -> tuple[StepSample, ...]:
-        """Return the samples of a step by model, or of one model only; empty without any."""
+        """Return the samples of a step by model, or of one model only; empty if there is none."""
         query = (
             "SELECT record FROM sample WHERE step = ? AND (? IS NULL OR model = ?) ORDER BY model"
         )

@@ -178,7 +178,7 @@ class RunFile:
         return self._first.sampled
 
     def sample(self, step: int, model: int | None = None) -> tuple[StepSample, ...]:
-        """Return the samples of a step by model, or of one model only; empty without any."""
+        """Return the samples of a step by model, or of one model only; empty if there is none."""
         if not self._combined:
             return self._first.sample(step, model)
         of_models: dict[int, dict[int, StepSample]] = {}

@@ -85,7 +85,7 @@ class Subject:
         target = self._requested.target
         self._forward = Forward(model, self.inputs, others, pixels, target, background)
         self.layer_choice = named_layer(model, layer) if isinstance(layer, str) else layer
-        self._whole = total
+        self._total = total
         self.measured = batches
         self._exit = ExitStack()
         self.layout = Layout()
@@ -104,7 +104,7 @@ class Subject:
     @property
     def logits(self) -> Tensor:
         """The logits [N, classes], from the forward that ran first."""
-        if self._logits is None and self._whole:
+        if self._logits is None and self._total:
             self._to_input()
         elif self._logits is None and self.layer_choice is not None:
             self._to_layer()
@@ -200,13 +200,13 @@ class Subject:
         """Return the score [N] with its graph, and the input [N, C, H, W], which is the graph's
         leaf."""
         run = self._to_input()
-        if not self._whole:
+        if not self._total:
             self._input_pass = None  # its memory is the caller's to free
         return self.objective(run.logits, self._everyone(len(run.logits))), run.inputs
 
     def gradient_of(self, score: Tensor, inputs: Tensor) -> Tensor:
         """Return d score / d inputs, [N, C, H, W]; the graph is kept if others will use it."""
-        return input_gradient(score, inputs, keep=self._whole)
+        return input_gradient(score, inputs, keep=self._total)
 
     @cached_property
     def input_gradient(self) -> Tensor:
@@ -237,7 +237,7 @@ class Subject:
     def _to_layer(self) -> Pass:
         if self._layer_pass is not None:
             return self._layer_pass
-        if self._whole and self.layer_choice and self._to_input().calls:
+        if self._total and self.layer_choice and self._to_input().calls:
             self._layer_pass = self._to_input()
             return self._layer_pass
         layer = modules_by_name(self.model)[self.layer]

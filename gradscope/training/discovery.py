@@ -75,7 +75,7 @@ def live_optimizers() -> list[Optimizer]:
 
 
 def steps_made(optimizer: Optimizer) -> int | None:
-    """Return the optimizer's number of steps from its state; None without any."""
+    """Return the optimizer's number of steps from its state; None if there is none."""
     counts = [one["step"] for one in optimizer.state.values() if "step" in one]
     return int(max(counts)) if counts else None
 

@@ -60,7 +60,7 @@ def _groups(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def _even_size(parameter: nn.Parameter) -> int:
-    """Return a weight's bytes; for a sharded one, those of an even share, equal in all
+    """Return a weight's bytes. If it is sharded, return an even share, the same in all
     processes."""
     kinds = placements_of(parameter)
     mesh: Any = getattr(parameter, "device_mesh", None)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import GradscopeError, message_of
-from gradscope.output_files import whole_file
+from gradscope.output_files import atomic_file
 from gradscope.records.answers import Judgement, NonFiniteOrigin
 from gradscope.records.leaks import AxisResult
 from gradscope.records.loop import LoopRecord
@@ -377,7 +377,7 @@ class Session:
         # The script may have gone to another folder.
         path = capsule_path(Path(self.run.directory) / self.path, capsule.step)
         try:
-            with whole_file(path, force=True) as temporary:
+            with atomic_file(path, force=True) as temporary:
                 safetensors.torch.save_file(dict(tensors), temporary, metadata(capsule))
         except (GradscopeError, safetensors.SafetensorError) as error:  # the disk is full
             message, details = f"{capsule.reason}; no capsule: {message_of(error)}", {}

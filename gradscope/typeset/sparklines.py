@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-#: Stands where a number was NaN or infinite.
+#: The mark of a NaN or Inf.
 NOT_FINITE = "!"
 #: Interquartile ranges beyond the middle half from which a median is left out of the scale, and a
 #: single value is a spike.

@@ -163,6 +163,6 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     target = tmp_path / "weights.safetensors"
     target.write_bytes(b"old")
     with pytest.raises(TypeError):
-        training.write_whole(target, "not bytes")
+        training.write_atomic(target, "not bytes")
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]

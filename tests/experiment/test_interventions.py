@@ -497,9 +497,9 @@ def test_a_call_that_returns_a_loss_has_its_targets_named_or_is_whole(name: str)
         torch.optim.SGD(model.parameters(), lr=0.0)
         y = torch.tensor([0, 1, 1, 0])
         model(X[:4], labels=y)
-        assert notes["whole"] == 0
+        assert notes["own_loss"] == 0
         model((X[:4], y))
-    assert (notes["calls"], notes["whole"]) == (2, 1)
+    assert (notes["calls"], notes["own_loss"]) == (2, 1)
 
 
 def test_evaluation_and_what_a_model_made_are_left_alone() -> None:

@@ -255,7 +255,7 @@ BROKEN = {
         _both(_TOKENS, here=False, least=("0", "1")), "embed",
     ),
     "a class of binary signals as padding": LoopProgram(
-        "GS860", ("stands between other tokens in 64 of 64 sequences",),
+        "GS860", ("is between other tokens in 64 of 64 sequences",),
         """
         embed = nn.Embedding(2, 4, padding_idx=0)  # broken # here
         embed = nn.Embedding(2, 4)  # mended

@@ -8,18 +8,18 @@
 
 TARGET static void NAMED(figures, residual, SET)(const double *made, const double *given,
                                                  int64_t count, double *found) {
-    int64_t whole = count - count % LANES;
+    int64_t aligned = count - count % LANES;
     doubles total = {0}, second = {0}, fourth = {0}, own = {0}, change = {0}, both = {0}, before = {0};
-    for (int64_t i = 0; i < whole; i += LANES) total += READ(made + i);
-    for (int64_t i = whole; i < count; i++) total[i - whole] += made[i];
+    for (int64_t i = 0; i < aligned; i += LANES) total += READ(made + i);
+    for (int64_t i = aligned; i < count; i++) total[i - aligned] += made[i];
     double mean = FOLDED(total) / (double)count;
     for (int64_t i = 0; i < count; i += LANES) {
         doubles x = {mean, mean, mean, mean}, was = {0}, seen = {0};
-        if (i < whole)
+        if (i < aligned)
             x = READ(made + i), seen += 1;
         else
             for (int lane = 0; i + lane < count; lane++) x[lane] = made[i + lane], seen[lane] = 1;
-        if (given && i < whole)
+        if (given && i < aligned)
             was = READ(given + i);
         else if (given)
             for (int lane = 0; i + lane < count; lane++) was[lane] = given[i + lane];

@@ -137,18 +137,18 @@ const view = (() => {
 
   /* All in sight; with `least`, no smaller than that: then its top. */
   function fit(least = 0.02) {
-    const whole = shown.clusters[0];
+    const outermost = shown.clusters[0];
     const bounds = svg.getBoundingClientRect();
     const { width } = bounds;
     const height = bounds.height - LEGEND;
-    const k = Math.max(Math.min(1.2, width / whole.width, height / whole.height), least);
-    const tall = whole.height * k > height;
+    const k = Math.max(Math.min(1.2, width / outermost.width, height / outermost.height), least);
+    const tall = outermost.height * k > height;
     const root = shown.boxes.reduce((first, box) => (box.order < first.order ? box : first));
-    const broad = whole.width * k > width;
+    const broad = outermost.width * k > width;
     at = {
       k,
-      x: width / 2 - k * (broad ? root.x + root.width / 2 : whole.width / 2),
-      y: tall ? 0 : (height - whole.height * k) / 2,
+      x: width / 2 - k * (broad ? root.x + root.width / 2 : outermost.width / 2),
+      y: tall ? 0 : (height - outermost.height * k) / 2,
     };
     move();
   }

@@ -56,11 +56,11 @@ def on_calls(
     """Apply ``change`` to the inputs of each outermost call with gradients.
 
     A call is outermost if it is not inside another call; the script may also call a part of the
-    model. ``notes`` counts "calls" and changed calls. It counts a call as "whole" if it returns a
-    loss and no argument is named as labels: the targets may be among the inputs.
+    model. ``notes`` counts "calls" and changed calls. It counts a call as "own_loss" if it returns
+    a loss and no argument is named as labels: the targets may be among the inputs.
     """
     depth, labelled = 0, False
-    notes.update(calls=0, changed=0, whole=0)
+    notes.update(calls=0, changed=0, own_loss=0)
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         nonlocal depth, labelled
@@ -83,7 +83,7 @@ def on_calls(
         returned(output)
         if not labelled:
             tensors = [tensor for _, tensor in find(output, torch.Tensor)]
-            notes["whole"] += any(one.dim() == 0 and one.requires_grad for one in tensors)
+            notes["own_loss"] += any(one.dim() == 0 and one.requires_grad for one in tensors)
 
     def step_begins(*_: Any) -> None:
         nonlocal depth
@@ -136,7 +136,7 @@ def given_tensors(
 def with_tensors(
     args: tuple[Any, ...], kwargs: dict[str, Any], new: dict[tuple[str, int], torch.Tensor]
 ) -> Any:
-    """Return the call with other tensors at these places; None without any."""
+    """Return the call with other tensors at these places; None if there is none."""
     if not new:
         return None
 

@@ -56,7 +56,7 @@ def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> 
 
     def step_ended(*_: Any) -> None:
         first.step_ended()
-        known = any(notes[key] for key in ("loaded", "targets", "labels", "whole"))
+        known = any(notes[key] for key in ("loaded", "targets", "labels", "own_loss"))
         if notes["changed"] and not known and not draws.repeats:
             draws.repeats = True
             first.forget()

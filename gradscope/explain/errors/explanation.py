@@ -191,7 +191,7 @@ class FailedOperation:
         return f"`{text}`" if text else f"a tensor {list(operand.shape)}"
 
 
-#: Stands for no failed operation with tensors.
+#: The record for an exception without a failed operation.
 NOTHING = FailedOperation()
 
 

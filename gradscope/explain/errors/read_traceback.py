@@ -248,7 +248,7 @@ def first_held(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, FrameT
     return found
 
 
-def whole_of(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, tuple[int, ...]]:
+def base_of(tensor: torch.Tensor, last: CodeType) -> tuple[str | None, tuple[int, ...]]:
     """Return the local variable that holds the tensor, or the largest tensor in the same memory,
     with its shape."""
     here, memory = local_tensors(nearest(sys._getframe(1), last)), memory_of(tensor)

@@ -29,9 +29,9 @@ from gradscope.explain.errors.explanation import FailedOperation, Operand, opera
 from gradscope.explain.errors.read_traceback import (
     ModelNames,
     as_called,
+    base_of,
     first_held,
     local,
-    whole_of,
 )
 from gradscope.explain.shared.frames import CallSite, outwards
 from gradscope.explain.shared.operations import Trait, by_function, function_name
@@ -297,7 +297,7 @@ class ErrorTracer:
     def _target(self, tensor: torch.Tensor) -> tuple[str | None, tuple[int, ...]]:
         """Return the name and shape of a tensor that was written to, or of its base."""
         name = self._memory.get(memory_of(tensor))
-        return (name, tuple(tensor.shape)) if name else whole_of(tensor, self.calls.last)
+        return (name, tuple(tensor.shape)) if name else base_of(tensor, self.calls.last)
 
     def _operation_of(
         self, name: str, tensors: list[torch.Tensor], args: tuple[Any, ...]

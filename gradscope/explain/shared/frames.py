@@ -113,10 +113,10 @@ def raised_at(trace: TracebackType | None) -> str | None:
 
 def source(file: str, line: int) -> str | None:
     """Return the text of a line, if the file can be read by its path or its ``shown`` path."""
-    return linecache.getline(_whole_path(file), line).strip() or None
+    return linecache.getline(_full_path(file), line).strip() or None
 
 
-def _whole_path(file: str) -> str:
+def _full_path(file: str) -> str:
     """Return the path of a file from its path or its ``shown`` path; ``file`` without such a file.
 
     A relative path is no key of a cache: it names another file in another working directory.
@@ -223,7 +223,7 @@ class CallSite:
 
 def tree_of(file: str) -> ast.Module | None:
     """Return the syntax tree of a file; None if it cannot be read."""
-    return _parsed(_whole_path(file))
+    return _parsed(_full_path(file))
 
 
 @functools.cache

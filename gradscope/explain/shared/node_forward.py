@@ -161,7 +161,7 @@ def _edges(
     if [str(a.type) for a in tensors] == ["List[Tensor]"]:
         return {tensors[0].name: tuple(range(count))}
     spares: list[Callable[[Any], bool]] = [
-        lambda argument: _is_whole(saved.get(argument.name)),
+        lambda argument: _is_full(saved.get(argument.name)),
         lambda argument: str(argument.type) == "Optional[Tensor]",
         lambda argument: argument.name in saved,
     ]
@@ -174,7 +174,7 @@ def _edges(
     return {argument.name: (position,) for position, argument in enumerate(tensors)}
 
 
-def _is_whole(value: Any) -> bool:
+def _is_full(value: Any) -> bool:
     """Return True for an integer or bool tensor (index, mask, class ids): it has no gradient."""
     return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
 

@@ -81,8 +81,8 @@ function startPage(signal) {
       if (part === null) return i < last ? "(?:.+\\.)?" : last ? "(?:\\..+)?" : ".*";
       return i === last || (i + 1 === last && parts[last] === null) ? part : `${part}\\.`;
     });
-    const whole = new RegExp(`^${source.join("")}$`);
-    return (name) => whole.test(name);
+    const pattern = new RegExp(`^${source.join("")}$`);
+    return (name) => pattern.test(name);
   }
 
   function show() {

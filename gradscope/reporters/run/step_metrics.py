@@ -181,7 +181,7 @@ def _both_norms(steps: Sequence[TrainingStep]) -> list[tuple[float, float]]:
 
 
 def clipping(history: RunHistory) -> str | None:
-    """Return the number of clipped steps and the norm they were clipped to; None without any."""
+    """Return the number of clipped steps and their norm after it; None if there is none."""
     norms, read = clipped(history.steps), len(_both_norms(history.steps))
     if not norms:
         return None

@@ -140,7 +140,7 @@ def _columns(kind: str) -> Iterator[Column[PartRow]]:
     yield words("name", lambda row: row.call.name, name, wraps=True)
     yield from _facts(kind)
     for key, (measure, reduce, _) in REDUCED[kind].items():
-        written = _percent if key in SHARES else _whole if key == "unused" else number
+        written = _percent if key in SHARES else _integer if key == "unused" else number
 
         def value(row: PartRow, measure: str = measure, reduce: Reduce = reduce) -> Figure:
             return reduced(getattr(row.call, measure), reduce)
@@ -176,7 +176,7 @@ def _percent(x: float) -> str:
     return share(x, 1.0)
 
 
-def _whole(x: float) -> str:
+def _integer(x: float) -> str:
     return count(int(x))
 
 

@@ -264,7 +264,7 @@ class StepsBefore:
 
 
 def state_of(optimizer: Optimizer) -> OptimizerState:
-    """The optimizer as it stands before the step."""
+    """The state of the optimizer before the step."""
     kind = type(optimizer).__name__
     held = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = settings(optimizer)

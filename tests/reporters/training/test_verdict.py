@@ -108,6 +108,7 @@ def test_how_sure_a_sampled_rule_is() -> None:
         ("it is so in the only step.", ((1, 1),), "at train.py:31"),
         ("it is so.", ((1, 60),), "at train.py:31, in all 60 steps"),
         ("it is so.", ((10, 60),), "at train.py:31, since step 10 of 60"),
+        ("it is so.", ((61, 61),), "at train.py:31, in step 61"),
         ("it is so.", ((10, 20),), "at train.py:31, in steps 10–20 of 60"),
         ("it is so.", ((1, 4), (50, 60)), "at train.py:31, in steps 1–4, 50–60 of 60"),
     ],

@@ -249,7 +249,7 @@ def _unflattened(
 
 
 def _pool(sizes: tuple[int, ...], wanted: int) -> str:
-    """Return the pooling that gives the size which the layer needs; "" without one."""
+    """Return the pooling that gives the layer's size; "" without one."""
     channels, *call_site = sizes
     if len(call_site) != 2 or wanted % channels:
         return ""
