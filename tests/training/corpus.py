@@ -141,6 +141,10 @@ def plain(script: Script, folder: Path, *, fresh: bool = False) -> Ran:
     return _once(script, folder, "plain", [], fresh=fresh)
 
 
+#: Options of most that ``run`` can do: every step is sampled, and one is searched for leaks.
+EVERYTHING = ("--every", "1", "--leaks")
+
+
 def observed(script: Script, folder: Path, *options: str, fresh: bool = False) -> Ran:
     """``gradscope run OPTIONS SCRIPT``; ``out`` is the run file."""
     words = ["-m", "gradscope", "run", "-o", "OUT", *options]

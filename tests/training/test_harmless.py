@@ -11,7 +11,7 @@ import torch
 
 from gradscope.api.reading import read_history
 from gradscope.runfile.reader import RunFile
-from training.corpus import ALL, Ran, Script, during, observed, plain
+from training.corpus import ALL, EVERYTHING, Ran, Script, during, observed, plain
 
 SCRIPTS = [script.param for script in ALL]
 #: What a script can see of gradscope all the same.
@@ -26,15 +26,7 @@ BY_DEFAULT = [script.param for script in ALL if script.by_default]
 def test_a_script_notices_nothing(script: Script, runs: Path, request: pytest.FixtureRequest):
     if script.name in NOTICES:
         request.applymarker(pytest.mark.xfail(reason=NOTICES[script.name], strict=True))
-    _compare(plain(script, runs), observed(script, runs, "--every", "1"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_nor_where_leaks_are_looked_for(script: Script, runs: Path, request: pytest.FixtureRequest):
-    if script.name in NOTICES:
-        request.applymarker(pytest.mark.xfail(reason=NOTICES[script.name], strict=True))
-    _compare(plain(script, runs), observed(script, runs, "--leaks"))
+    _compare(plain(script, runs), observed(script, runs, *EVERYTHING))
 
 
 @pytest.mark.slow

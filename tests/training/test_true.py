@@ -9,7 +9,7 @@ import pytest
 
 from gradscope.runfile.reader import RunFile
 from training.agreement import disagreements
-from training.corpus import ALL, HERE, Script, observed, run, traced
+from training.corpus import ALL, EVERYTHING, HERE, Script, observed, run, traced
 
 #: The tracer has weak references to parameters, which a swap refuses.
 SCRIPTS = [script.param for script in ALL if script.name != "swaps"]
@@ -32,7 +32,7 @@ for _ in range(2):
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_numbers_are_the_tracers(script: Script, runs: Path):
-    ran = observed(script, runs, "--every", "1")
+    ran = observed(script, runs, *EVERYTHING)
     with RunFile.open(ran.out) as recorded:
         found = disagreements(recorded, traced(script, runs))
     assert not found, "\n".join(found)
@@ -60,7 +60,7 @@ def test_the_tracer_finds_what_can_be_computed_by_hand(tmp_path: Path):
 def test_a_number_that_is_wrong_is_seen(runs: Path):
     """Each number of the tracer's, changed by a ten-thousandth."""
     script = next(script for script in ALL if script.name == "dcgan")
-    ran, seen = observed(script, runs, "--every", "1"), traced(script, runs)
+    ran, seen = observed(script, runs, *EVERYTHING), traced(script, runs)
     with RunFile.open(ran.out) as recorded:
         for change in ("losses", "learning_rates", "gradient_norm", "clipped_norm"):
             assert disagreements(recorded, _wrong(seen, change, parameter=False)), change
