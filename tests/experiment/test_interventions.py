@@ -382,8 +382,9 @@ def test_targets_that_depend_on_inputs_are_known_without_a_model() -> None:
     assert related(parity).is_found
     assert related(lambda x: x[:, 0].long()).strength > 10
     for lost in (other, lambda x: torch.zeros(64, dtype=torch.long)):
-        assert related(lost).strength < 5
-        assert related(lost).is_found is None  # of bits, it sees too few relations
+        found = related(lost)
+        assert found.strength < 5
+        assert found.is_found is None  # of bits, it sees too few relations
     signs = related(lambda x: other(x > 0), bits=False)
     assert signs.is_found is False
 

@@ -73,13 +73,13 @@ class Watched:
             loss, samples = self._looked_at(loss_of, held, type(optimizer).__name__)
         else:
             loss = float(_backward(loss_of()).detach())
-        norm = _norm(held)
         known = self.held.setdefault(name, HeldParameters())
-        norms = {p: float(p.grad.norm()) for p in held if p.grad is not None}
+        norms = _norms(held)
         known.read(norms, held, self.count)
+        norm = clipped = _together(norms)
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(held, clip)
-        clipped = _norm(held)
+            clipped = _together(_norms(held))
         before = {p: p.detach().clone() for p in held} if sampled else {}
         optimizer.step()
         squares = LastStep(optimizer).squares()
@@ -201,9 +201,12 @@ def _backward(loss: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def _norm(parameters: Sequence[nn.Parameter]) -> float | None:
-    norms = [float(p.grad.norm()) for p in parameters if p.grad is not None]
-    return math.hypot(*norms) if norms else None
+def _norms(parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, float]:
+    return {p: float(p.grad.norm()) for p in parameters if p.grad is not None}
+
+
+def _together(norms: dict[nn.Parameter, float]) -> float | None:
+    return math.hypot(*norms.values()) if norms else None
 
 
 def _moved(report: Report, found: dict[str, Update]) -> Report:

@@ -6,11 +6,10 @@ All models with all recipes: `for m in MODELS: for r in RECIPES` of `recipes.py`
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import gradscope
 
 from zoo import recipes
 
@@ -29,11 +28,9 @@ CASES = [
 @pytest.mark.parametrize(("name", "recipe"), CASES)
 def test_an_ordinary_training(name: str, recipe: str, tmp_path: Path) -> None:
     pytest.importorskip(name.partition(":")[0])
-    run = [sys.executable, "-m", "gradscope", "run", "-o", "run.db", SCRIPT, name, recipe]
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = gradscope(["run", "-o", "run.db", SCRIPT, name, recipe], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    show = [sys.executable, "-m", "gradscope", "show", "run.db", "-f", "json"]
-    record = json.loads(subprocess.run(show, cwd=tmp_path, capture_output=True, check=True).stdout)
+    record = json.loads(gradscope(["show", "run.db", "-f", "json"], cwd=tmp_path).stdout)
     assert record["run"]["steps"] == recipes.STEPS
     loud = [one for one in record["findings"] if one["severity"] != "info"]
     assert [(one["code"], one["message"]) for one in loud] == []
