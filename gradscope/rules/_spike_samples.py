@@ -36,6 +36,8 @@ _LOSS = 3.0
 #: A loss is also unusual at this many times, if losses scatter little (as those of texts), and it
 #: is as many robust standard deviations above their median as an unusual input.
 _LOSS_NEAR = 2.5
+#: The median of a batch is unusual at this many times the largest of the steps before.
+_ALL = 1.5
 #: A sample is blamed if its loss is this many times the largest loss of a sample before.
 _UNLIKE = 2.0
 #: A text is unusually long at this many times the longest of the others, and of the steps before.
@@ -164,8 +166,10 @@ def is_unusual_loss(largest: float | None, middle: float | None, history: BatchH
     # The loss of a hinge is 0 for nearly all samples: the few others differ by any factor.
     if history.loss_steps < KNOWN or middle < 0 or not history.usual_loss:
         return False
-    if not largest > _LOSS_NEAR * high > 0 or largest <= _UNUSUAL * middle or middle > medians:
+    if not largest > _LOSS_NEAR * high > 0 or largest <= _UNUSUAL * middle:
         return False
+    if middle > _ALL * medians:
+        return False  # the other samples, too, have larger losses than before
     deviations = math.log(largest / history.usual_loss) / max(_SPREAD, history.spread_loss or 1.0)
     return largest > _LOSS * high or deviations > _DEVIATIONS
 

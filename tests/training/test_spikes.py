@@ -516,6 +516,14 @@ def test_a_loss_is_unusual_by_less_if_losses_scatter_little(spread: float, cause
     assert found == cause, message
 
 
+@pytest.mark.parametrize(("middle", "cause"), [(1.1, "labels"), (1.3, "undetermined")])
+def test_a_batch_whose_other_losses_rose_too_accuses_no_label(middle: float, cause: str) -> None:
+    given = quiet(loss=7.0)  # the largest median before is 0.8
+    rows = [replace(one, loss=middle if one.index < 15 else one.loss) for one in given.samples]
+    found, message = spike_cause(replace(given, samples=tuple(rows)))
+    assert found == cause, message
+
+
 @pytest.mark.parametrize(
     ("loss", "varied", "cause"),
     [(2.5, ("src",), "samples"), (1.5, ("src",), "undetermined"), (2.5, (), "undetermined")],
