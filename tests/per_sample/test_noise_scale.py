@@ -41,7 +41,7 @@ def test_closed_form(inputs: int, batch: int, noise: float, distance: float) -> 
         for _ in range(400)
     ]
     within = sum(one.low <= true <= one.high for one in found)
-    assert within >= 0.915 * len(found)  # 95 %, less three standard errors of the count
+    assert within >= 0.95 * len(found)
     finite = [one for one in found if one.high < math.inf]
     assert len(finite) == len(found)
     values = sorted(one.value for one in found if one.value is not None)
