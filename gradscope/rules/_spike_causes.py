@@ -121,7 +121,7 @@ def _since(capsule: Capsule, step: float) -> str:
 
 
 def _weights(capsule: Capsule) -> _Fact | None:
-    """The weights moved further than updates move them."""
+    """The weights moved further than the optimizer's updates can move them."""
     written = [one for one in capsule.changes if one.kind == "weights"]
     known = [one for one in capsule.signals if one.weight_norm is not None]
     pairs = [

@@ -157,7 +157,7 @@ _METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """The numbers of a step by key. ``time`` is in seconds since 1970; ``sampled``: has layers."""
+    """The numbers of a step by key. ``time``: seconds since 1970; ``sampled``: it has layers."""
 
     step: int
     time: float

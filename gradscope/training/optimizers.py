@@ -30,7 +30,7 @@ class LastingParameters:
         self._held = tuple(parameters)
 
     def let_go(self) -> None:
-        """The optimizer is freed."""
+        """Note that the script freed the optimizer."""
         self._left, self._held = tuple(map(remembered, self._held)), ()
 
     def each(self) -> list[torch.Tensor | None]:

@@ -40,8 +40,8 @@ class Triplets:
 
 
 def _exchanged(line: ScriptLine) -> tuple[str, ...]:
-    """The three arguments of the call on a line if their names are those of a triplet, and the
-    negative is not the last; () if not."""
+    """Return the three arguments of a call on this line, if they have the names of a triplet
+    and the negative is not the last; else ()."""
     tree = tree_of(line.file)
     for call in ast.walk(tree) if tree is not None else ():
         if not isinstance(call, ast.Call) or not is_at(call, line.line) or len(call.args) < 3:
