@@ -34,7 +34,7 @@ RULE = Rule(
         "SageMaker Debugger, ExplodingTensor",
     ),
     runs=Runs(samples=1, metrics=("step",), per="run", parameters="all"),
-    explains=("GS1", "GS2", "GS506", "GS6"),
+    explains=("GS1", "GS2", "GS506", "GS60", "GS61", "GS620"),
 )
 
 

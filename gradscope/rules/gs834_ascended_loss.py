@@ -40,7 +40,7 @@ RULE = Rule(
         Threshold("share", 0.9, "share of the losses that were read, above which it fires", CHOSEN),
     ),
     runs=Runs(loop=True),
-    explains=("GS104", "GS601", "GS602", "GS604", "GS613"),
+    explains=("GS104", "GS601", "GS602", "GS604", "GS613", "GS621"),
 )
 _NAMES = {
     "NllLoss": "cross entropy",

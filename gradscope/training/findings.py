@@ -161,7 +161,8 @@ class RunFindings:
         found: Found = {}
         for find, limits, runs in self._over_steps:
             for finding in find(history, limits):
-                found.setdefault(_key(finding, None, runs), (finding, runs))
+                placed = self._at_optimizer(finding, runs, step.optimizer)
+                found.setdefault(_key(finding, None, runs), (placed, runs))
         if not found and not verdicts.streaks:
             verdicts.any = True
             return ()
@@ -208,9 +209,7 @@ class RunFindings:
 
     def _located(self, finding: Finding, runs: Runs, sample: StepSample) -> Finding:
         """Return a finding in a sample with the line that its rule names as its place."""
-        line = finding.location
-        if runs.at_optimizer and self.optimizer_at is not None:
-            line = line or self.optimizer_at(sample.optimizer)
+        line = self._at_optimizer(finding, runs, sample.optimizer).location
         if runs.at_call and self.called_at is not None:
             line = line or self.called_at(sample.model, finding.name)
         if runs.at_model_call and self.called_at is not None:
@@ -218,6 +217,12 @@ class RunFindings:
         if runs.at_attribute and self.attribute_at is not None and finding.cause:
             line = line or self.attribute_at(finding.cause)
         return replace(finding, location=line)
+
+    def _at_optimizer(self, finding: Finding, runs: Runs, optimizer: str) -> Finding:
+        """Return a finding with the line that made the optimizer, if its rule names that."""
+        if finding.location or not runs.at_optimizer or self.optimizer_at is None:
+            return finding
+        return replace(finding, location=self.optimizer_at(optimizer))
 
     def loop(self, record: LoopRecord) -> tuple[TrainingFinding, ...]:
         """Judge the loop so far, by facts of every step.

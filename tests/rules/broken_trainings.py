@@ -146,6 +146,25 @@ def a_second_moment_of_one_summed_batch(mended: bool) -> Watched:
     return run
 
 
+# ------------------------------------------------------------------ GS621: divergence
+
+
+def _regression(rate: float) -> Watched:
+    """A linear target of inputs of deviation 3, by SGD."""
+    net, truth = mlp(10, 50, 1), torch.randn(10, 1)
+    run, sgd = Watched({"model": net}), torch.optim.SGD(net.parameters(), lr=rate)
+    for _ in range(60):
+        x = 3 * torch.randn(50, 10)
+        run.step(sgd, lambda x=x: F.mse_loss(net(x), x @ truth))
+    return run
+
+
+@trouble("GS621", begins=(4, 5), severity="error")
+def a_rate_that_diverges(mended: bool) -> Watched:
+    """Loss and gradient grow at each step, and are Inf in the fourth."""
+    return _regression(1e-3 if mended else 0.5)
+
+
 # ------------------------------------------------------------------ GS620: the first update
 
 

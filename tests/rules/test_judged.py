@@ -76,6 +76,13 @@ FROM_THE_START: dict[str, Callable[[int, bool], TrainingStep]] = {
         i, update_rms=1.0 if i <= 32 else 0.01, clipped_norm=1.0, learning_rates=(0.1,)
     ),
     "GS609": lambda i, last: step(i, loss_scale=0.5),
+    "GS621": lambda i, last: step(
+        i,
+        losses=(None if last else 1e3**i,),
+        nonfinite="inf" if last else None,
+        clipped_norm=1e3**i,
+        learning_rates=(0.1,),
+    ),
 }
 
 

@@ -320,6 +320,55 @@ def test_the_first_update(ratios, more, fires):
         assert found[0][1].value == 16
 
 
+# ------------------------------------------------------------------------- GS621
+
+
+def _diverging(**changed):
+    """Six steps: loss and gradient grow by 100 at each, and the last has an Inf."""
+    columns = {
+        "loss": lambda i: None if i == 6 else 100.0**i,
+        "clipped_norm": lambda i: 100.0**i,
+        "nonfinite": lambda i: "inf" if i == 6 else None,
+        "learning_rates": lambda i: (0.1,),
+    }
+    return steps(6, **columns | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "fires"),
+    [
+        ({}, True),
+        ({"nonfinite": lambda i: None}, False),  # no NaN or Inf yet
+        ({"loss": lambda i: None if i == 6 else 2.0}, False),  # an operation made the Inf
+        ({"loss": lambda i: None if i == 6 else -(100.0**i)}, False),  # a loss without a bound
+        ({"clipped_norm": lambda i: 1.0}, False),
+        ({"learning_rates": lambda i: (0.1 * i,)}, False),  # the ramp is the cause
+        ({"loss": lambda i: None if i == 6 else 1.1**i}, False),
+    ],
+)
+def test_diverging_steps(changed, fires):
+    found = over("GS621", _diverging(**changed))
+    assert found == [6] * fires
+
+
+def test_only_the_first_inf_is_a_divergence():
+    later = {"nonfinite": lambda i: "inf" if i >= 5 else None}
+    later |= {"loss": lambda i: None if i >= 5 else 100.0**i}
+    later |= {"clipped_norm": lambda i: None if i >= 5 else 100.0**i}
+    assert over("GS621", _diverging(**later)) == [5]
+
+
+def test_a_bad_batch_in_a_training_that_went_well_is_no_divergence():
+    """Its gradient ruins the weights: loss and gradient grow at the next steps too."""
+    late = {
+        "loss": lambda i: None if i == 40 else 100.0 ** max(0, i - 35),
+        "clipped_norm": lambda i: 100.0 ** max(0, i - 35),
+        "nonfinite": lambda i: "inf" if i == 40 else None,
+        "learning_rates": lambda i: (0.1,),
+    }
+    assert over("GS621", steps(40, **late)) == []
+
+
 # ------------------------------------------------------------------------- histories
 
 
