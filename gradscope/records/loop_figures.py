@@ -268,8 +268,8 @@ class LayerGradient:
 
     Attributes:
         name: the module's name.
-        ratio: the largest ‖gradient‖ / ‖weight‖ of this layer and the layers before it, divided
-            by the largest of those downstream; both as the root mean square over all samples.
+        ratio: the largest ‖gradient‖ / ‖weight‖ of this layer and all layers upstream, divided by
+            the largest downstream. Each is a root mean square over all samples.
     """
 
     name: str
