@@ -92,7 +92,7 @@ def _held(optimizer: LoopOptimizer, stale: Sequence[LoopParameter], loop: LoopRe
     after = ""
     for name, line in _set_later(loop)[-1:]:
         after = f"; `{name}` was set after that{f', at {line}' if line else ''}"
-    held = f"all {count}" if every else count
+    held = "only parameters" if every and len(stale) > 1 else count
     return f"`{optimizer.name}`{made} holds {held} {of}{after}."
 
 

@@ -178,7 +178,7 @@ BROKEN = {
             optimizer.step()
         """, "optimizer"),
     "the optimizer of another copy": LoopProgram(
-        "GS804", ("holds all 4 parameters of",), """
+        "GS804", ("holds only parameters of",), """
         import copy
         old = net
         net = copy.deepcopy(net)  # broken

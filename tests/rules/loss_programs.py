@@ -395,7 +395,7 @@ BROKEN = {
             optimizer.step()
         """, "optimizer"),
     "the old head is still there, all else is frozen": LoopProgram(
-        "GS804", ("holds all 2 parameters of `head`", "`net.2` was set after that"), """
+        "GS804", ("holds only parameters of `head`", "`net.2` was set after that"), """
         net.requires_grad_(False)
         head = nn.Linear(8, 2)
         net[2] = head  # mended
@@ -408,7 +408,7 @@ BROKEN = {
             optimizer.step()
         """, "optimizer"),
     "a head that is thawed after the optimizer was made": LoopProgram(
-        "GS804", ("holds all 2 parameters of `head`", "No optimizer holds"), """
+        "GS804", ("holds only parameters of `head`", "No optimizer holds"), """
         head = nn.Linear(8, 2)
         net.requires_grad_(False)
         net[2] = head  # mended
