@@ -38,6 +38,7 @@ class StepHistory:
         norms: the gradient norms of each parameter, in the steps in which they were read.
         pace: the window of the update's root mean square divided by the learning rate.
         taken: the window of the gradient norms that the optimizer got.
+        read: the optimizer's last step before ``now`` in which this norm was read.
         rates: the step and the highest learning rate of each of the last steps, including ``now``.
     """
 
@@ -53,6 +54,7 @@ class StepHistory:
     norms: NormHistory = field(default_factory=NormHistory)
     pace: Window = field(default_factory=Window)
     taken: Window = field(default_factory=Window)
+    read: int = 0
     rates: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     def __post_init__(self) -> None:
@@ -73,6 +75,8 @@ class StepHistory:
         self.windows.add(loss, len(before.summed_losses), before.gradient_norm)
         self.loss = self.windows.losses(len(step.summed_losses))
         self.taken.add(before.clipped_norm)
+        if before.clipped_norm is not None:
+            self.read = before.optimizer_step
         self.pace.add(pace_of(before))
         self.blocks.add(before.step, loss)
         self._look(step, before)

@@ -17,7 +17,8 @@ RULE = Rule(
     what=(
         "Compares the root mean square of the update, divided by the learning rate, with the 128 "
         "steps before. It fires if the update jumps far above them, and by more than the "
-        "gradient. A step in which a parameter gets its first gradient does not count."
+        "gradient. A step in which a parameter gets its first gradient does not count, nor one "
+        "after a step without metrics: its gradient may be in the update."
     ),
     why=(
         "An optimizer that divides by its second moment makes large steps if that moment is too "
@@ -81,6 +82,8 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
     deviations = before.deviations(pace, _FLOOR)
     if deviations < limits["deviations"] or not step.clipped_norm or not gradients.usual:
         return
+    if step.optimizer_step - history.read > 1:
+        return  # gradients that were not read may be in the moments
     grown = step.clipped_norm / gradients.usual
     if ratio < limits["alone"] * max(1.0, grown) or history.norms.joined():
         return

@@ -369,6 +369,18 @@ def test_a_bad_batch_in_a_training_that_went_well_is_no_divergence():
     assert over("GS621", steps(40, **late)) == []
 
 
+@pytest.mark.parametrize(("read", "found"), [(range(1, 401), [400]), (range(1, 401, 3), [])])
+def test_an_update_after_gradients_that_were_not_read(read: range, found: list[int]):
+    """Momentum adds their gradients to the update: a jump of these is no fault of the optimizer."""
+    columns = {
+        "update_rms": lambda i: 0.9 if i == 400 else noisy(0.1),
+        "clipped_norm": lambda i: noisy(1.0),
+    }
+    thinned = {k: lambda i, c=c: c(i) if i in read else None for k, c in columns.items()}
+    made = steps(400, loss=lambda i: 1.0, learning_rates=lambda i: (0.1,), **thinned)
+    assert over("GS615", made) == found
+
+
 # ------------------------------------------------------------------------- histories
 
 
