@@ -165,6 +165,19 @@ def a_rate_that_diverges(mended: bool) -> Watched:
     return _regression(1e-3 if mended else 0.5)
 
 
+@trouble("GS621", begins=(4, 6), severity="error")
+def an_autoencoder_that_diverges(mended: bool) -> Watched:
+    """Two linear layers with momentum; all steps have the same batch."""
+    net = nn.Sequential(nn.Linear(20, 8), nn.Linear(8, 20))
+    rate = 1e-2 if mended else 3.0
+    run = Watched({"model": net})
+    sgd = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
+    x = 3 * torch.randn(64, 20)
+    for _ in range(60):
+        run.step(sgd, lambda: F.mse_loss(net(x), x))
+    return run
+
+
 # ------------------------------------------------------------------ GS620: the first update
 
 
