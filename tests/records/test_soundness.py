@@ -25,9 +25,9 @@ def test_a_sound_graph_comes_back(sample: str) -> None:
 DAMAGES: dict[str, tuple[Steps, Any, str, str]] = {
     "an id twice": (("nodes", 5, "id"), 8, "nodes[5].id", "8 is the id of"),
     "an edge to nowhere": (("nodes", 2, "to", 0), [99, 0], "nodes[2].to[0]", "no node has the id"),
-    "an edge back": (("nodes", 6, "to", 0), [10, 0], "nodes[6].to[0]", "stands before all"),
-    "an edge to itself": (("nodes", 2, "to", 0), [8, 0], "nodes[2].to[0]", "stands before all"),
-    "an inner edge back": (("nodes", 5, "inner"), [[10, 0]], "nodes[5].inner[0]", "stands before"),
+    "an edge back": (("nodes", 6, "to", 0), [10, 0], "nodes[6].to[0]", "comes before all"),
+    "an edge to itself": (("nodes", 2, "to", 0), [8, 0], "nodes[2].to[0]", "comes before all"),
+    "an inner edge back": (("nodes", 5, "inner"), [[10, 0]], "nodes[5].inner[0]", "comes before"),
     "no such output": (("nodes", 0, "to", 0), [9, -1], "nodes[0].to[0][1]", "0 or more"),
     "a root below": (("root",), 9, "root", "the first node's id, 10"),
     "a root without nodes": (("nodes",), [], "root", "expected null"),
