@@ -196,7 +196,7 @@ def is_unusual_length(length: int | None, history: BatchHistory) -> bool:
 
 
 def are_unusual_copies(copies: int | None, count: int, history: BatchHistory) -> bool:
-    """Return True if many inputs of a batch are equal, and so many times fewer were before.
+    """Return True if many inputs of a batch are equal, and far fewer were in the steps before.
 
     Args:
         copies: how many are equal to one of them, itself included.

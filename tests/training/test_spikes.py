@@ -880,8 +880,8 @@ def test_a_nan_in_the_data_is_shown_though_a_sample_stood_out_before(tmp_path: P
     assert spike(kept(tmp_path, label, nan)).step == 60
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["not tried", "too slow"])
-def test_a_step_that_is_not_split_has_its_samples_and_says_so(slow: bool) -> None:
+def six_samples(plain: float) -> tuple[CapsuleContents, RecordedCall]:
+    """Return the contents of a capsule of one call; a plain step takes ``plain`` seconds."""
     net = torch.nn.Linear(3, 2)
     effects = SideEffects(net)
     effects.writes_arguments = False
@@ -892,12 +892,18 @@ def test_a_step_that_is_not_split_has_its_samples_and_says_so(slow: bool) -> Non
     model = SimpleNamespace(module=net, module_ref=lambda: net, compiled=False)
     contents = CapsuleContents(
         [model],  # type: ignore[arg-type]
-        SimpleNamespace(plain=0.0),  # type: ignore[arg-type]
+        SimpleNamespace(plain=plain),  # type: ignore[arg-type]
         BatchIndices(),
         megabytes=1,
         weights=False,
         earlier=EarlierBatches(0, 1),
     )
+    return contents, call
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["not tried", "too slow"])
+def test_a_step_that_is_not_split_has_its_samples_and_says_so(slow: bool) -> None:
+    contents, call = six_samples(plain=0.0)
     filled, tensors = contents.fill(quiet(), [call], [], 1.0, split=slow, seconds=0.0)
     assert [one.index for one in filled.samples] == list(range(6))
     assert all(one.share is None and one.input_max for one in filled.samples)
@@ -907,22 +913,7 @@ def test_a_step_that_is_not_split_has_its_samples_and_says_so(slow: bool) -> Non
 
 def test_an_estimate_of_the_time_does_not_replace_its_limit() -> None:
     """Six samples could take six steps of 0.1 s; split together they take far less than 0.5 s."""
-    net = torch.nn.Linear(3, 2)
-    effects = SideEffects(net)
-    effects.writes_arguments = False
-    call = RecordedCall("net", net, (torch.randn(6, 3),), {}, effects)
-    output = net(*call.args)
-    call.ended(output)
-    output.square().sum().backward()
-    model = SimpleNamespace(module=net, module_ref=lambda: net, compiled=False)
-    contents = CapsuleContents(
-        [model],  # type: ignore[arg-type]
-        SimpleNamespace(plain=0.1),  # type: ignore[arg-type]
-        BatchIndices(),
-        megabytes=1,
-        weights=False,
-        earlier=EarlierBatches(0, 1),
-    )
+    contents, call = six_samples(plain=0.1)
     filled, _ = contents.fill(quiet(), [call], [], 1.0, seconds=0.5)
     assert sum(one.share or 0.0 for one in filled.samples) == pytest.approx(1, rel=1e-5)
 
