@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 
 _TIME = re.compile(r"[\d.]+ (s|ms|µs)\b|[\d.]+ % of the time")
+#: A capsule holds the paths of the script's files, and figures of which each machine keeps other
+#: digits: its size differs by some bytes from folder to folder.
+_FILE_SIZE = re.compile(r"(?<=capsule: )[\d.]+ [KM]iB")
 _RULE = re.compile(r"─+")
 _NUMBER = re.compile(r"(?P<digits>-?[\d,]*\.?\d+)(?:e(?P<exponent>[-+]\d+))?")
 #: Around a number that stands in a sentence or a list.
@@ -12,7 +15,7 @@ _AROUND = "()[],;:%…–"
 
 
 def same(found: list[str], shown: list[str], *, bound: float = 0.0) -> bool:
-    """Equal but for times, for spacing, and for rounding.
+    """Equal but for times, sizes of files, spacing, and rounding.
 
     Args:
         found: the lines that were printed.
@@ -28,7 +31,7 @@ def same(found: list[str], shown: list[str], *, bound: float = 0.0) -> bool:
 
 def _words(lines: list[str]) -> list[str]:
     text = _RULE.sub("─", "\n".join(line.rstrip() for line in lines).strip())
-    return _TIME.sub("TIME", text).split()
+    return _FILE_SIZE.sub("SIZE", _TIME.sub("TIME", text)).split()
 
 
 def _alike(one: str, other: str, bound: float) -> bool:

@@ -11,6 +11,7 @@ SHOWN = [
     "────────────────",
     "out    1.234e-05  1,250",
     "fc     1267  (0.06 %)",
+    "capsule: 31.38 KiB",
 ]
 
 
@@ -28,6 +29,7 @@ ALIKE = {
     "one in four digits": changed(4, "1267", "1266"),
     "one in the last digit, in brackets": changed(4, "(0.06", "(0.07"),
     "fewer digits": changed(0, "2.303", "2.30"),
+    "another size of the file": changed(5, "31.38", "31.41"),
 }  # fmt: skip
 
 OTHER = {
@@ -38,6 +40,8 @@ OTHER = {
     "two in four digits": changed(4, "1267", "1269"),
     "a line too many": [*SHOWN, "fc 1.0"],
     "a line too few": SHOWN[:3],
+    "another unit of the file's size": changed(5, "KiB", "B"),
+    "no size": changed(5, "31.38 KiB", "none"),
     "another order of magnitude": changed(3, "e-05", "e-06"),
 }
 
