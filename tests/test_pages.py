@@ -27,7 +27,7 @@ from pages import all_pages, blocks, broken_links, broken_rows, scripts, session
 
 import gradscope
 from gradscope import plugins
-from gradscope.config import reading as config
+from gradscope.config import loaded_config as config
 
 ROOT = Path(__file__).parents[1]
 WRITES = os.environ.get("GRADSCOPE_GOLDEN") == "write"

@@ -21,7 +21,7 @@ from gradscope.api.failing import explained_failure, fail
 from gradscope.api.opened import Options, opened, read, run_info, versions
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.names import named_modules, named_parameters
-from gradscope.config.reading import LoadedConfig
+from gradscope.config.loaded_config import LoadedConfig
 from gradscope.errors import Interrupted, interruption
 from gradscope.explain.missing.explain_missing import explain_missing
 from gradscope.explain.non_finite.explain_non_finite import explain_non_finite

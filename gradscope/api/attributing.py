@@ -26,7 +26,7 @@ from gradscope.api.viewing import (
 from gradscope.errors import ConfigError, GradscopeError, ModelError, OptionError
 from gradscope.explain.errors.explain_exception import explain_error
 from gradscope.loading.specs import require_constructed
-from gradscope.loading.viewing import Viewer, class_id, live_viewer, picture_input
+from gradscope.loading.vision_models import Viewer, class_id, live_viewer, picture_input
 from gradscope.records.saliency import ClassScore, ImageAttribution, SaliencyReport
 from gradscope.running.state import run_eagerly
 from gradscope.saliency import (

@@ -17,7 +17,7 @@ from gradscope.capture.hooks import select_layers
 from gradscope.capture.parameters import parameter_count
 from gradscope.comparison.alignment import CallKey
 from gradscope.comparison.scaling import THRESHOLD, judged
-from gradscope.config.reading import LoadedConfig
+from gradscope.config.loaded_config import LoadedConfig
 from gradscope.config.width_scales import full_key, overrides_at, widths_of
 from gradscope.errors import OptionError, few
 from gradscope.loading.workload import Workload

@@ -20,7 +20,7 @@ from gradscope.api.failing import problem
 from gradscope.api.opened import Options, opened, read, run_info, versions
 from gradscope.comparison.alignment import Renaming, align_parameters
 from gradscope.comparison.compared_files import compared_records, kind_of
-from gradscope.config.reading import LoadedConfig
+from gradscope.config.loaded_config import LoadedConfig
 from gradscope.errors import ModelError, OptionError
 from gradscope.explain.errors.explain_exception import explain_error
 from gradscope.loading.workload import Workload

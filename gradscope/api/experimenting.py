@@ -15,9 +15,9 @@ from gradscope.experiment.arm_runs import ArmRun, ArmRuns
 from gradscope.experiment.arms import AS_IT_IS, Arm, chosen
 from gradscope.experiment.comparison import Arms, Dependence
 from gradscope.experiment.curves import Curve
-from gradscope.experiment.facts import losses_of
 from gradscope.experiment.judge import Judged, course, gains_nothing, judge
 from gradscope.experiment.scratch import Scratch
+from gradscope.experiment.script_facts import losses_of
 from gradscope.records.experiment import FAILED, LEFT_OUT, ArmResult, ExperimentReport
 from gradscope.records.training import TrainingStep
 from gradscope.rules import folded

@@ -29,20 +29,6 @@ from gradscope.errors import (
 from gradscope.explain.errors.explain_exception import explain_error
 from gradscope.features.channels import ChannelSweep, as_channels, filter_bank
 from gradscope.features.maximize import channel_count, input_range, maximized
-from gradscope.features.pictures import (
-    Layer,
-    Source,
-    batches,
-    last_features,
-    last_map,
-    layers_matching,
-    naming,
-    one_layer,
-    require_called,
-    run,
-    sources,
-    tensor_sources,
-)
 from gradscope.features.sheets import (
     excitation_sheet,
     filter_sheet,
@@ -60,10 +46,24 @@ from gradscope.features.space import (
     nearest,
     trust,
 )
+from gradscope.features.streaming import (
+    Layer,
+    Source,
+    batches,
+    last_features,
+    last_map,
+    layers_matching,
+    naming,
+    one_layer,
+    require_called,
+    run,
+    sources,
+    tensor_sources,
+)
 from gradscope.features.vectors import POOLINGS, FeatureArray, FeatureCache, features_of
 from gradscope.images.sheets import sheets
 from gradscope.loading.specs import require_constructed
-from gradscope.loading.viewing import Viewer, live_viewer
+from gradscope.loading.vision_models import Viewer, live_viewer
 from gradscope.records.features import (
     EmbeddedImage,
     FeaturesReport,

@@ -17,7 +17,7 @@ from gradscope.capture.graph import free_nodes
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.names import named_parameters
 from gradscope.capture.trace import Trace
-from gradscope.config.reading import LoadedConfig
+from gradscope.config.loaded_config import LoadedConfig
 from gradscope.errors import OptionError
 from gradscope.explain.missing.explain_missing import explain_missing
 from gradscope.explain.shared.frames import locate

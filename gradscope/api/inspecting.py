@@ -22,7 +22,7 @@ from gradscope.api.opened import Options, opened, read, run_info, versions, with
 from gradscope.capture.facts import unregistered
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.names import named_modules, named_parameters
-from gradscope.config.reading import LoadedConfig
+from gradscope.config.loaded_config import LoadedConfig
 from gradscope.errors import ModelError, OptionError
 from gradscope.loading.parallel import BRIEFLY, ParallelModel, Processes
 from gradscope.loading.workload import Workload

@@ -12,7 +12,7 @@ from torch import nn
 from gradscope import progress
 from gradscope.api.failing import problem
 from gradscope.api.opened import Options, opened, read, run_info, versions
-from gradscope.config.reading import LoadedConfig
+from gradscope.config.loaded_config import LoadedConfig
 from gradscope.errors import GradscopeError, ModelError, OptionError
 from gradscope.explain.errors.explain_exception import explain_error
 from gradscope.leaks.judge import Judged, judge

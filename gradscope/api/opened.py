@@ -21,8 +21,8 @@ from gradscope.api.failing import users_problem
 from gradscope.capture.hooks import hookable_modules, select_layers
 from gradscope.capture.names import named_modules
 from gradscope.capture.parameters import parameter_count
-from gradscope.config import reading as configs
-from gradscope.config.reading import LoadedConfig
+from gradscope.config import loaded_config as configs
+from gradscope.config.loaded_config import LoadedConfig
 from gradscope.errors import ModelError, OptionError, few
 from gradscope.explain.errors.explain_exception import explain_error
 from gradscope.loading.live_objects import adopt

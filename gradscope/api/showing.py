@@ -1,4 +1,4 @@
-"""Charts of a report, run or experiment as one picture: ``--plot``, ``record.plot()``; no torch."""
+"""Shows and saves a record: text, a page, tables, or its charts as one picture; no torch."""
 
 from __future__ import annotations
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from gradscope import pages
-from gradscope.config import reading as configs
+from gradscope.config import loaded_config as configs
 from gradscope.errors import ConfigError, OptionError
 from gradscope.images import sheets
+from gradscope.images.decoding import input_picture, read_array, read_image, reading_remarks
 from gradscope.images.files import (
     USUAL,
     check_look,
@@ -24,10 +25,9 @@ from gradscope.images.files import (
     shown,
 )
 from gradscope.images.photos import Photo
-from gradscope.images.reading import input_picture, read_array, read_image, reading_remarks
 from gradscope.images.sheets import encoded, overlay
 from gradscope.images.tracing import trace
-from gradscope.loading.viewing import Viewer, load_viewer
+from gradscope.loading.vision_models import Viewer, load_viewer
 from gradscope.output_files import check_file, expanded, write_file
 from gradscope.records.run import RunInfo
 from gradscope.records.saliency import SaliencyReport

@@ -14,7 +14,7 @@ from gradscope.records.report import RuleText
 from gradscope.rules import FAIL_ON, PRESETS, RuleSettings, documented
 
 if TYPE_CHECKING:
-    from gradscope.config.reading import LoadedConfig
+    from gradscope.config.loaded_config import LoadedConfig
 
 
 def fail_on_option(what: str) -> Any:

@@ -24,7 +24,7 @@ from gradscope.errors import OptionError, is_out_of_memory, message_of
 from gradscope.typeset.numbers import size
 
 if TYPE_CHECKING:
-    from gradscope.config.reading import LoadedConfig
+    from gradscope.config.loaded_config import LoadedConfig
 
 #: Replacement of `--` among the words; no argument of a process can contain it.
 DASHES = "\0"
@@ -67,7 +67,7 @@ def read_model(
         OptionError: more than one MODEL.
         ConfigError: the config contradicts itself.
     """
-    from gradscope.config import reading as config
+    from gradscope.config import loaded_config as config
 
     named, overrides = one_model(words)
     layers = layers or LayerOptions()

@@ -38,7 +38,7 @@ from gradscope.commands._options import (
 from gradscope.commands._running import keep_stdout_clean, running
 from gradscope.commands._views import ReportOutput
 from gradscope.commands._write import STDOUT, check_output, say, write_output
-from gradscope.config import reading as configs
+from gradscope.config import loaded_config as configs
 from gradscope.config.schema import Config
 from gradscope.config.yaml12 import is_file
 from gradscope.errors import (

@@ -38,7 +38,7 @@ from gradscope.commands._running import running
 from gradscope.commands._views import choose_destination, diff_view
 from gradscope.comparison.compared_files import RUNS, kind_of
 from gradscope.comparison.reports import of_layers
-from gradscope.config.reading import LoadedConfig
+from gradscope.config.loaded_config import LoadedConfig
 from gradscope.errors import OptionError, refuse_unknown
 from gradscope.records.diff import REFERENCES, TABLES_OF_DIFF
 from gradscope.rules import FAIL_ON, reaches

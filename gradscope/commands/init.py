@@ -19,7 +19,7 @@ from gradscope.commands._model import importing_torch
 from gradscope.commands._options import Allow, Debug, flag, option
 from gradscope.commands._running import keep_stdout_clean
 from gradscope.commands._write import STDOUT, write_output
-from gradscope.config.reading import check_spec, read
+from gradscope.config.loaded_config import check_spec, read
 from gradscope.config.targets import MISSING, is_own
 from gradscope.errors import visible
 from gradscope.output_files import expanded

@@ -257,7 +257,7 @@ def _preview(written: list[Path], width: int | None, color: bool) -> str:
     """Show the first picture in the terminal, if it has colours."""
     if width is None or not color or not written or written[0].suffix.lower() == ".pdf":
         return ""
+    from gradscope.images.decoding import read_image
     from gradscope.images.photos import preview
-    from gradscope.images.reading import read_image
 
     return "\n" + preview(read_image(written[0]), min(width, 100), color)

@@ -68,7 +68,7 @@ from gradscope.runfile.folder import (
 from gradscope.training.launch import Script
 
 if TYPE_CHECKING:
-    from gradscope.config.reading import LoadedConfig
+    from gradscope.config.loaded_config import LoadedConfig
 
 ROOM = "gradscope.reporters.answers"
 EXAMPLES = (

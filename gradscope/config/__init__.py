@@ -1,5 +1,5 @@
 """Makes one checked ``Config`` from a YAML file, a spec and ``key=value`` arguments; no torch.
 
-``reading.py`` reads it. A new key is a field in schema.py; a check that needs no import is a
+``loaded_config.py`` reads it. A new key is a field in schema.py; a check that needs no import is a
 function that checks.py calls.
 """

@@ -77,7 +77,7 @@ class ArmProcess:
         """Apply the arm's change, once the script has imported torch."""
         import torch
 
-        from gradscope.experiment.facts import note_facts
+        from gradscope.experiment.script_facts import note_facts
 
         self._keep_saves_inside(torch)
         if not self.arm.file:

@@ -18,8 +18,8 @@ from gradscope import progress
 from gradscope.errors import ConfigError
 from gradscope.experiment.arm_process import ArmProcess
 from gradscope.experiment.arms import AS_IT_IS, Arm
-from gradscope.experiment.facts import Facts
 from gradscope.experiment.scratch import Scratch
+from gradscope.experiment.script_facts import Facts
 from gradscope.records.experiment import DATA
 from gradscope.records.training import RunHistory
 from gradscope.runfile.reader import RunFile

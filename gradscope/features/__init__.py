@@ -1,5 +1,5 @@
 """Filters, channels, features and feature space of layers: one file per question.
 
-``pictures`` streams pictures through the model and reads layers; ``vectors`` has the formats of
+``streaming`` sends pictures through the model and reads layers; ``vectors`` has the formats of
 saved features.
 """

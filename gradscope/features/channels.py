@@ -15,7 +15,7 @@ from gradscope.capture.activation_maps import as_map, patch_grid
 from gradscope.capture.hooks import select_layer
 from gradscope.capture.names import named_modules
 from gradscope.errors import OptionError
-from gradscope.features.pictures import Layer, batch_first, hooked_layers
+from gradscope.features.streaming import Layer, batch_first, hooked_layers
 from gradscope.records.features import ChannelStats, Excitation, FilterStats
 
 #: A filter is dead whose norm is below this share of the layer's largest: weight decay takes one

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from gradscope import progress
 from gradscope.errors import OptionError
 from gradscope.features.channels import as_channels
-from gradscope.features.pictures import Layer, hooked_layers, require_called
-from gradscope.loading.viewing import Viewer
+from gradscope.features.streaming import Layer, hooked_layers, require_called
+from gradscope.loading.vision_models import Viewer
 
 #: The root mean square of a step, before the sigmoid, and that of the noise where the climb begins.
 RATE, NOISE = 0.1, 0.1

@@ -14,9 +14,10 @@ from torch.nn.functional import interpolate
 from gradscope import progress
 from gradscope.features.channels import SHARE, Box, ChannelSweep, FilterBank, receptive_boxes
 from gradscope.features.maximize import Maximized
-from gradscope.features.pictures import Source
+from gradscope.features.streaming import Source
 from gradscope.images import photos
 from gradscope.images.colour_scales import Scale, scale_of
+from gradscope.images.decoding import from_shares
 from gradscope.images.grid import (
     Tile,
     colored_kernel,
@@ -27,9 +28,8 @@ from gradscope.images.grid import (
     spread_out,
 )
 from gradscope.images.photos import HeatMap, Photo, cropped, reduced
-from gradscope.images.reading import from_shares
 from gradscope.images.sheets import Row
-from gradscope.loading.viewing import Viewer
+from gradscope.loading.vision_models import Viewer
 from gradscope.records.features import Neighbor
 from gradscope.typeset.numbers import number, plural, shape
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from gradscope import progress
 from gradscope.capture.activation_maps import as_map, patch_grid
 from gradscope.errors import ConfigError, OptionError
-from gradscope.features.pictures import (
+from gradscope.features.streaming import (
     Layer,
     Source,
     batch_first,
@@ -36,7 +36,7 @@ from gradscope.features.pictures import (
     require_called,
     run,
 )
-from gradscope.loading.viewing import Viewer
+from gradscope.loading.vision_models import Viewer
 from gradscope.output_files import atomic_file, check_file
 from gradscope.plugins import Format
 from gradscope.records.features import SkippedImage

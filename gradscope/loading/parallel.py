@@ -25,8 +25,8 @@ import torch
 from torch import distributed, nn
 from torch.nn.parameter import is_lazy
 
+from gradscope.config.loaded_config import LoadedConfig
 from gradscope.config.parallel import Fsdp
-from gradscope.config.reading import LoadedConfig
 from gradscope.errors import ConfigError, OptionError, Place, first_line, message_of
 from gradscope.loading.batches import Batch, MicroBatch, batch_size, cut
 from gradscope.loading.devices import resolve_device

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gradscope.config.reading import LoadedConfig
+from gradscope.config.loaded_config import LoadedConfig
 from gradscope.config.targets import MISSING
 from gradscope.errors import ConfigError, GradscopeError
 from gradscope.loading import specs

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gradscope.actions import Intervention
-from gradscope.config.reading import LoadedConfig
+from gradscope.config.loaded_config import LoadedConfig
 from gradscope.errors import Problem, TargetError
 from gradscope.loading import checkpoints, devices, losses, specs, surgery
 from gradscope.loading.batches import StepMethod, check_given, step_method

@@ -1,9 +1,10 @@
 """Computes each sample's part of every parameter's gradient, from one forward pass.
 
 The gradient is a sum over samples: each sample's part comes from its row of the model's output. For
-most layers, the part follows from the layer's input and the gradient of its output (``layers.py``).
-All other parameters need one backward per sample, from that sample's row of the output. Both
-methods are exact; they are compared on the sample with the largest gradient.
+most layers, the part follows from the layer's input and the gradient of its output
+(``layer_gradients.py``). All other parameters need one backward per sample, from that
+sample's row of the output. Both methods are exact; they are compared on the sample with the largest
+gradient.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from gradscope.capture.graph import Edge, edge_of, walk
 from gradscope.capture.hooks import hookable_modules, hooked
 from gradscope.capture.names import named_modules, named_parameters
 from gradscope.nesting import find
-from gradscope.per_sample import layers
-from gradscope.per_sample.layers import LayerCall
+from gradscope.per_sample import layer_gradients
+from gradscope.per_sample.layer_gradients import LayerCall
 
 #: Gradients of several samples are held at once up to this many values.
 _HELD = 1 << 22
@@ -179,7 +180,7 @@ class _Parts:
         for start in range(0, self.count, size):
             samples = slice(start, min(start + size, self.count))
             try:
-                own = [layers.gradients(call, samples)[name] for call, name in calls]
+                own = [layer_gradients.gradients(call, samples)[name] for call, name in calls]
             except Exception:
                 return False  # what a module of the user's raises on one sample: it is not needed
             total = own[0] if len(own) == 1 else torch.stack(own).sum(0)
@@ -217,13 +218,13 @@ class _Pending:
 
 
 class _Calls:
-    """The calls of a forward pass whose parameter gradients layers.py can split."""
+    """The calls of a forward pass whose parameter gradients ``layer_gradients`` can split."""
 
     def __init__(self, model: nn.Module, count: int) -> None:
         self._count = count
         self._refused: set[nn.Module] = set()
         self.found: list[_Pending] = []
-        self._modules = [m for m in hookable_modules(model) if layers.known(m)]
+        self._modules = [m for m in hookable_modules(model) if layer_gradients.known(m)]
         holders: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
         for module in model.modules():
             for name, parameter in module.named_parameters(recurse=False):

@@ -27,8 +27,8 @@ import gradscope
 from gradscope.api.features import neighbors
 from gradscope.api.viewing import view
 from gradscope.demo import all_digits
-from gradscope.features.pictures import digits
 from gradscope.features.space import METRICS, knn_accuracy, laid_out, trust
+from gradscope.features.streaming import digits
 
 K = 8
 MODEL, TRANSFORM = "torchvision:resnet18", "input.transform={resize: 64, crop: 64}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradscope import cli
-from gradscope.config import reading as config
+from gradscope.config import loaded_config as config
 from gradscope.errors import ConfigError
 
 

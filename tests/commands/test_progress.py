@@ -99,7 +99,7 @@ def stages(run) -> list[str]:
 
 def test_why_says_which_cause_it_looks_for(tmp_path: Path, monkeypatch) -> None:
     from gradscope.api.answering import why
-    from gradscope.config import reading as config
+    from gradscope.config import loaded_config as config
 
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"
@@ -122,7 +122,7 @@ def test_why_says_which_cause_it_looks_for(tmp_path: Path, monkeypatch) -> None:
 
 def test_many_models_and_steps_are_counted() -> None:
     from gradscope.commands.check import Candidate, CheckOptions, check_all
-    from gradscope.config import reading as config
+    from gradscope.config import loaded_config as config
     from gradscope.rules import RuleSettings
 
     loaded = [config.read("demo", ["steps=2"]) for _ in range(2)]

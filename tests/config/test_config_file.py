@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gradscope.config.reading import read
+from gradscope.config.loaded_config import read
 from gradscope.errors import ConfigError
 
 

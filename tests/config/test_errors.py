@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope.config.reading import read
+from gradscope.config.loaded_config import read
 from gradscope.errors import ConfigError
 
 

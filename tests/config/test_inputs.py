@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradscope.config.inputs import is_keywords, is_source
-from gradscope.config.reading import read
+from gradscope.config.loaded_config import read
 from gradscope.errors import ConfigError
 
 SHAPE = {"shape": [1]}

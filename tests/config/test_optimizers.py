@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gradscope
-from gradscope.config import reading as config
+from gradscope.config import loaded_config as config
 from gradscope.config.targets import OPTIMIZERS
 from gradscope.errors import ConfigError, TargetError, did_you_mean
 

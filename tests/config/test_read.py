@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.config.reading import read
+from gradscope.config.loaded_config import read
 from gradscope.config.schema import Config
 from gradscope.config.targets import Target, parse_target
 from gradscope.errors import ConfigError
@@ -240,7 +240,7 @@ def test_interpolations_that_fail(monkeypatch, text, message):
 
 SNIPPET = """
 import sys
-from gradscope.config.reading import read
+from gradscope.config.loaded_config import read
 from gradscope.errors import ConfigError
 {extra}
 try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope.config import reading as config
+from gradscope.config import loaded_config as config
 from gradscope.config.width_scales import full_key, overrides_at, parse_scales, widths_of
 from gradscope.errors import OptionError
 

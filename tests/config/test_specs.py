@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope.config.reading import check_spec, read
+from gradscope.config.loaded_config import check_spec, read
 from gradscope.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ import pytest
 from hostile.commands import gradscope
 
 from gradscope.commands import init, schema
-from gradscope.config.reading import read
+from gradscope.config.loaded_config import read
 from gradscope.config.schema import Config, json_schema
 from gradscope.config.words import Text
 from gradscope.config.yaml12 import parse

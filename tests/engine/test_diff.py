@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import gradscope
 from gradscope.api._differences import which_is_off
 from gradscope.capture.differences import Difference
-from gradscope.config import reading as config
+from gradscope.config import loaded_config as config
 from gradscope.errors import ModelError, OptionError
 from gradscope.records.diff import DiffReport
 from gradscope.running.divergent_calls import Noise, OutputDiff

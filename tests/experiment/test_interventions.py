@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from gradscope.experiment import arm_runs
 from gradscope.experiment.arms import BY_NAME
 from gradscope.experiment.comparison import Dependence
-from gradscope.experiment.facts import note_facts
 from gradscope.experiment.interventions.no_dropout import dropout_of
 from gradscope.experiment.interventions.other_seed import SHIFT
+from gradscope.experiment.script_facts import note_facts
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import nn
 
 import gradscope
 from gradscope.errors import ConfigError, OptionError
-from gradscope.features import pictures
+from gradscope.features import streaming
 from gradscope.features import vectors as caches
 
 
@@ -29,13 +29,13 @@ def folder(tmp_path):
 def read(monkeypatch):
     """The names of the pictures that were read for the model."""
     names = []
-    original = pictures.Source.input
+    original = streaming.Source.input
 
     def noted(self, viewer):
         names.append(self.name[-5:])
         return original(self, viewer)
 
-    monkeypatch.setattr(pictures.Source, "input", noted)
+    monkeypatch.setattr(streaming.Source, "input", noted)
     return names
 
 
@@ -98,7 +98,7 @@ def test_weights_of_a_live_model_and_its_code_are_in_the_key():
         def forward(self, x):
             return self.fc(x.mean((2, 3)))
 
-    from gradscope.loading.viewing import live_viewer
+    from gradscope.loading.vision_models import live_viewer
 
     net = Net()
     key = caches._key(live_viewer(net), "fc", "mean")
@@ -119,8 +119,8 @@ def test_weights_of_a_live_model_and_its_code_are_in_the_key():
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(folder, read, monkeypatch):
-    monkeypatch.setattr(pictures, "BATCH", 1)
-    original = pictures.Source.input
+    monkeypatch.setattr(streaming, "BATCH", 1)
+    original = streaming.Source.input
 
     def stopped(self, viewer):
         if self.name.endswith("2.png"):
@@ -128,7 +128,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(folder, read, monkeypatch):
         return original(self, viewer)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pictures.Source, "input", stopped)
+        patch.setattr(streaming.Source, "input", stopped)
         with pytest.raises(KeyboardInterrupt):
             features(folder)
     read.clear()
@@ -138,7 +138,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(folder, read, monkeypatch):
 
 
 def test_what_is_computed_is_written_now_and_then(folder, monkeypatch):
-    monkeypatch.setattr(pictures, "BATCH", 1)
+    monkeypatch.setattr(streaming, "BATCH", 1)
     monkeypatch.setattr(caches, "_EVERY", -1.0)
     saves = []
     original = caches.FeatureCache.save

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gradscope.errors import OptionError
 from gradscope.features.channels import ChannelSweep, as_channels, receptive_boxes
-from gradscope.features.pictures import Layer, last_features, last_map, one_layer, run
+from gradscope.features.streaming import Layer, last_features, last_map, one_layer, run
 from tests.features.feature_nets import Convs, Patches, Rows, images
 
 

@@ -11,8 +11,8 @@ from gradscope.api.features import maximize
 from gradscope.api.viewing import view
 from gradscope.errors import OptionError
 from gradscope.features.maximize import Range, input_range, maximized
-from gradscope.features.pictures import one_layer
-from gradscope.loading.viewing import live_viewer
+from gradscope.features.streaming import one_layer
+from gradscope.loading.vision_models import live_viewer
 
 UNIT = Range(torch.zeros(1, 8, 8), torch.ones(1, 8, 8))
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import gradscope
 from gradscope.errors import ConfigError, LayerError, OptionError
-from gradscope.features import pictures
-from gradscope.loading.viewing import live_viewer
+from gradscope.features import streaming
+from gradscope.loading.vision_models import live_viewer
 from tests.features.feature_nets import Convs, Patches, Rows, images
 
 
@@ -81,7 +81,7 @@ def test_a_live_model_is_given_back_as_it_was(unchanged):
 def test_batches_make_no_difference(monkeypatch):
     net, inputs = Convs(), images(10)
     whole = gradscope.features(net, inputs, "relu")
-    monkeypatch.setattr(pictures, "BATCH", 3)
+    monkeypatch.setattr(streaming, "BATCH", 3)
     np.testing.assert_allclose(gradscope.features(net, inputs, "relu"), whole, rtol=1e-6)
 
 
@@ -99,14 +99,14 @@ def test_files_go_through_the_transform_in_sorted_order(tmp_path):
 
 
 def test_pictures_of_several_shapes_wait_for_a_batch_of_their_own(monkeypatch):
-    monkeypatch.setattr(pictures, "BATCH", 3)
+    monkeypatch.setattr(streaming, "BATCH", 3)
     shapes = [(4, 4), (5, 5), (4, 4), (6, 6), (4, 4), (7, 7), (8, 8), (9, 9), (5, 5)]
     made = [
-        pictures.Source(str(i), values=torch.full((1, *shape), float(i)))
+        streaming.Source(str(i), values=torch.full((1, *shape), float(i)))
         for i, shape in enumerate(shapes)
     ]
     seen = {}
-    for numbers, inputs in pictures.batches(made, live_viewer(nn.Identity()), []):
+    for numbers, inputs in streaming.batches(made, live_viewer(nn.Identity()), []):
         assert len(numbers) <= 3
         seen |= dict(zip(numbers, inputs, strict=True))
     assert sorted(seen) == list(range(9))

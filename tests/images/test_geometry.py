@@ -9,7 +9,7 @@ import torch
 import torchvision.transforms.functional as F
 from PIL import Image, ImageOps
 
-from gradscope.images.reading import read_image, to_tensor
+from gradscope.images.decoding import read_image, to_tensor
 from gradscope.images.tracing import Geometry, trace
 
 NEAR = F.InterpolationMode.NEAREST

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from gradscope.images.colour_scales import scale_of
+from gradscope.images.decoding import from_shares
 from gradscope.images.grid import (
     MARK,
     ROWS,
@@ -18,7 +19,6 @@ from gradscope.images.grid import (
     scattered,
     spread_out,
 )
-from gradscope.images.reading import from_shares
 
 
 def tiles(count: int, size=(10, 6)) -> list[Tile]:

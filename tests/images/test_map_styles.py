@@ -10,8 +10,8 @@ import torchvision.transforms.functional as F
 from PIL import Image
 
 from gradscope.images.colour_scales import table
+from gradscope.images.decoding import to_tensor
 from gradscope.images.photos import HeatMap, Photo, cropped, painted
-from gradscope.images.reading import to_tensor
 from gradscope.images.tracing import Geometry, trace
 
 

@@ -11,6 +11,7 @@ import torchvision.transforms.functional as F
 from PIL import Image
 
 from gradscope.images.colour_scales import scale_of, table
+from gradscope.images.decoding import to_tensor
 from gradscope.images.grid import bar_height, draw_bar, drawable, text_width, wrapped
 from gradscope.images.photos import (
     HeatMap,
@@ -21,7 +22,6 @@ from gradscope.images.photos import (
     preview,
     reduced,
 )
-from gradscope.images.reading import to_tensor
 from gradscope.images.sheets import headline, overlay, remarks, sheets
 from gradscope.images.tracing import trace
 

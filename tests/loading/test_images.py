@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from gradscope.errors import ConfigError, Place
+from gradscope.images.decoding import read_image, to_tensor
 from gradscope.images.files import find_images
-from gradscope.images.reading import read_image, to_tensor
 
 PLACE = Place("model.yaml", 3, 9, "input.image")
 RED = (200, 30, 10)

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from gradscope.config.reading import read
+from gradscope.config.loaded_config import read
 from gradscope.errors import ConfigError, GradscopeError, LayerError, OptionError, TargetError
 from gradscope.loading.workload import Workload, load, load_model
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torchvision
 
-from gradscope.config import reading as config
+from gradscope.config import loaded_config as config
 from gradscope.errors import ConfigError
 from gradscope.loading import specs as memory
 from gradscope.loading.workload import load_model

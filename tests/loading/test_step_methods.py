@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.config.reading import read
+from gradscope.config.loaded_config import read
 from gradscope.errors import ConfigError, ModelError
 from gradscope.loading.batches import Batch, step_method
 from gradscope.loading.workload import load

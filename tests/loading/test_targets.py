@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradscope.config.reading import read
+from gradscope.config.loaded_config import read
 from gradscope.errors import ConfigError, GradscopeError, ModelError, Place, TargetError
 from gradscope.loading import imports
 from gradscope.loading.targets import Targets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope.config import reading as config
+from gradscope.config import loaded_config as config
 from gradscope.config.schema import json_schema
 from gradscope.errors import ConfigError, OptionError
 from gradscope.records.modules import ParameterStats

@@ -37,7 +37,7 @@ from gradscope.reporters.views import TextView
 if TYPE_CHECKING:
     from gradscope.api.features import FeatureResult
     from gradscope.features.vectors import FeatureArray
-    from gradscope.loading.viewing import Viewer
+    from gradscope.loading.vision_models import Viewer
 
 ROOM = "gradscope.reporters.features"
 #: The suffixes of features' formats, which import torch.

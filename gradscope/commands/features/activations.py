@@ -55,7 +55,7 @@ def run(
         from gradscope.api.features import activations
         from gradscope.api.opened import without
         from gradscope.demo import DIGITS
-        from gradscope.features.pictures import sources
+        from gradscope.features.streaming import sources
 
         pictures = sources(paths or [DIGITS[0][0]])
         model = viewer.viewer(overrides, demo=not paths)

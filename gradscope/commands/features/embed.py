@@ -62,7 +62,7 @@ def run(
     space.check(force=sheet.force)
     with output.running(viewer.timeout), importing_torch():
         from gradscope.api.features import embed
-        from gradscope.features.pictures import digits, sources
+        from gradscope.features.streaming import digits, sources
 
         found = embed(
             viewer.viewer(overrides, demo=not paths),

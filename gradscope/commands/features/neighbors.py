@@ -66,7 +66,7 @@ def run(
     space.check(force=sheet.force)
     with output.running(viewer.timeout), importing_torch():
         from gradscope.api.features import neighbors
-        from gradscope.features.pictures import digits, sources
+        from gradscope.features.streaming import digits, sources
 
         if paths:
             queries, pool = sources(paths[:-1]), sources(paths[-1:])

@@ -27,7 +27,7 @@ from gradscope.loading.sources.tensors import (
     plan_values,
     to_tensor,
 )
-from gradscope.loading.sources.text import plan_text, plan_tokens
+from gradscope.loading.sources.tokens import plan_text, plan_tokens
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 

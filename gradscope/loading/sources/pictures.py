@@ -14,12 +14,12 @@ from torch import Tensor
 from gradscope.config.targets import is_target
 from gradscope.config.words import shorten
 from gradscope.errors import ConfigError, GradscopeError, first_line, message_of
+from gradscope.images.decoding import read_image, to_tensor
 from gradscope.images.files import find_images
-from gradscope.images.reading import read_image, to_tensor
 from gradscope.loading.imports import OwnCode
 from gradscope.loading.sources import Build, Context, in_channels
 from gradscope.loading.sources.tensors import Modifiers, finish
-from gradscope.loading.sources.text import read_settings
+from gradscope.loading.sources.tokens import read_settings
 from gradscope.loading.wall import Wall
 
 Transform = Callable[[Image.Image], Tensor]

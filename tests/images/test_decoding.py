@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gradscope.images.decoding import input_picture, read_image, reading_remarks, to_tensor
 from gradscope.images.photos import HeatMap, Photo
-from gradscope.images.reading import input_picture, read_image, reading_remarks, to_tensor
 from gradscope.images.sheets import overlay
 from gradscope.images.tracing import trace
 

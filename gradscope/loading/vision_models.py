@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from gradscope.config.inputs import is_keywords
-from gradscope.config.reading import LoadedConfig
+from gradscope.config.loaded_config import LoadedConfig
 from gradscope.errors import ConfigError, OptionError, Place, did_you_mean
+from gradscope.images.decoding import to_tensor
 from gradscope.images.files import existing_file
-from gradscope.images.reading import to_tensor
 from gradscope.loading.inputs import make_batches
 from gradscope.loading.sources.pictures import choose_transform
 from gradscope.loading.specs import ModelKind

@@ -19,11 +19,11 @@ from gradscope.capture.hooks import hookable_modules, hooked, select_layer, sele
 from gradscope.capture.names import named_modules
 from gradscope.demo import all_digits
 from gradscope.errors import ConfigError, OptionError
+from gradscope.images.decoding import input_picture, read_array, read_image
 from gradscope.images.files import find_images, pictures_below, shown
 from gradscope.images.photos import Photo
-from gradscope.images.reading import input_picture, read_array, read_image
 from gradscope.images.tracing import trace
-from gradscope.loading.viewing import Viewer
+from gradscope.loading.vision_models import Viewer
 from gradscope.nesting import find
 from gradscope.output_files import expanded
 from gradscope.records.features import SkippedImage
