@@ -213,8 +213,8 @@ class Config(Strict):
     )
     eval_modules: Patterns = Field(
         default=[],
-        description="Modules in eval mode while the others train, by pattern, each without the "
-        'modules in it: "type:BatchNorm2d", "encoder.**".',
+        description="Modules in eval mode, by pattern; their submodules keep training: "
+        '"type:BatchNorm2d", "encoder.**".',
     )
     call: Annotated[str | None, Expected("the name of a method, or null")] = Field(
         default=None,
