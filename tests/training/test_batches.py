@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gradscope.training.loop.repeated_batches import Batches
+from gradscope.training.loop.batches import Batches
 
 DATA = torch.randn(64, 4)
 GIVEN: dict[str, tuple[Callable[[], torch.Tensor], bool]] = {

@@ -1,4 +1,4 @@
-"""Finds samples of distributions that cut the graph: ``sample()`` although ``rsample()`` exists."""
+"""Observes random numbers: repeated seeds, and draws of distributions without a gradient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gradscope.capture.remembered import RememberedTensor, remembered
-from gradscope.records.loop_figures import Draw
+from gradscope.records.loop_figures import Draw, LoopFact
 from gradscope.training.loop.script_lines import script_line
 
 #: Class of the distribution, and the size of the last axis of what it gives.
@@ -105,3 +105,46 @@ class Draws:
 
 def _key(distribution: object, value: torch.Tensor) -> _Key:
     return type(distribution).__name__, value.shape[-1]
+
+
+@dataclass(slots=True)
+class _Seed:
+    """The first line that set the seed, the number of steps that set it, and the last of these
+    steps."""
+
+    line: str | None
+    steps: int = 0
+    latest: int = -1
+
+
+class Seeds:
+    """Counts the steps in which ``torch.manual_seed`` was called with each seed.
+
+    A new seed for each step, or a seed for each epoch, does not count.
+    """
+
+    #: More seeds than these are one for each step.
+    MOST = 16
+
+    def __init__(self) -> None:
+        self._seeds: dict[int, _Seed] = {}
+
+    def seeded(self, seed: object, step: int) -> None:
+        """Note a call of ``torch.manual_seed`` after step ``step``."""
+        if not isinstance(seed, int) or (seed not in self._seeds and len(self._seeds) >= self.MOST):
+            return
+        known = self._seeds.get(seed)
+        if known is None:
+            known = self._seeds[seed] = _Seed(None)
+        if known.latest != step:
+            known.steps, known.latest = known.steps + 1, step
+        if step and known.line is None:  # the first may be the script's own start
+            line = script_line()
+            known.line = None if line is None else str(line)
+
+    def facts(self) -> Iterator[LoopFact]:
+        """Yield the facts on seeds, each with the number of its steps."""
+        for seed, one in self._seeds.items():
+            if one.steps > 1:
+                figures = (float(seed),)
+                yield LoopFact("seeded", count=one.steps, figures=figures, location=one.line)

@@ -18,37 +18,29 @@ from gradscope.records.loop import LoopCause, LoopModel, LoopRecord
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.discovery import variable_name
-from gradscope.training.loop.adapters import Adapters
 from gradscope.training.loop.backward_roots import Losses
-from gradscope.training.loop.batch_facts import BatchFacts
+from gradscope.training.loop.batches import Batches, BatchFacts
 from gradscope.training.loop.clipping import Clipping
 from gradscope.training.loop.construction import Construction
+from gradscope.training.loop.contrastive import Triplets
 from gradscope.training.loop.copies import Copies
 from gradscope.training.loop.custom_functions import CustomFunctions
 from gradscope.training.loop.data_sets import DataSets
-from gradscope.training.loop.draws import Draws
-from gradscope.training.loop.equal_units import EqualWeights
-from gradscope.training.loop.evaluation_inputs import EvaluationInputs
-from gradscope.training.loop.index_targets import index_targets
+from gradscope.training.loop.draws import Draws, Seeds
+from gradscope.training.loop.evaluation import EvaluationInputs, Modes
+from gradscope.training.loop.initial_weights import Adapters, EqualWeights
 from gradscope.training.loop.kept_graphs import KeptGraphs
-from gradscope.training.loop.last_losses import last_losses
-from gradscope.training.loop.loaded_checkpoints import Checkpoints
-from gradscope.training.loop.loads import Loads
+from gradscope.training.loop.loads import Checkpoints, Loads
 from gradscope.training.loop.loss_graph import LossGraphs
 from gradscope.training.loop.model_uses import ModelUses
-from gradscope.training.loop.modes import Modes
 from gradscope.training.loop.optimizer_uses import OptimizerUses
 from gradscope.training.loop.parameter_records import ParameterRecords
-from gradscope.training.loop.repeated_batches import Batches
+from gradscope.training.loop.q_targets import index_targets, unmasked_targets
 from gradscope.training.loop.rounds import Rounds
 from gradscope.training.loop.schedulers import Schedulers
 from gradscope.training.loop.script_lines import ScriptLine, script_line, written_assignment
-from gradscope.training.loop.seeds import Seeds
-from gradscope.training.loop.shuffled_alone import shuffled_alone
+from gradscope.training.loop.script_text import last_losses, shuffled_alone, written_dropout
 from gradscope.training.loop.token_targets import TokenTargets
-from gradscope.training.loop.triplets import Triplets
-from gradscope.training.loop.unmasked_targets import unmasked_targets
-from gradscope.training.loop.written_dropout import written_dropout
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import ObservedOptimizer, Optimizers
 

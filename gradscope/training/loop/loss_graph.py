@@ -11,10 +11,9 @@ from torch.autograd.graph import Node
 
 from gradscope.explain.shared.frames import locate, shown, user_line
 from gradscope.records.loop_figures import LossOperation, LossTargets, Reach
-from gradscope.training.loop.broadcasting import broadcast
+from gradscope.training.loop.batches import GeneratedInputs
 from gradscope.training.loop.constant_targets import Targets
-from gradscope.training.loop.divergences import divergence_fault
-from gradscope.training.loop.generated_inputs import GeneratedInputs
+from gradscope.training.loop.loss_lines import graphless_term, number_term, targets_made
 from gradscope.training.loop.loss_parts import loss_parts
 from gradscope.training.loop.loss_walk import (
     CLASSES,
@@ -34,10 +33,9 @@ from gradscope.training.loop.loss_walk import (
     stack_of,
     terms,
 )
-from gradscope.training.loop.number_terms import graphless_term, number_term
+from gradscope.training.loop.operands import broadcast, divergence_fault
 from gradscope.training.loop.reach import Bounded, Reaches
 from gradscope.training.loop.script_lines import ScriptLine, script_line, written_or_made
-from gradscope.training.loop.target_lines import targets_made
 from gradscope.training.loop.token_targets import TokenTargets
 from gradscope.training.loop.weighted_terms import weighted_terms
 

@@ -8,9 +8,13 @@ from itertools import pairwise
 
 from torch.autograd.graph import Node
 
-from gradscope.training.loop.bootstrapping import attached_ratio, bootstrapped
-from gradscope.training.loop.cosine_scores import is_cosine, norm_along_batch, score_products
-from gradscope.training.loop.learned_weights import learned_weights
+from gradscope.training.loop.autoencoders import cut_encoder, posterior
+from gradscope.training.loop.contrastive import (
+    is_cosine,
+    norm_along_batch,
+    own_positive,
+    score_products,
+)
 from gradscope.training.loop.loss_walk import (
     BINARY,
     CLASSES,
@@ -20,12 +24,8 @@ from gradscope.training.loop.loss_walk import (
     kind,
     saved,
 )
-from gradscope.training.loop.overlaps import minimised_overlap
-from gradscope.training.loop.policy_gradients import ascended_policy
-from gradscope.training.loop.posteriors import posterior
-from gradscope.training.loop.quantized_codes import cut_encoder
-from gradscope.training.loop.self_similarity import own_positive
-from gradscope.training.loop.weighted_terms import divisors
+from gradscope.training.loop.reinforcement import ascended_policy, attached_ratio, bootstrapped
+from gradscope.training.loop.weighted_terms import divisors, learned_weights, minimised_overlap
 
 
 @dataclass(frozen=True, slots=True)

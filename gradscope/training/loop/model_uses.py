@@ -22,9 +22,15 @@ from gradscope.records.loop_figures import LoopFact
 from gradscope.training.guard import Guard
 from gradscope.training.loop.construction import Construction
 from gradscope.training.loop.first_inputs import FirstInputs
-from gradscope.training.loop.layer_chains import ACTIVATIONS, layer_pairs, unused_activations
-from gradscope.training.loop.plain_tensors import attribute_line, plain_tensors
-from gradscope.training.loop.repeated_modules import repeated_at, repeated_modules
+from gradscope.training.loop.model_structure import (
+    ACTIVATIONS,
+    attribute_line,
+    layer_pairs,
+    plain_tensors,
+    repeated_at,
+    repeated_modules,
+    unused_activations,
+)
 from gradscope.training.loop.script_lines import script_line, written_call
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import Optimizers

@@ -1,9 +1,12 @@
-"""Finds unused activations between layers with only linear operations between them: together such
-layers are one linear layer."""
+"""Finds mistakes in how a model is built: chains of linear layers, modules in a list several times,
+trained tensors that are not parameters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import ast
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,11 +16,15 @@ from torch.autograd.graph import Node
 from gradscope.capture.graph import LEAF
 from gradscope.capture.names import modules_by_name
 from gradscope.capture.nodes import MOVES
+from gradscope.explain.shared.frames import innermost, shown, source_file, tree_of
+from gradscope.records.loop import PlainTensor
 from gradscope.records.loop_figures import LoopFact
+from gradscope.training.loop.construction import Made
 from gradscope.training.loop.loss_walk import LAYERS, kind, weight_of
+from gradscope.training.loop.script_lines import written
 
 #: A larger graph is not walked to its end.
-_MOST = 4096
+_OF_CHAIN = 4096
 #: The edge by which a layer's input comes.
 _INPUT = {"AddmmBackward": 1, "MmBackward": 0, "ConvolutionBackward": 0}
 #: Linear in their input, whose edge is the first; a product with a mask may be an activation.
@@ -48,7 +55,7 @@ def layer_pairs(roots: Sequence[object]) -> Iterator[Pair]:
     """Yield pairs of layers upstream of these tensors with only linear operations between them."""
     stack = [root.grad_fn for root in roots if isinstance(root, torch.Tensor) and root.grad_fn]
     seen = set(stack)
-    while stack and len(seen) < _MOST:
+    while stack and len(seen) < _OF_CHAIN:
         node = stack.pop()
         if kind(node) in LAYERS:
             before = _layer_before(node)
@@ -107,3 +114,84 @@ def _layers_beside(module: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
             yield name, child  # type: ignore[misc]  # whichever it is, it has a weight
         elif type(child) in (nn.ModuleList, nn.Sequential):
             yield from ((f"{name}.{key}", one) for key, one in _layers_beside(child))
+
+
+#: How many lines may lie between the list and the list of modules that is made of it.
+_NEAR = 3
+
+
+def repeated_modules(modules: Mapping[str, nn.Module]) -> Iterator[LoopFact]:
+    """Yield the lists whose members are all the same trainable module."""
+    for name, module in modules.items():
+        if not isinstance(module, nn.ModuleList | nn.Sequential) or len(module) < 2:
+            continue
+        (member, count), *others = Counter(module._modules.values()).most_common()
+        if not others and member is not None and any(p.requires_grad for p in member.parameters()):
+            yield LoopFact("repeated", name, count=count, words=(type(member).__name__,))
+
+
+def repeated_at(made: Made | None) -> str | None:
+    """Return the line that multiplies a list of one module, in the function that made the module
+    list; None without one, because other repetitions may be intended sharing."""
+    tree = None if made is None else tree_of(made.file)
+    if made is None or tree is None:
+        return None
+    for node in ast.walk(innermost(tree, made.number_of_line)):
+        match node:
+            case ast.BinOp(left=ast.List(elts=[one]) | ast.Tuple(elts=[one]), op=ast.Mult()) if (
+                not isinstance(one, ast.Constant)
+                and abs(node.lineno - made.number_of_line) <= _NEAR
+            ):
+                return f"{shown(made.file)}:{node.lineno}"
+    return None
+
+
+#: Number of operations allowed between a tensor and its leaf.
+_MOST = 16
+
+
+def plain_tensors(
+    model: nn.Module, held: Collection[int]
+) -> Iterator[tuple[PlainTensor, torch.Tensor]]:
+    """Yield plain tensors with leaves that get a gradient and are neither registered nor in an
+    optimizer.
+
+    An example is ``nn.Parameter(…).unsqueeze(0)``: the attribute holds the result, not the
+    parameter.
+
+    Args:
+        held: the ids of the parameters of all optimizers.
+
+    Yields:
+        Each with its first leaf.
+    """
+    known = {id(parameter) for parameter in model.parameters()} | set(held)
+    for name, module in model.named_modules():
+        for attribute, value in list(vars(module).items()):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                leaves = list(_leaves(value))
+                if leaves and all(id(p) not in known and p.grad is not None for p in leaves):
+                    line = attribute_line(module, attribute)
+                    found = PlainTensor(name, attribute, tuple(value.shape), value.is_leaf, line)
+                    yield found, leaves[0]
+
+
+def _leaves(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the leaves that a tensor was computed from; none if the graph is large."""
+    if tensor.grad_fn is None:
+        yield tensor
+        return
+    nodes, leaves = [tensor.grad_fn], list[torch.Tensor]()
+    for node in nodes:  # it grows
+        if isinstance(node, LEAF):
+            leaves.append(node.variable)
+        nodes += [one for one, _ in node.next_functions if one is not None]
+        if len(nodes) > _MOST:
+            return
+    yield from leaves
+
+
+def attribute_line(module: nn.Module, attribute: str) -> str | None:
+    """Return the line of the class that sets the attribute."""
+    file = source_file(type(module))
+    return None if file is None else written(rf"\bself\.{attribute}\s*(:[^=]*)?=[^=]", file)

@@ -1,25 +1,28 @@
-"""Scores of a classification that are products of normalized rows.
-
-Cosines times a constant have a bound; rows normalized along the batch give no cosines.
-"""
+"""Checks contrastive losses: normalized scores, the positive sample, the order of a triplet."""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch.autograd.graph import Node
 
+from gradscope.explain.shared.frames import is_at, tree_of
+from gradscope.records.loop_figures import LoopFact
 from gradscope.training.loop.loss_walk import (
     CLASSES,
     SOFTMAX,
+    is_linked_beside,
     kind,
     operations,
     saved,
     shape_of,
     signed,
 )
+from gradscope.training.loop.script_lines import ScriptLine
 from gradscope.training.loop.weighted_terms import constant_factor
 
 #: How far the norm of a row may be from 1.
@@ -114,3 +117,91 @@ def is_cosine(product: Node) -> bool:
 def _unit(values: torch.Tensor, dim: int) -> bool:
     norms = torch.linalg.vector_norm(values.detach().float(), dim=dim)
     return bool(((norms - 1).abs() < _NEAR).all())
+
+
+#: Fewer rows could be symmetric by chance.
+_FEWEST = 4
+#: How far scores may be from symmetric, and how much they must differ.
+_SYMMETRIC, _SPREAD = 1e-4, 1e-2
+
+
+def own_positive(root: Node) -> tuple[Node, tuple[float, ...]] | None:
+    """Return the classification loss, and its number of rows, if it is all of a loss, the scores
+    are a symmetric matrix of similarities, and the target of each row is its diagonal element."""
+    losses = [one for one in operations(root) if kind(one) in CLASSES]
+    rows = [_rows(one) for one in losses]
+    if not losses or not all(rows) or is_linked_beside(root, losses):
+        return None
+    return losses[0], (float(rows[0]),)
+
+
+def _rows(loss: Node) -> int:
+    """Return the number of rows of such scores; 0 for other scores."""
+    softmax, target = loss.next_functions[0][0], saved(loss).get("target")
+    if softmax is None or kind(softmax) not in SOFTMAX or target is None:
+        return 0
+    count = target.numel()
+    scores = saved(softmax).get("result")
+    if scores is None or count < _FEWEST or scores.shape != (count, count):
+        return 0
+    if not torch.equal(target, torch.arange(count, device=target.device)):
+        return 0
+    # Of log-probabilities, each row lacks a number of its own.
+    scores = scores.detach().double()
+    skew = scores - scores.T
+    skew = skew - skew[:, :1] + skew[:, 0]
+    symmetric = bool(skew.abs().max() < _SYMMETRIC * max(1.0, float(scores.abs().max())))
+    return count if symmetric and float(scores.max() - scores.min()) > _SPREAD else 0
+
+
+#: What a variable's name says that it is.
+_ROLES = {
+    "anchor": re.compile(r"(?<![a-z])(a|anc|anchors?)(?![a-z])"),
+    "positive": re.compile(r"(?<![a-z])(p|pos|positives?)(?![a-z])"),
+    "negative": re.compile(r"(?<![a-z])(n|neg|negatives?)(?![a-z])"),
+}
+
+
+class Triplets:
+    """Compares the names of a triplet loss's arguments with the order of its parameters."""
+
+    def __init__(self) -> None:
+        # By line: the names in the order that they are given, if that is wrong; and how often.
+        self._lines: dict[ScriptLine, tuple[tuple[str, ...], int]] = {}
+
+    def compared(self, line: ScriptLine | None) -> None:
+        """Note a line of the script that computes a triplet loss."""
+        if line is not None:
+            known = self._lines.get(line)
+            names, count = known or (_exchanged(line), 0)
+            self._lines[line] = names, count + 1
+
+    def facts(self) -> Iterator[LoopFact]:
+        """Yield a fact for each line whose arguments are exchanged."""
+        for line, (names, count) in self._lines.items():
+            if names:
+                yield LoopFact("exchanged-triplet", count=count, words=names, location=str(line))
+
+
+def _exchanged(line: ScriptLine) -> tuple[str, ...]:
+    """Return the three arguments of a call on this line, if they have the names of a triplet
+    and the negative is not the last; else ()."""
+    tree = tree_of(line.file)
+    for call in ast.walk(tree) if tree is not None else ():
+        if not isinstance(call, ast.Call) or not is_at(call, line.line) or len(call.args) < 3:
+            continue
+        roles = [_role(one) for one in call.args[:3]]
+        if set(roles) == _ROLES.keys() and roles[2] != "negative":
+            return tuple(ast.unparse(one) for one in call.args[:3])
+    return ()
+
+
+def _role(argument: ast.expr) -> str | None:
+    """Return the role that names in an expression have; None if it is none, or several."""
+    names = [getattr(one, "id", None) or getattr(one, "attr", "") for one in ast.walk(argument)]
+    found = {
+        role
+        for role, pattern in _ROLES.items()
+        if any(pattern.search(name.lower()) for name in names if isinstance(name, str))
+    }
+    return found.pop() if len(found) == 1 else None

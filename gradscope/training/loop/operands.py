@@ -1,4 +1,4 @@
-"""Detects losses that compare each prediction with all targets: [N, 1] with [N]."""
+"""Checks the operands of a loss: their shapes, and which are probabilities."""
 
 from __future__ import annotations
 
@@ -93,3 +93,38 @@ def _of_nodes(node: Node) -> tuple[Shape, Shape, Shape] | None:
 
 def _square(shape: Shape) -> bool:
     return len(shape) > 1 and shape[0] == shape[1] > 1
+
+
+#: How far a sum of probabilities may be from 1.
+_NEAR = 1e-2
+
+
+def divergence_fault(
+    given: torch.Tensor, target: torch.Tensor, *, log_target: bool
+) -> tuple[str, tuple[float, ...]] | None:
+    """Return the wrong argument, with its smallest and largest value; None without one."""
+    if given.shape != target.shape or not given.dim() or given.numel() < 2:
+        return None
+    given, target = given.detach(), target.detach()
+    if _are_probabilities(given):
+        return "kl-input", _range(given)
+    if log_target and _are_probabilities(target):
+        return "kl-log-target", _range(target)
+    if not log_target and bool((target <= 0).all()) and _are_probabilities(target.exp()):
+        return "kl-target", _range(target)
+    return None
+
+
+def _are_probabilities(values: torch.Tensor) -> bool:
+    """Return True if the values are at least 0, differ, and add up to 1 over an axis."""
+    if not bool((values >= 0).all()) or not bool((values != values.flatten()[0]).any()):
+        return False
+    axes = (-1, 1) if values.dim() > 1 else (-1,)
+    return any(
+        values.shape[axis] > 1 and bool(((values.double().sum(axis) - 1).abs() < _NEAR).all())
+        for axis in axes
+    )
+
+
+def _range(values: torch.Tensor) -> tuple[float, ...]:
+    return float(values.min()), float(values.max())

@@ -1,4 +1,4 @@
-"""Policy gradients with the wrong sign: log-probabilities times returns, without a minus."""
+"""Checks the losses of reinforcement learning: the sign, and values that should be constants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from gradscope.explain.shared.frames import (
     tree_of,
     user_line,
 )
-from gradscope.training.loop.loss_walk import SOFTMAX, kind, saved, stack_of
+from gradscope.training.loop.loss_walk import (
+    DIFFERENCES,
+    SOFTMAX,
+    kind,
+    operations,
+    saved,
+    shape_of,
+    stack_of,
+)
 
 #: What a variable's name says that more of it is better.
 _GOOD = re.compile(r"(?<![a-z])(returns?|rewards?|advantages?|advs?|gaes?|rtgs?)(?![a-z])")
@@ -155,3 +163,72 @@ def _is_turned(name: str, tree: ast.Module, line: int) -> bool:
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub):
         return _is_good(_variable(value.right)) and not _is_good(_variable(value.left))
     return isinstance(value, ast.UnaryOp)
+
+
+_MAXIMA = frozenset({"MaxBackward", "AmaxBackward"})
+_OF_TARGET = 24
+#: Operations between the ratio of two policies and the loss.
+_SURROGATE = frozenset(
+    {"NegBackward", "MeanBackward", "SumBackward", "AddBackward", "SubBackward", "MulBackward"}
+    | {"DivBackward", "MinimumBackward", "ClampBackward"}
+)
+_OF_SURROGATE = 64
+
+
+def bootstrapped(root: Node) -> tuple[Node, tuple[float, ...]] | None:
+    """Return a loss's distance between two values with gradients, if one of them is a constant plus
+    a multiple of a maximum: ``reward + gamma * q(next).max(1).values``."""
+    for node in operations(root):
+        if kind(node) not in DIFFERENCES and kind(node) != "SubBackward":
+            continue
+        sides = [one for one, _ in node.next_functions[:2]]
+        if len(sides) == 2 and None not in sides and any(map(_is_target, sides)):
+            return node, ()
+    return None
+
+
+def attached_ratio(root: Node) -> tuple[Node, tuple[float, ...]] | None:
+    """Return the exponential of a difference that is exactly 0, though both sides have a gradient.
+    It is the ratio of a policy to itself, whose gradients cancel."""
+    stack, seen = [root], {root}
+    while stack and len(seen) < _OF_SURROGATE:
+        node = stack.pop()
+        following = [one for one, _ in node.next_functions if one is not None]
+        if kind(node) == "ExpBackward":
+            difference = following[0] if following else None
+            sides = [] if difference is None else difference.next_functions
+            ratio = saved(node).get("result")
+            if difference is None or kind(difference) != "SubBackward" or ratio is None:
+                continue
+            shapes = [None if one is None else shape_of(one) for one, _ in sides]
+            if None not in shapes and shapes[0] == shapes[1] and _is_one(ratio):
+                return node, ()
+        elif kind(node) in _SURROGATE:
+            stack += [one for one in following if one not in seen]
+            seen.update(following)
+    return None
+
+
+def _is_one(ratio: torch.Tensor) -> bool:
+    return ratio.numel() > 1 and bool((ratio == 1).all())
+
+
+def _is_target(node: Node | None) -> bool:
+    added = scaled = False
+    for _ in range(_OF_TARGET):
+        if node is None:
+            return False
+        name, edges = kind(node), [one for one, _ in node.next_functions]
+        if name in _MAXIMA:
+            return added and scaled
+        linked = [one for one in edges if one is not None]
+        if name in ("AddBackward", "SubBackward", "RsubBackward"):
+            added = added or len(linked) == 1
+        elif name in ("MulBackward", "DivBackward"):
+            scaled = True
+        elif name not in MOVES:
+            return False
+        if len(linked) != 1:
+            return False
+        node = linked[0]
+    return False

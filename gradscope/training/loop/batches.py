@@ -1,0 +1,222 @@
+"""Compares the batches of a model's calls: with each other, with other models' results."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from gradscope.capture.differences import fingerprints
+from gradscope.capture.remembered import remembered
+from gradscope.capture.shards import PLAIN
+from gradscope.nesting import find
+from gradscope.records.loop_figures import LoopBatches
+from gradscope.training.loop.script_lines import script_line
+
+
+class Batches:
+    """Compares the inputs of each call with the first one's, until they differ.
+
+    Attributes:
+        same: the number of calls with equal numbers, of models that were called again; 0 after the
+            first difference.
+        differ: True if a call got other numbers.
+        same_tensor: True if it was the same memory each time, and not a small part of a larger
+            tensor, as in training on the full data set.
+    """
+
+    def __init__(self) -> None:
+        self.same = 0
+        self.same_tensor = True
+        self.differ = False
+        self._first: dict[int, tuple[str, ...]] = {}  # by model
+        self._calls = Counter[int]()
+        self._parts: dict[int, _Part] = {}
+
+    def called(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note the inputs of a model's call with gradients."""
+        if self.differ:
+            return
+        given = [tensor for _, tensor in find((args, kwargs), torch.Tensor)]
+        # What hangs on a graph is another model's output: it changes as that one trains.
+        if not given or any(tensor.grad_fn is not None for tensor in given):
+            return
+        digest = tuple(fingerprints(given))
+        again = model in self._first
+        first = self._first.setdefault(model, digest)
+        if first != digest:
+            self.differ, self.same = True, 0
+            self._first.clear()
+            self._parts.clear()
+            return
+        known = self._parts.setdefault(model, _Part(given[0]))
+        self.same_tensor = self.same_tensor and known.is_most() and known.is_same(given[0])
+        self._calls[model] += 1
+        # A model that is called once, as a copy for each task, says nothing.
+        self.same += 0 if not again else 2 if self._calls[model] == 2 else 1
+
+
+class _Part:
+    """A tensor or a view, identified by its base tensor: addresses are soon reused."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        base = tensor if tensor._base is None else tensor._base
+        self._base, self._elements = remembered(base), tensor.numel()
+        self._place = _place(tensor)
+
+    def is_same(self, tensor: torch.Tensor) -> bool:
+        """Return True if another tensor is the same part of the same base."""
+        base = tensor if tensor._base is None else tensor._base
+        return self._base() is base and _place(tensor) == self._place
+
+    def is_most(self) -> bool:
+        """Return True if the part is at least half of its base."""
+        base = self._base()
+        return base is not None and base.numel() <= 2 * self._elements
+
+
+def _place(tensor: torch.Tensor) -> object:
+    plain = tensor.layout == torch.strided and not tensor.is_nested
+    where = (tensor.storage_offset(), tensor.stride()) if plain else ()
+    return tuple(tensor.shape) if plain else (), where
+
+
+#: Number of results that are remembered.
+_RESULTS = 16
+#: After this many calls of one model there is no other one.
+_ALONE = 64
+
+
+class GeneratedInputs:
+    """Remembers the results of each model, and finds them among the inputs of another.
+
+    A detached tensor shares its storage with the result.
+    """
+
+    def __init__(self) -> None:
+        self._results: deque[tuple[StorageWeakRef, int]] = deque(maxlen=_RESULTS)
+        self._models: set[int] = set()
+        self._calls = 0
+
+    @property
+    def several(self) -> bool:
+        """True if several models were called."""
+        return len(self._models) > 1
+
+    def called(self, model: int, given: object) -> bool:
+        """Return True if a model's call gets a result of another model."""
+        self._models.add(model)
+        self._calls += 1
+        if not self.several:  # in every step of most scripts
+            return False
+        inputs = set(_storages(given))
+        return any(result in inputs and by != model for result, by in self._results)
+
+    def returned(self, model: int, output: object) -> None:
+        """Note the results of a model's call."""
+        if self.several or self._calls < _ALONE:
+            self._results.extend((one, model) for one in _storages(output))
+
+
+def _storages(data: object) -> Iterator[StorageWeakRef]:
+    for _, tensor in find(data, torch.Tensor):
+        if tensor.layout == torch.strided and type(tensor) in PLAIN:
+            yield StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+#: A batch of fewer samples says little.
+_FEWEST = 4
+
+
+class _Facts:
+    """Facts on one model."""
+
+    def __init__(self) -> None:
+        self.batches = self.alike = self.outputs = self.constant = self.twins = 0
+        self.size = 0.0
+        self.location: str | None = None
+        self.open = 0  # how many samples the call that goes on was given, if they differ
+
+
+class BatchFacts:
+    """Reads the arguments and the results of the models' calls."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, _Facts] = {}
+
+    def called(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note the inputs of a model's call with gradients, in a sampled step."""
+        facts = self._of.setdefault(model, _Facts())
+        facts.open = 0
+        given = [one for _, one in find((args, kwargs), torch.Tensor) if one.dim()]
+        count = given[0].shape[0] if given else 0
+        # A tensor with another first axis, as a graph's edges, may distinguish the samples.
+        if count < _FEWEST or not all(_plain(one) and one.shape[0] == count for one in given):
+            return
+        if facts.location is None:
+            facts.location = str(script_line() or "") or None
+        alike = all(_same_rows(one) for one in given)
+        facts.batches += 1
+        facts.alike += alike
+        numbers = [one.detach() for one in given if one.is_floating_point()]
+        facts.size = _rms(numbers[0]) if numbers else 0.0
+        facts.twins += _has_twins(numbers)
+        facts.open = 0 if alike else count
+
+    def returned(self, model: int, output: object) -> None:
+        """Note a model's output."""
+        facts = self._of.get(model)
+        if facts is None or not facts.open:
+            return
+        count, facts.open = facts.open, 0
+        given = next(
+            (one for _, one in find(output, torch.Tensor) if one.is_floating_point()), None
+        )
+        if given is None or not given.dim() or given.shape[0] != count or not _plain(given):
+            return
+        facts.outputs += 1
+        facts.constant = facts.constant + 1 if _same_rows(given) else 0
+
+    def records(self) -> Iterator[LoopBatches]:
+        """Yield the record of each model."""
+        for model, one in self._of.items():
+            if one.batches:
+                yield LoopBatches(
+                    model=model, batches=one.batches, alike=one.alike, outputs=one.outputs,
+                    constant=one.constant, location=one.location, size=one.size, twins=one.twins,
+                )  # fmt: skip
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    there = not tensor.is_meta and tensor.layout == torch.strided and not tensor.is_nested
+    return there and type(tensor) in PLAIN
+
+
+def _rms(tensor: torch.Tensor) -> float:
+    norm = float(torch.linalg.vector_norm(tensor.float()))
+    size = norm / max(1, tensor.numel()) ** 0.5
+    return size if math.isfinite(size) else 0.0
+
+
+def _has_twins(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return True if two tensors in different memory have the same numbers."""
+    return any(
+        one.shape == other.shape
+        and one.data_ptr() != other.data_ptr()
+        and not _same_rows(one)
+        and torch.equal(one, other)
+        for one, other in combinations(tensors, 2)
+    )
+
+
+def _same_rows(tensor: torch.Tensor) -> bool:
+    """Return True if all samples are equal; the first two nearly always decide."""
+    rows = tensor.detach()
+    if not tensor.numel() or not torch.equal(rows[0], rows[1]):
+        return False
+    return bool((rows == rows[:1]).all())

@@ -1,0 +1,232 @@
+"""Finds mistakes by the script's text: shuffled arrays, discarded losses, dropout in evaluation."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+
+from torch import nn
+
+from gradscope.explain.shared.frames import classes_of_script, last_name, shown
+from gradscope.records.loop_figures import LoopFact
+from gradscope.training.loop.script_lines import main_text
+
+_PERMUTATIONS = frozenset({"randperm", "permutation"})
+
+
+def shuffled_alone() -> Iterator[LoopFact]:
+    """Yield assignments of the main module's file as ``x = x[perm]``, if nothing else uses the
+    permutation; and batches as ``x[perm[i:j]]`` beside ``y[i:j]``."""
+    found = main_text()
+    if found is None:
+        return
+    file, tree = found
+    uses: dict[str, int] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            uses[node.id] = uses.get(node.id, 0) + 1
+    drawn = {one for node in ast.walk(tree) for one in _drawn(node)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.Subscript(value=ast.Name(id=of), slice=index),
+            ) if name == of:
+                once = isinstance(index, ast.Name) and index.id in drawn and uses[index.id] == 1
+                if once or _is_permutation(index):
+                    line = f"{shown(file)}:{node.lineno}"
+                    yield LoopFact("shuffled-alone", name, location=line)
+    for block in _blocks(tree):
+        for mixed, sliced, lineno in _mixed(block, drawn):
+            line = f"{shown(file)}:{lineno}"
+            yield LoopFact("shuffled-alone", mixed, words=(sliced,), location=line)
+
+
+def _blocks(tree: ast.Module) -> Iterator[list[ast.stmt]]:
+    """Yield the body of each loop."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For | ast.While):
+            yield node.body
+
+
+def _mixed(block: list[ast.stmt], drawn: set[str]) -> Iterator[tuple[str, str, int]]:
+    """Yield the arrays of a batch, and its line, if one is in the order of a permutation and the
+    other is a slice from the same place; none if that array is also used in the other order."""
+    places: dict[str, ast.Slice] = {}
+    mixed: dict[str, list[str]] = {}
+    sliced: dict[str, list[tuple[str, int]]] = {}
+    for statement in block:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Name(id=index)],
+                value=ast.Subscript(value=ast.Name(id=of), slice=ast.Slice() as part),
+            ) if of in drawn:
+                places[index] = part
+                continue
+        for node in ast.walk(statement):
+            match node:
+                case ast.Subscript(value=ast.Name(id=name), slice=ast.Name(id=index)) if (
+                    index in places
+                ):
+                    mixed.setdefault(ast.dump(places[index]), []).append(name)
+                case ast.Subscript(
+                    value=ast.Name(id=name),
+                    slice=ast.Subscript(value=ast.Name(id=of), slice=ast.Slice() as part),
+                ) if of in drawn:
+                    mixed.setdefault(ast.dump(part), []).append(name)
+                case ast.Subscript(value=ast.Name(id=name), slice=ast.Slice() as part) if (
+                    name not in drawn
+                ):
+                    sliced.setdefault(ast.dump(part), []).append((name, node.lineno))
+    for place, names in mixed.items():
+        for name, lineno in sliced.get(place, ()):
+            if name not in names:
+                yield names[0], name, lineno
+                return
+
+
+def _drawn(node: ast.AST) -> Iterator[str]:
+    """Yield the variable that a statement sets to a new permutation."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_permutation(value):
+            yield name
+
+
+def _is_permutation(value: ast.expr) -> bool:
+    """Return True for a call as ``torch.randperm(n)`` or ``np.random.permutation(n)``."""
+    return isinstance(value, ast.Call) and last_name(value.func) in _PERMUTATIONS
+
+
+def last_losses() -> Iterator[LoopFact]:
+    """Yield ``loss.backward()`` after a loop that assigns ``loss`` anew for each batch, in the main
+    module's file.
+
+    A loop that carries a value from one iteration to the next, or ends early, is silent: its last
+    loss may depend on all iterations.
+    """
+    found = main_text()
+    if found is None:
+        return
+    file, tree = found
+    for node in ast.walk(tree):
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            if isinstance(block, list):
+                for name, line in _dropped(block):
+                    yield LoopFact("last-loss", name, location=f"{shown(file)}:{line}")
+
+
+def _dropped(block: Sequence[ast.stmt]) -> Iterator[tuple[str, int]]:
+    """Yield each loss that a loop of the block computes, and the line of its backward, if that
+    comes only after the loop."""
+    for place, loop in enumerate(block):
+        if not isinstance(loop, ast.For) or not _is_fresh(loop):
+            continue
+        made = _assigned(loop.body)
+        for after in block[place + 1 :]:
+            name = _propagated(after)
+            if name in made and not _calls_backward(loop):
+                yield name, after.lineno
+                break
+            if name is not None or _assigned([after]) & made:
+                break
+
+
+def _is_fresh(loop: ast.For) -> bool:
+    """Return True if no iteration reads what an earlier one assigned, or ends the loop."""
+    if any(isinstance(one, ast.Break | ast.Return) for one in ast.walk(loop)):
+        return False
+    stored = _assigned(loop.body)
+    known = _names(loop.target, ast.Store)
+    for node in _in_order(loop.body):
+        if _names(node, ast.Load) & (stored - known):
+            return False
+        if isinstance(node, ast.stmt):
+            known |= _assigned([node])
+    return True
+
+
+def _in_order(block: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield the simple statements of a block, and the headers of its compound statements."""
+    for statement in block:
+        inside = [one for one in ast.iter_child_nodes(statement) if isinstance(one, ast.stmt)]
+        if not inside:
+            yield statement
+            continue
+        yield from (one for one in ast.iter_child_nodes(statement) if one not in inside)
+        yield from _in_order(inside)
+
+
+def _assigned(block: Sequence[ast.stmt]) -> set[str]:
+    """Return the variables that plain assignments set; a sum such as ``total += x`` is left out."""
+    return {
+        name
+        for statement in block
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        for name in _names(target, ast.Store)
+    }
+
+
+def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    return {
+        one.id
+        for one in ast.walk(node)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, context)
+    }
+
+
+def _propagated(statement: ast.stmt) -> str | None:
+    """Return the variable of ``loss.backward()``, ``scaler.scale(loss).backward()`` or
+    ``accelerator.backward(loss)``; None for another statement."""
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=of, attr="backward"), args=args)):
+            match of, args:
+                case _, [ast.Name(id=name), *_]:
+                    return name
+                case ast.Name(id=name), _:
+                    return name
+                case ast.Call(args=[ast.Name(id=name)]), _:
+                    return name
+    return None
+
+
+def _calls_backward(node: ast.AST) -> bool:
+    return any(isinstance(one, ast.Attribute) and one.attr == "backward" for one in ast.walk(node))
+
+
+_DROPOUTS = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"})
+_FUNCTIONAL = frozenset({"F", "functional", "nn.functional", "torch.nn.functional"})
+
+
+def written_dropout(modules: Iterable[nn.Module]) -> Iterator[LoopFact]:
+    """Yield the calls in a model's classes that the script itself defines.
+
+    A call inside an ``if`` on ``training`` is left out: it runs only in training.
+    """
+    for kind in dict.fromkeys(map(type, modules)):
+        for file, owner in classes_of_script(kind):
+            for call in _calls(owner):
+                text, line = ast.unparse(call), f"{shown(file)}:{call.lineno}"
+                yield LoopFact("written-dropout", words=(text,), location=line)
+
+
+def _calls(node: ast.AST) -> Iterator[ast.Call]:
+    if isinstance(node, ast.If | ast.IfExp) and "training" in ast.unparse(node.test):
+        return
+    if isinstance(node, ast.Call) and last_name(node.func) in _DROPOUTS and _by_default(node):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _calls(child)
+
+
+def _by_default(call: ast.Call) -> bool:
+    """Return True if ``training`` is left at its default, which is True."""
+    of = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if of is None or ast.unparse(of) not in _FUNCTIONAL or len(call.args) > 2:
+        return False
+    given = {keyword.arg for keyword in call.keywords}
+    dropped = next((one.value for one in call.keywords if one.arg == "p"), None)
+    dropped = call.args[1] if len(call.args) == 2 else dropped
+    nothing = isinstance(dropped, ast.Constant) and dropped.value == 0
+    return not given & {"training", None} and not nothing
