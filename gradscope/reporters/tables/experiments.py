@@ -49,7 +49,7 @@ def per_sample(report: Report, view: View) -> Table | None:
     ordered = sorted(found.samples, key=_weight, reverse=True)
     rows = tuple(_row(sample) for sample in ordered[:most])
     legend = tuple(_shares_legend(found, len(rows)))
-    return Table("samples", _COLUMNS, rows, "each sample by itself", legend)
+    return Table("samples", _COLUMNS, rows, "the largest share first", legend)
 
 
 def _weight(sample: SampleGradient) -> float:
