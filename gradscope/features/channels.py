@@ -118,11 +118,12 @@ def as_channels(
 ) -> tuple[Tensor, bool]:
     """Return a layer's output as [N, channels, h, w], and True if h × w are places in the picture.
 
-    Patch tokens are folded to their grid. Without a map, a sequence [N, T, K] has T × 1 places, and
-    a vector [N, K] has one.
+    Patch tokens are arranged in their grid. A sequence [N, T, K] without a grid has T × 1 places, a
+    vector [N, K] has one.
 
     Raises:
-        OptionError: the output has not one row per picture, or more than four dimensions.
+        OptionError: the output has another number of rows than pictures, or more than four
+            dimensions.
     """
     rows, size = len(inputs), (inputs.shape[2], inputs.shape[3])
     values, patches = batch_first(values, layer, rows), patch_grid(model, inputs)

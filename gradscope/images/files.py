@@ -161,8 +161,8 @@ def check_look(alpha: float | None, colormap: str) -> None:
     """Refuse a look that cannot be drawn.
 
     Raises:
-        OptionError: the opacity is not a share, or the colour map is unknown.
+        OptionError: the opacity is out of range, or the colour map is unknown.
     """
     if alpha is not None and not 0 < alpha <= 1:
-        raise OptionError(f"`--alpha {alpha:g}` is not a share", help="above 0, up to 1")
+        raise OptionError(f"`--alpha {alpha:g}` is out of range", help="above 0, up to 1")
     refuse_unknown("colour map", colormap, COLORMAPS)

@@ -113,8 +113,8 @@ class Reach:
         low, high: its bounds, which may be infinite.
         least, greatest: the extremes of all targets read.
         readings: the number of batches read.
-        outside: the number of these with targets out of bounds.
-        share: the smallest share of such targets in one of these.
+        outside: the number of batches with targets out of bounds.
+        share: the smallest share of targets out of bounds in such a batch.
         inside: True if a model's call computes the loss.
         location: ``file:line`` of the activation, else of the loss, if known.
         counted: True if the loss counts all targets alike, and none is left out.
@@ -333,12 +333,11 @@ class LoopBatches:
     Attributes:
         model: the model's number.
         batches: the number of batches with four samples or more that were read.
-        alike: the number of these whose samples are all equal.
+        alike: the number of batches whose samples are all equal.
         outputs: the number of batches with different samples whose outputs were read.
-        constant: the number of the last of these with equal outputs for all samples.
+        constant: the number of latest batches in a row whose outputs are equal for all samples.
         location: the line of the model's first call.
-        size: the root mean square of its first input of floating numbers, in the last of them; 0
-            without one.
+        size: the root mean square of the first floating input, in the last batch; 0 without one.
         twins: the number of batches in which two inputs in different memory had equal numbers.
     """
 

@@ -138,12 +138,12 @@ class BatchHistory:
         steps: the number of steps with figures of inputs.
         loss_steps: the number of steps with losses of samples.
         usual_loss: median over the steps of the largest loss of a sample.
-        high_loss: the largest of these.
+        high_loss: the largest loss of a sample in all steps.
         usual_median: median over the steps of the median loss of a sample.
-        high_median: the largest of these.
+        high_median: the largest median loss of a step.
         usual_input: median over the steps of the largest absolute value of the inputs.
-        high_input: the largest of these, without the highest 2 %.
-        spread_input: their robust standard deviation, of the logarithms.
+        high_input: the largest absolute value in all steps, without the highest 2 %.
+        spread_input: robust standard deviation of the largest absolute values, of the logarithms.
         constant: the largest number of samples in one step whose inputs repeat one value.
         length: the largest number of tokens of a sample in one step.
         copies: the largest number of samples with equal inputs in one step.

@@ -1,4 +1,4 @@
-"""GS808: clipping that changes no gradient which a step uses, or clips scaled ones."""
+"""GS808: clipping without effect on any step, or of gradients that are still scaled."""
 
 from __future__ import annotations
 

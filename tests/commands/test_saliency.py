@@ -348,8 +348,8 @@ def test_a_picture_says_which_model_it_is_of() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--alpha", "2"], "`--alpha 2` is not a share"),
-        (["--alpha", "0"], "`--alpha 0` is not a share"),
+        (["--alpha", "2"], "`--alpha 2` is out of range"),
+        (["--alpha", "0"], "`--alpha 0` is out of range"),
         (["--colormap", "vridis"], "unknown colour map `vridis`"),
     ],
 )

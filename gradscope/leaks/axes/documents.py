@@ -47,7 +47,7 @@ def judge(subject: Subject) -> AxisResult:
 
 
 def _packed(subject: Subject, named: list[Given], count: int) -> Tensors:
-    """Return rows with two documents or more: as in the batch, or each row in halves."""
+    """Return rows with two documents or more: the batch's own, else each row cut into halves."""
     base = subject.tiled(count)
     for one in named:
         tensor = base[one.path]

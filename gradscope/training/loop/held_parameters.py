@@ -26,7 +26,7 @@ class HeldParameters:
         zero_rates: by group, the number of steps with a learning rate of 0.
         steps: the number of steps.
         readings: the number of steps whose gradients were read.
-        scaled: the number of these with a gradient scaler's factor in the gradients.
+        scaled: the number of steps read with a gradient scaler's factor in the gradients.
         peak: the highest learning rate of the first group so far; ``rate``: the latest.
         rises: True if the last change raised the rate and is recent, compared with the longest time
             between two changes.

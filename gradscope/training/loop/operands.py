@@ -59,7 +59,7 @@ def broadcast(node: Node) -> Broadcast | None:
 
 
 def _of_tensors(first: torch.Tensor, second: torch.Tensor) -> tuple[Shape, Shape, Shape] | None:
-    """Return the shapes broadcast in a loss function, which expands both sides first."""
+    """Return the two shapes before a loss function broadcast them, and the shape after."""
     shape = tuple(first.shape)
     if not _square(shape) or second.shape != first.shape:
         return None
