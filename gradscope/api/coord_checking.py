@@ -136,7 +136,10 @@ class _Check:
             during = f"at {key} = {values[position]}, seed {seed}"
             loaded = _read(self.model, options)
             with progress.within(during), opened(loaded, options, CoordCheckReport) as workload:
-                _refuse_shapes_alone(workload)
+                if workload.device.type == "meta":
+                    raise OptionError(
+                        "`meta` has shapes alone: nothing can be trained", help="use `cpu`"
+                    )
                 workload.accumulate = 1  # the batch is the same; each layer is called once
                 criterion = workload.criterion
                 if given is None:
@@ -222,8 +225,3 @@ class _Check:
             tuple(tuple(m[step].get(key, missing)[number] for m in own) for own in self.trained)
             for step in range(self.steps + 1)
         )
-
-
-def _refuse_shapes_alone(workload: Workload) -> None:
-    if workload.device.type == "meta":
-        raise OptionError("`meta` has shapes alone: nothing can be trained", help="use `cpu`")

@@ -133,14 +133,19 @@ def _compared(
         raise OptionError(f"unknown reference `{reference}`", help=f"one of {known}")
     renamings = [Renaming(text) for text in match]
     with opened(sources[0], options[0], Report) as a, opened(sources[1], options[1], Report) as b:
-        _refuse_without_values(a, b)
+        if "meta" in (a.device.type, b.device.type):
+            raise OptionError("`meta` has only shapes: nothing to compare", help="use `cpu`")
         names = align_parameters(shapes(a), shapes(b), renamings)
         samples, notices = _same_batch(sources, options, (a, b))
         notices += _same_weights(sources, (a, b), names)
         files = [one.file if isinstance(one, LoadedConfig) else None for one in sources]
         outputs_only = is_compiled(a) != is_compiled(b)
-        if outputs_only:
-            _refuse_for_compiled(samples)
+        if outputs_only and samples is not None:
+            raise OptionError(
+                "one of the two is compiled: another batch needs its calls, which gradscope "
+                "cannot observe",
+                help="compare models that are not compiled",
+            )
         wide = None if reference is None else in_float64(a)
         whose = {id(a): files[0] or "A", id(b): files[1] or "B", id(wide): "A in float64"}
         try:
@@ -157,30 +162,6 @@ def _compared(
             b=replace(report.b, file=files[1]),
             notices=(*notices, *report.notices),
             reference=report.reference or reference,
-        )
-
-
-def _refuse_without_values(*workloads: Workload) -> None:
-    """Refuse to call models equal without a comparison of values.
-
-    Raises:
-        OptionError: there are no values.
-    """
-    if any(workload.device.type == "meta" for workload in workloads):
-        raise OptionError("`meta` has only shapes: nothing to compare", help="use `cpu`")
-
-
-def _refuse_for_compiled(samples: SharedSamples | None) -> None:
-    """Refuse comparisons that need probes between calls.
-
-    Raises:
-        OptionError: an option needs the calls inside a model.
-    """
-    if samples is not None:
-        raise OptionError(
-            "one of the two is compiled: another batch needs its calls, which gradscope cannot "
-            "observe",
-            help="compare models that are not compiled",
         )
 
 

@@ -16,7 +16,7 @@ from gradscope.records.diff import DiffReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import CheckReport, Report
 from gradscope.records.tensors import NormSeries
-from gradscope.records.training import LayerSeries, RunHistory, StepSample, TrainingFinding
+from gradscope.records.training import LayerSeries, RunHistory, StepSample
 from gradscope.records.transformer import PROBES
 from gradscope.reporters.header import listed
 from gradscope.reporters.run import called
@@ -50,13 +50,14 @@ def read_history(
         known = known[:-1]
     known = (*known, *run.steps(known[-1].step + 1 if known else 1))
     reader = ReadRun(path or run.source, ranks[0], sampled)
+    between_ranks = () if alone else diagnose_ranks(compare_ranks(run.files), _settings(run))
     now = RunHistory(
         run=ranks[0],
         models=run.models,
         steps=known,
         sampled=sampled,
         events=run.events,
-        findings=tuple(map(reader.named, (*_between_ranks(run), *run.findings))),
+        findings=tuple(map(reader.named, (*between_ranks, *run.findings))),
         ranks=ranks if len(ranks) > 1 else (),
         age=age(run.path) if ranks[0].ended is None else None,
         path=run.source,
@@ -128,13 +129,6 @@ def report_of_step(history: RunHistory, step: int | None, model: str | None) -> 
         known = ", ".join(f"`{name}`" for name in found)
         raise OptionError(f"step {number} has no model `{model}`", help=f"it has {known}")
     return found[model] if model is not None else next(iter(found.values()))
-
-
-def _between_ranks(run: RunFile) -> tuple[TrainingFinding, ...]:
-    """Return the findings that need several ranks."""
-    if len(run.files) < 2:
-        return ()
-    return diagnose_ranks(compare_ranks(run.files), _settings(run))
 
 
 def _seen(history: RunHistory, settings: RuleSettings, *, ranks: bool) -> Seen:

@@ -57,11 +57,6 @@ class RunServer(ThreadingHTTPServer):
         """Address to open in a browser."""
         return f"http://{_HOST}:{self.server_port}/{self.token}/"
 
-    @property
-    def hosts(self) -> tuple[str, str]:
-        """Accepted ``Host`` headers of this server; all others are refused."""
-        return f"{_HOST}:{self.server_port}", f"localhost:{self.server_port}"
-
     def close(self) -> None:
         """Stop serving; called from another thread."""
         self.ending.set()
@@ -104,7 +99,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         head, slash, name = self.path.removeprefix("/").partition("/")
         known = secrets.compare_digest(head.encode(), self.server.token.encode())
-        if not known or self.headers.get("Host") not in self.server.hosts:
+        port = self.server.server_port
+        if not known or self.headers.get("Host") not in (f"{_HOST}:{port}", f"localhost:{port}"):
             self.send_error(404)
         elif slash and name == "":
             self._send_page()

@@ -129,7 +129,8 @@ def chosen_capsule(run: Path, step: int | None) -> tuple[Path, Capsule, list[int
     # Ranks share a gradient; the rank whose samples caused the spike has the evidence.
     worst = max(capsules, key=lambda one: (*_size(one[1]), _blames(one[1]), -one[1].step))
     # No sample writes to the weights.
-    if step is None and not (_has_evidence(worst[1]) or spike_cause(worst[1])[0] == "weights"):
+    evident = has_unusual_input(worst[1]) and _blames(worst[1])  # whatever came before the step
+    if step is None and not (evident or spike_cause(worst[1])[0] == "weights"):
         worst = _made_by(worst, capsules)
     return *worst, steps
 
@@ -171,11 +172,6 @@ def _made_by(
 def _blames(capsule: Capsule) -> bool:
     """Return True if a sample caused the spike."""
     return spike_cause(capsule)[0] in ("samples", "labels")
-
-
-def _has_evidence(capsule: Capsule) -> bool:
-    """Return True if inputs of the step itself are unlike all before, whatever came before it."""
-    return has_unusual_input(capsule) and _blames(capsule)
 
 
 def _size(capsule: Capsule) -> tuple[int, bool, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,9 +33,6 @@ from gradscope.records.run import RunInfo
 from gradscope.records.saliency import SaliencyReport
 from gradscope.reporters.saliency import FORMATS
 from gradscope.reporters.views import TextView
-
-if TYPE_CHECKING:
-    from gradscope.images.photos import Photo
 
 
 def view(

@@ -113,6 +113,14 @@ def one_model(words: list[str] | None) -> tuple[str | None, list[str]]:
     return models[0] if models else None, overrides
 
 
+def parted(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """Split the words of a command at the first ``--``; None for nothing after it without one."""
+    if DASHES not in words:
+        return [*words], None
+    at = words.index(DASHES)
+    return [*words[:at]], [*words[at + 1 :]]
+
+
 def split_words(words: list[str] | None) -> tuple[list[str], list[str]]:
     """Return the MODELs and the overrides among the words of a command."""
     overrides = [word for word in words or [] if OVERRIDE.match(word)]

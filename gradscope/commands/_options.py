@@ -38,14 +38,8 @@ def option(
     **more: Any,
 ) -> Any:
     """Return an option with a value, named like its parameter unless ``flags`` are given."""
-    return typer.Option(
-        *flags,
-        metavar=metavar,
-        help=help,
-        autocompletion=complete,
-        rich_help_panel=panel,
-        **more,
-    )
+    more |= {"metavar": metavar, "autocompletion": complete, "rich_help_panel": panel}
+    return typer.Option(*flags, help=help, **more)
 
 
 def argument(metavar: str, help: str, *, complete: Callable[..., list[str]] | None = None) -> Any:
@@ -83,6 +77,14 @@ Pictures = Annotated[
         "IMAGE|KEY=VALUE",
         "Picture files, folders, patterns, `.npy` arrays, and config keys to override.",
         complete=completing.pictures,
+    ),
+]
+RecordedRun = Annotated[
+    Path | None,
+    argument(
+        "RUN",
+        "The recorded run: a file, folder or name (default: the newest run in `gradscope-runs/`).",
+        complete=completing.runs,
     ),
 ]
 Set = Annotated[
@@ -132,8 +134,7 @@ Allow = Annotated[
     ),
 ]
 Rank = Annotated[
-    int | None,
-    option("N", "Only the records of this rank, if the run has several processes."),
+    int | None, option("N", "Only the records of this rank, if the run has several processes.")
 ]
 Timeout = Annotated[
     float | None,
@@ -143,12 +144,7 @@ Timeout = Annotated[
         panel=MODEL,
     ),
 ]
-Debug = Annotated[
-    bool,
-    flag("--debug", "Show Python's traceback of an error.", panel=HELP),
-]
-
-
+Debug = Annotated[bool, flag("--debug", "Show Python's traceback of an error.", panel=HELP)]
 MaxTokens = Annotated[
     int | None,
     option(

@@ -110,11 +110,9 @@ class Checked:
 
     def report(self, settings: Sequence[RuleSettings]) -> CheckReport:
         """Return everything as one record; ``settings`` are the rules that ran."""
-        statuses = {model.status for model in self.models}
-        worst = next((status for status in ("failed", "findings") if status in statuses), "ok")
         codes = {entry.rule.code for each in settings for entry, _ in each.active() if entry.find}
         return CheckReport(
-            status=worst,
+            status=_status(self.models),
             versions=self.versions,
             rules=tuple(sorted(codes)),
             models=tuple(self.models),
@@ -223,7 +221,10 @@ def _check(config: configs.LoadedConfig, options: CheckOptions, checked: Checked
     except GradscopeError as error:
         _show(error, options)
         checked.wrong += _of(config, error)
-        checked.models.append(_unloaded(config, error))
+        run = _run_of(config.config, config.name, config.file)
+        data = config.config.model_dump(mode="json")
+        record = _record(error, "construction")
+        checked.models.append(CheckedModel("failed", run, data, error=record))
         return
     checked.versions = checked.versions | report.versions
     checked.models.append(_model(report, options))
@@ -267,13 +268,6 @@ def _model(report: Report, options: CheckOptions) -> CheckedModel:
         non_finite=report.non_finite,
         precision=report.precision if options.precision else (),
     )
-
-
-def _unloaded(loaded: configs.LoadedConfig, error: GradscopeError) -> CheckedModel:
-    """Note a model whose config could not be loaded; the others are still checked."""
-    run = _run_of(loaded.config, loaded.name, loaded.file)
-    data = loaded.config.model_dump(mode="json")
-    return CheckedModel("failed", run, data, error=_record(error, "construction"))
 
 
 def _run_of(config: Config, name: str, file: str | None) -> RunInfo:

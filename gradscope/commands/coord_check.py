@@ -22,7 +22,7 @@ from gradscope.commands._running import running
 from gradscope.commands._views import PlotOptions, choose_destination
 from gradscope.config.width_scales import parse_scales, widths_of
 from gradscope.errors import ModelError, refuse_unknown
-from gradscope.rules import FAIL_ON, SEVERITIES
+from gradscope.rules import FAIL_ON, reaches
 
 ROOM = "gradscope.reporters.coord_check"
 EXAMPLES = (
@@ -95,6 +95,5 @@ def run(
         raise
     destination.show(report)
     plots.write(report, file)
-    counting = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on in SEVERITIES else ()
-    if any(one.severity in counting for one in report.layers):
+    if reaches(report.layers, fail_on):
         raise typer.Exit(1)

@@ -16,6 +16,7 @@ from gradscope.commands._model import (
     DASHES,
     BothSides,
     importing_torch,
+    parted,
     read_model,
     refuse_to_run,
     split_words,
@@ -98,10 +99,7 @@ def run(
     ] = None,
     rank: Rank = None,
     layers: LayerOptions,
-    fail_on: Annotated[
-        str,
-        fail_on_option("a finding"),
-    ] = "never",
+    fail_on: Annotated[str, fail_on_option("a finding")] = "never",
     top: Annotated[
         int | None,
         option("N", "Only the N rows of each table with the largest errors.", min=0, panel=TABLES),
@@ -222,11 +220,8 @@ def _run_charts(a: Path, b: Path) -> tuple[tuple[Panel, ...], tuple[Map, ...]]:
 
 def _configs(words: list[str], options: ModelOptions) -> tuple[LoadedConfig, LoadedConfig]:
     """Return the configs of A and of B."""
-    two_sides = DASHES in words
-    before, after = words, list[str]()
-    if two_sides:
-        at = words.index(DASHES)
-        before, after = words[:at], words[at + 1 :]
+    before, behind = parted(words)
+    two_sides, after = behind is not None, behind or []
     if DASHES in after:
         raise OptionError("`--` is given twice", help="write it once, between A and B")
     models, overrides = split_words(before)

@@ -30,7 +30,7 @@ def run(debug: Debug = False) -> None:
     Exits with 1 if an installed package does not work.
     """
     with importing_torch():
-        import torch  # noqa: F401
+        import torch
 
     lines = [f"gradscope     {__version__}", f"python        {platform.python_version()}"]
     for package in _PACKAGES:
@@ -38,7 +38,7 @@ def run(debug: Debug = False) -> None:
     problem = _torchvision_problem()
     lines += [f"devices       {_devices()}", f"statistics    {_statistics()}"]
     lines.append(f"torch.compile {_cxx()}")
-    lines.append(f"weights       {_weights_folder()}")
+    lines.append(f"weights       {torch.hub.get_dir()}/checkpoints")
     lines.append(f"may import    {os.environ.get('GRADSCOPE_ALLOW') or 'the built-in list only'}")
     lines += ["", problem or "torch and torchvision fit together"]
     write_output("\n".join(lines) + "\n", None)
@@ -80,12 +80,6 @@ def _cxx() -> str:
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     found = shutil.which(name)
     return found or f"no C++ compiler `{name}`: on a CPU the default backend fails (install it)"
-
-
-def _weights_folder() -> str:
-    import torch
-
-    return f"{torch.hub.get_dir()}/checkpoints"
 
 
 def _torchvision_problem() -> str | None:

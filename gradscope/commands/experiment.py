@@ -14,6 +14,7 @@ from gradscope.commands import run as run_command
 from gradscope.commands._options import (
     DisplayOptions,
     FileOptions,
+    argument,
     format_option,
     option,
     takes_groups,
@@ -38,10 +39,7 @@ EXAMPLES = (
     ("gradscope experiment --plot losses.png train.py", "The losses of all arms as a picture."),
 )
 _FAILED = 3
-
-
-class Parser(run_command.Parser):
-    """A parser that passes all words after the script, or after ``-m MODULE``, to the script."""
+Parser = run_command.Parser
 
 
 @takes_groups
@@ -49,10 +47,9 @@ def run(
     context: typer.Context,
     script: Annotated[
         list[str],
-        typer.Argument(
-            metavar="SCRIPT.py | -m MODULE [ARGS]…",
-            help="The training script, or a module as for `python -m`, and its arguments.",
-            show_default=False,
+        argument(
+            "SCRIPT.py | -m MODULE [ARGS]…",
+            "The training script, or a module as for `python -m`, and its arguments.",
         ),
     ],
     *,

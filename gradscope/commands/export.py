@@ -9,8 +9,7 @@ from types import ModuleType
 from typing import Annotated
 
 from gradscope import plugins
-from gradscope.commands import _completing as completing
-from gradscope.commands._options import Debug, Force, Rank, argument, option
+from gradscope.commands._options import Debug, Force, Rank, RecordedRun, option
 from gradscope.commands._write import STDOUT, output_file, say
 from gradscope.errors import GradscopeError, OptionError, message_of, visible
 from gradscope.output_files import atomic_folder
@@ -29,15 +28,7 @@ EXAMPLES = (
 
 
 def run(
-    path: Annotated[
-        Path | None,
-        argument(
-            "RUN",
-            "The recorded run: a file, folder or name (default: the newest run "
-            "in `gradscope-runs/`).",
-            complete=completing.runs,
-        ),
-    ] = None,
+    path: RecordedRun = None,
     *,
     to: Annotated[
         tuple[str, str],

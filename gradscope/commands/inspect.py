@@ -164,12 +164,10 @@ def run(
     ] = False,
     per_sample: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--per-sample",
-            help=(
-                "Also show the loss and the gradient norm of each sample of the batch, and whether "
-                "a larger batch would still pay (the gradient's noise scale)."
-            ),
+            "Also show the loss and the gradient norm of each sample of the batch, and whether "
+            "a larger batch would still pay (the gradient's noise scale).",
         ),
     ] = False,
     histogram: Annotated[

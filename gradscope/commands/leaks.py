@@ -30,7 +30,7 @@ from gradscope.errors import ModelError, OptionError, did_you_mean, refuse_unkno
 from gradscope.records.leaks import AXES, LeaksReport
 from gradscope.reporters.leaks import maps
 from gradscope.reporters.views import TextView
-from gradscope.rules import FAIL_ON, SEVERITIES
+from gradscope.rules import FAIL_ON, reaches
 
 ROOM = "gradscope.reporters.leaks"
 EXAMPLES = (
@@ -132,8 +132,7 @@ def run(
         if destination.format != "json":
             report = replace(report, maps=())
     destination.show(report)
-    counting = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on in SEVERITIES else ()
-    if any(one.severity in counting for one in report.axes):
+    if reaches(report.axes, fail_on):
         raise typer.Exit(1)
 
 

@@ -277,38 +277,27 @@ def run(
     ] = False,
     explain_spikes: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--explain-spikes/--no-explain-spikes",
-            help=(
-                "If the loss or the gradient spikes, find the sample that caused it, and keep "
-                "the step for `gradscope spike` (at most 3 a run)."
-            ),
+            "If the loss or the gradient spikes, find the sample that caused it, and keep "
+            "the step for `gradscope spike` (at most 3 a run).",
         ),
     ] = True,
     capsule: Annotated[
         list[int] | None,
-        typer.Option(
-            metavar="STEP", help="Keep this step for `gradscope spike`, too. Repeatable.", min=1
-        ),
+        option("STEP", "Keep this step for `gradscope spike`, too. Repeatable.", min=1),
     ] = None,
     capsule_size: Annotated[
-        int,
-        typer.Option(
-            metavar="MB", help=("Keep at most this many MB of tensors for a step."), min=0
-        ),
+        int, option("MB", "Keep at most this many MB of tensors for a step.", min=0)
     ] = 256,
     capsule_weights: Annotated[
-        bool,
-        typer.Option(
-            "--capsule-weights", metavar="", help="Also keep the weights before the step."
-        ),
+        bool, flag("--capsule-weights", "Also keep the weights before the step.")
     ] = False,
     keep_batches: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            help="With such a step, keep the batches of the last N steps: its own and those "
-            "before it.",
+        option(
+            "N",
+            "With such a step, keep the batches of the last N steps: its own and those before it.",
             min=1,
         ),
     ] = 1,
@@ -349,11 +338,11 @@ def run(
     ] = "all",
     to: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TRACKER",
-            help="Send the run, while it goes on, to the run that the script opened in wandb, "
+        option(
+            "TRACKER",
+            "Send the run, while it goes on, to the run that the script opened in wandb, "
             "mlflow, tensorboard or trackio, or to otlp://HOST. Repeatable.",
-            autocompletion=completing.trackers,
+            complete=completing.trackers,
         ),
     ] = None,
     keys: Annotated[

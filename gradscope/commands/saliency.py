@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -201,7 +200,8 @@ def run(
             # Missing files and existing outputs are reported before weights are fetched.
             found_files = picture_files(paths)
             names = file_names([shown(path) for path in found_files])
-            overlays = [f"{name}-{_file_suffix(maps)}" for name in names]
+            end = "saliency" if len(maps) > 1 else re.sub(r"[^\w-]+", "-", maps[0])
+            overlays = [f"{name}-{end}" for name in names]
             if as_pictures:
                 from gradscope.images.sheets import page_count
 
@@ -246,11 +246,6 @@ def _map_names(request: SaliencyRequest) -> list[str]:
         methods = plugins.names("gradscope.saliency")
     pair = [name for name in ("why_not", "versus") if getattr(request, name) is not None]
     return [*methods, *(name.replace("_", "-") for name in pair)] or ["grad-cam"]
-
-
-def _file_suffix(maps: Sequence[str]) -> str:
-    """Return the part of the file names for these maps."""
-    return "saliency" if len(maps) > 1 else re.sub(r"[^\w-]+", "-", maps[0])
 
 
 def _preview(written: list[Path], width: int | None, color: bool) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from gradscope.api.spiking import export_sample, spike, write_spike_config
-from gradscope.commands import _completing as completing
 from gradscope.commands._options import (
     DisplayOptions,
     FileOptions,
     Rank,
+    RecordedRun,
     format_option,
     option,
     takes_groups,
@@ -33,16 +31,7 @@ EXAMPLES = (
 
 @takes_groups
 def run(
-    run: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="RUN",
-            help="The recorded run: a file, folder or name (default: the newest run "
-            "in `gradscope-runs/`).",
-            show_default=False,
-            autocompletion=completing.runs,
-        ),
-    ] = None,
+    run: RecordedRun = None,
     *,
     step: Annotated[
         int | None, option("N", "This step; default: the step that stands out most.")

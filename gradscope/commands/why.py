@@ -15,9 +15,9 @@ from gradscope.api.reading import read_history
 from gradscope.commands import _completing as completing
 from gradscope.commands._findings import fail_on_option
 from gradscope.commands._model import (
-    DASHES,
     LastWords,
     importing_torch,
+    parted,
     read_model,
     refuse_to_run,
     split_words,
@@ -109,10 +109,7 @@ def run(
     rank: Rank = None,
     script: ScriptOptions,
     layers: LayerOptions,
-    fail_on: Annotated[
-        str,
-        fail_on_option("an answer"),
-    ] = "never",
+    fail_on: Annotated[str, fail_on_option("an answer")] = "never",
     format: Annotated[str | None, format_option(ROOM)] = None,
     file: FileOptions,
     display: DisplayOptions,
@@ -129,7 +126,8 @@ def run(
     else `demo`.
     """
     refuse_unknown("severity", fail_on, FAIL_ON)
-    own, arguments = _parted(words or [])
+    own, after = parted(words or [])
+    arguments = after or []
     models, names, overrides = _sort_words(own)
     of_runs = step is not None or rank is not None
     of_models = bool(overrides or model.settings or model.keys)
@@ -174,14 +172,6 @@ def run(
     destination.show(report)
     if reaches(report.answers, fail_on):
         raise typer.Exit(1)
-
-
-def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the words of the command from those after ``--``."""
-    if DASHES not in words:
-        return [*words], []
-    at = words.index(DASHES)
-    return [*words[:at]], [*words[at + 1 :]]
 
 
 def _check_script(model: ModelOptions) -> None:

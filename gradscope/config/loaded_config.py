@@ -105,7 +105,8 @@ def read(
     problems += [_problem(c, origins, base) for c in complaints]
     if problems or config is None:
         raise ConfigError(*sorted(problems, key=_position))
-    given = frozenset(_keys(data)) - ({"model"} if base.is_default(origins) else set())
+    by_default = base.default and origins.place("model") is None  # the user named no model
+    given = frozenset(_keys(data)) - ({"model"} if by_default else set())
     spec = config.model if isinstance(config.model, str) else config.model["_target_"]
     return LoadedConfig(config, base.directory, base.name or spec, given, origins)
 
@@ -169,10 +170,6 @@ class _Base:
             message = f"a config is a mapping of keys, found {describe(document.data)}"
             raise ConfigError(message, place=place, help="start it with `model: …`")
         return cls(document.data, path.absolute().parent, path.name, document)
-
-    def is_default(self, origins: Origins) -> bool:
-        """Return True if the user named no model."""
-        return self.default and origins.place("model") is None
 
 
 def _put_overrides(

@@ -72,9 +72,9 @@ class Origins:
             if name == "interventions":
                 continue  # flags add to the file's list, and report their own mistakes
             if key == name or key.startswith(f"{name}."):
-                return Place(
-                    f"--{name.replace('_', '-')} {_flag(self.options[name])}", key=visible(key)
-                )
+                value = self.options[name]
+                text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+                return Place(f"--{name.replace('_', '-')} {shorten(text)}", key=visible(key))
         for argument in reversed(self.arguments):
             place = argument.place(key, of_key=of_key)
             if place is not None:
@@ -92,10 +92,6 @@ class Origins:
 
 def _named(place: Place, key: str) -> Place:
     return replace(place, key=visible(key))
-
-
-def _flag(value: Any) -> str:
-    return shorten(" ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
 
 
 _FORM: Final = re.compile(r"([a-z_][\w.]*)=", re.ASCII)

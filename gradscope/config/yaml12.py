@@ -72,7 +72,8 @@ class Document:
             name, length = step
             at_key, node = entries[name]
             used += length
-            best = at_key if (key and used >= len(parts)) or _is_blank(node) else node
+            is_blank = node.start_mark.index == node.end_mark.index
+            best = at_key if is_blank or (key and used >= len(parts)) else node
         return best, used
 
     def place(self, node: Node, key: str | None = None) -> Place:
@@ -95,10 +96,6 @@ def _step(entries: Entries, parts: Sequence[str]) -> tuple[str, int] | None:
         alias = next((name for name in ("class_path", "_component_") if name in entries), None)
         return (alias, 1) if alias else None
     return ("init_args", 0) if "init_args" in entries else None
-
-
-def _is_blank(node: Node) -> bool:
-    return node.start_mark.index == node.end_mark.index
 
 
 def convert(tag: str, word: str) -> Any:

@@ -326,16 +326,13 @@ def _command(level: str, title: str, where: SourceLine | None, text: list[str]) 
     if where is not None:
         line = {} if where.line is None else {"line": str(where.line)}
         properties = {"file": plain(where.file), **line, **properties}
-    written = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    escaped = (f"{key}={_data(value)}" for key, value in properties.items())
+    written = ",".join(one.replace(":", "%3A").replace(",", "%2C") for one in escaped)
     return f"::{level} {written}::{_data(chr(10).join(text))}"
 
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 SCHEMA = (

@@ -48,7 +48,7 @@ def shown(report: DiffReport, view: DiffView) -> list[Table]:
 
 def calls(report: DiffReport, view: DiffView) -> Table:
     """Each output of a call, its activation and its gradient."""
-    rows, caption = _chosen(report.calls, view, _worst_of_call, "output")
+    rows, caption = _chosen(report.calls, view, lambda row: row.activation, "output")
     names = [label(row.name, row.call) for row in rows]
     paths = (f" {plain(row.path)}" if row.path else "" for row in rows)
     columns: list[_Column] = [
@@ -64,7 +64,7 @@ def calls(report: DiffReport, view: DiffView) -> Table:
 
 def parameters(report: DiffReport, view: DiffView) -> Table:
     """Each parameter, its value and its gradient."""
-    rows, caption = _chosen(report.parameters, view, _worst_of_parameter, "parameter")
+    rows, caption = _chosen(report.parameters, view, lambda row: row.value, "parameter")
     names = [plain(row.name) for row in rows]
     ratios = [row.update_ratios or (None, None) for row in rows]
     columns: list[_Column] = [
@@ -91,20 +91,14 @@ def _known(title: str, columns: Sequence[_Column], caption: str, names: Sequence
 
 
 def _chosen(
-    rows: Sequence[_Row], view: DiffView, worst: Callable[[_Row], float], noun: str
+    rows: Sequence[_Row], view: DiffView, value: Callable[[_Row], TensorDiff], noun: str
 ) -> tuple[list[_Row], str]:
+    """Return the rows to show: with ``top``, those whose value or gradient is farthest off."""
     if view.top is None or view.top >= len(rows):
         return list(rows), ""
-    chosen = sorted(rows, key=worst, reverse=True)[: view.top]
-    return chosen, f"{count(view.top)} of {plural(len(rows), noun)} shown, the largest errors"
-
-
-def _worst_of_call(row: CallDiff) -> float:
-    return max(_size(row.activation), _size(row.gradient))
-
-
-def _worst_of_parameter(row: ParameterDiff) -> float:
-    return max(_size(row.value), _size(row.gradient))
+    worst = sorted(rows, key=lambda row: max(map(_size, (value(row), row.gradient))), reverse=True)
+    caption = f"{count(view.top)} of {plural(len(rows), noun)} shown, the largest errors"
+    return worst[: view.top], caption
 
 
 def _size(diff: TensorDiff | None) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gradscope.records.answers import Answer
+from gradscope.records.coord_check import LayerScaling
+from gradscope.records.leaks import AxisResult
 from gradscope.records.report import Finding
 
 #: The worst first.
@@ -37,10 +39,10 @@ def severity(answer: Answer) -> str | None:
     return "error"
 
 
-def reaches(found: Iterable[Finding | Answer], threshold: str) -> bool:
+def reaches(found: Iterable[Finding | Answer | AxisResult | LayerScaling], threshold: str) -> bool:
     """Return True if one is as severe as ``threshold`` or more; ``never`` is never reached."""
     if threshold not in SEVERITIES:
         return False
     counting = SEVERITIES[: SEVERITIES.index(threshold) + 1]
-    levels = (one.severity if isinstance(one, Finding) else severity(one) for one in found)
+    levels = (severity(one) if isinstance(one, Answer) else one.severity for one in found)
     return any(level in counting for level in levels)

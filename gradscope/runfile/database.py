@@ -55,8 +55,8 @@ def create(path: Path, run: TrainingRun) -> sqlite3.Connection:
     try:
         return _prepared(path, run)
     except sqlite3.Error as error:
-        for left in (path, *_journals(path)):
-            left.unlink(missing_ok=True)
+        for end in ("", "-wal", "-shm", "-journal"):
+            path.with_name(path.name + end).unlink(missing_ok=True)
         raise _unwritable(path, str(error)) from None
 
 
@@ -82,10 +82,6 @@ def _prepared(path: Path, run: TrainingRun) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _journals(path: Path) -> Iterator[Path]:
-    return (path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal"))
 
 
 def _unwritable(path: Path, reason: str) -> OptionError:

@@ -165,7 +165,8 @@ class RunWriter:
         """Write records until the end or a pause."""
         try:
             while True:
-                self._some.wait(self._until_check())
+                until = self._next_check - time.monotonic()
+                self._some.wait(None if self._check is None else max(0.0, until))
                 self._some.clear()
                 self._run_check()
                 if not (self._ending or self._pausing):
@@ -181,9 +182,6 @@ class RunWriter:
                 database.close(self._connection)
         except Exception as error:
             self._fail(error)
-
-    def _until_check(self) -> float | None:
-        return None if self._check is None else max(0.0, self._next_check - time.monotonic())
 
     def _run_check(self) -> None:
         now = time.monotonic()

@@ -107,7 +107,10 @@ class Plan:
 def plan(table: Table, width: int | None) -> Plan:
     """Hide columns by priority until the rest fits; then break texts; never cut anything."""
     columns = table.columns
-    natural = [_natural(table, i) for i in range(len(columns))]
+    natural = [
+        max(cell_len(column.key), *(cell_len(row[i].text) for row in table.rows), 0)
+        for i, column in enumerate(columns)
+    ]
     if width is None:
         return Plan(dict(enumerate(natural)))
     least = [_least(table, i, natural[i]) for i in range(len(columns))]
@@ -125,11 +128,6 @@ def plan(table: Table, width: int | None) -> Plan:
         widths[i] = max(least[i], natural[i] - max(0, excess))
         excess -= natural[i] - widths[i]
     return Plan(widths, tuple(c.key for i, c in enumerate(columns) if i not in widths))
-
-
-def _natural(table: Table, i: int) -> int:
-    cells = (cell_len(row[i].text) for row in table.rows)
-    return max(cell_len(table.columns[i].key), *cells, 0)
 
 
 def _least(table: Table, i: int, natural: int) -> int:

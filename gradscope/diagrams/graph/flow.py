@@ -45,8 +45,13 @@ class Flow:
 def read_flow(graph: AutogradGraph) -> Flow:
     """Read the graph once; linear in nodes and edges."""
     nodes = {node.id: node for node in graph.nodes}
-    onward = {id: tuple(_following(nodes, node)) for id, node in nodes.items()}
-    passed = {id for id, node in nodes.items() if _passes(node) and onward[id]}
+    onward = {
+        id: tuple(edge[0] for edge in node.inner or node.to if edge and edge[0] in nodes)
+        for id, node in nodes.items()
+    }
+    # Leaves of a checkpoint's inner graph that lead on.
+    leaves = {id for id, n in nodes.items() if n.kind != "function" or n.op == "AccumulateGrad"}
+    passed = {id for id in leaves if onward[id]}
     passed -= {graph.root}
     if passed:
         onward = _joined(onward, passed)
@@ -72,16 +77,6 @@ def read_flow(graph: AutogradGraph) -> Flow:
     if graph.part is not None and graph.start != "loss":  # the part before its root is unknown
         found.marks.pop(found.root, None)  # type: ignore[arg-type]
     return found
-
-
-def _following(nodes: dict[int, GraphNode], node: GraphNode) -> list[int]:
-    edges = node.inner or node.to
-    return [edge[0] for edge in edges if edge is not None and edge[0] in nodes]
-
-
-def _passes(node: GraphNode) -> bool:
-    """Return True if the node is a leaf of a checkpoint's inner graph, if it leads anywhere."""
-    return node.kind != "function" or node.op == "AccumulateGrad"
 
 
 def _joined(onward: dict[int, tuple[int, ...]], passed: set[int]) -> dict[int, tuple[int, ...]]:

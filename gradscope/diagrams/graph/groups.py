@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gradscope.diagrams.graph import GraphView
 from gradscope.diagrams.graph.flow import MISSING, NONFINITE, ZERO, Flow, Span, read_flow
@@ -281,18 +281,14 @@ def shown(root: Group, is_open: Callable[[Group], bool]) -> dict[int, Group | in
             if isinstance(part, int):
                 places.update((op, part) for op in same if isinstance(op, int))
                 continue
-            inner = list(_unfolded(one for one in same if isinstance(one, Group)))
+            groups = [one for one in same if isinstance(one, Group)]
+            inner = [member for one in groups for member in one.members or [one]]
             if is_open(part):
                 stack.append((part, inner))
             else:
                 for one in inner:
                     places.update((op, part) for op in operations_below(one))
     return places
-
-
-def _unfolded(groups: Iterable[Group]) -> Iterator[Group]:
-    for group in groups:
-        yield from group.members or [group]
 
 
 def title(node: GraphNode) -> str:

@@ -303,7 +303,8 @@ def table(history: RunHistory, title: str, view: View) -> Table | None:
     if not series:
         return None
     registry = COLUMNS[title]
-    room = _room(view.width)
+    width = 160 if view.width is None else view.width
+    room = 24 if width >= 160 else 16 if width >= 120 else 12 if width >= 80 else 8
     places = _places(series)
     rows = [SeriesRow(one, places, room) for one in series]
     entries = _folded(rows) if view.fold else [single((row,)) for row in rows]
@@ -368,10 +369,6 @@ def _places(series: Sequence[LayerSeries]) -> Callable[[str], dict[int, int]]:
     sampled = of("")
     read = any(one.norms is not None for one in series)
     return lambda measure: of(measure) if read and measure in MEASURES else sampled
-
-
-def _room(width: int | None) -> int:
-    return 24 if width is None or width >= 160 else 16 if width >= 120 else 12 if width >= 80 else 8
 
 
 def _folded(rows: Sequence[SeriesRow]) -> list[Entry[SeriesRow]]:

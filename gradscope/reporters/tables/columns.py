@@ -202,7 +202,10 @@ def ordered(
     ranked: list[tuple[Key, Entry[Row]]] = []
     rest: list[Entry[Row]] = []
     for entry in entries:
-        ranks = [_comparable(r) for r in map(column.rank, entry.rows) if r is not None]
+        known = (rank for rank in map(column.rank, entry.rows) if rank is not None)
+        ranks: list[Key] = [
+            (0.0, natural(rank)) if isinstance(rank, str) else (rank, ()) for rank in known
+        ]
         if ranks:
             ranked.append((min(ranks) if ascending else max(ranks), entry))
         else:
@@ -210,10 +213,6 @@ def ordered(
     # sorted() is stable both ways, so equal values keep the order of execution.
     ranked = sorted(ranked, key=lambda pair: pair[0], reverse=not ascending)
     return [entry for _, entry in ranked] + rest
-
-
-def _comparable(rank: float | str) -> Key:
-    return (0.0, natural(rank)) if isinstance(rank, str) else (rank, ())
 
 
 def select(

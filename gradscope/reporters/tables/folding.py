@@ -35,8 +35,12 @@ def fold_calls(groups: Sequence[tuple[CallRow, ...]]) -> list[Entry[CallRow]]:
 
 def fold_parameters(groups: Sequence[tuple[ParameterRow, ...]]) -> list[Entry[ParameterRow]]:
     """Fold parameters of equal siblings into one."""
+
+    def renamed(name: str, rows: Sequence[ParameterRow]) -> ParameterRow:
+        return ParameterRow(replace(rows[0].stats, name=name), times=len(rows))
+
     rows = [group[0] for group in groups]
-    return fold_named(rows, lambda row: row.stats.name, _parameter_signature, _renamed_parameter)
+    return fold_named(rows, lambda row: row.stats.name, _parameter_signature, renamed)
 
 
 def fold_named(
@@ -182,10 +186,6 @@ def _renamed_call(
     last = numbers[-1] if len(numbers) > 1 else None
     call = replace(calls[0], name=span_of_names([call.name for call in calls]), call=numbers[0])
     return tuple(replace(row, call=call, times=len(groups), last_call=last) for row in first)
-
-
-def _renamed_parameter(name: str, rows: Sequence[ParameterRow]) -> ParameterRow:
-    return ParameterRow(replace(rows[0].stats, name=name), times=len(rows))
 
 
 def span_of_names(names: Sequence[str]) -> str:
