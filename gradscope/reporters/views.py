@@ -52,6 +52,10 @@ class View:
         """The names in ``table``, which commas separate; none for every table."""
         return () if self.table is None else tuple(self.table.split(","))
 
+    def holds(self, module: str) -> bool:
+        """Return True if a module's name has at most as many parts as the view's depth."""
+        return self.depth is None or (module.count(".") + 1 if module else 0) <= self.depth
+
     def option(self, words: str) -> str:
         """An option as a remark names it: with its command, where that was not called."""
         return f"{self.command} {words}" if self.command else words

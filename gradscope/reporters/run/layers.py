@@ -22,12 +22,12 @@ from gradscope.reporters.tables.columns import (
     Column,
     Entry,
     cells,
+    chosen_columns,
     figure,
     over_ranks,
-    parse_sort,
-    pick,
     select,
     single,
+    sort_column,
     words,
 )
 from gradscope.reporters.tables.folding import fold_named
@@ -36,7 +36,7 @@ from gradscope.reporters.views import View
 from gradscope.rules import SEVERITIES
 from gradscope.typeset.numbers import NOT_THERE, count, number, plural, shape, share
 from gradscope.typeset.sparklines import NOT_FINITE, curve
-from gradscope.typeset.tables import KEEP, Cell, Heading, Table
+from gradscope.typeset.tables import KEEP, Cell, Table
 from gradscope.typeset.text import plain
 
 Figure = Callable[[float], str]
@@ -240,7 +240,8 @@ def _measured(key: str, measure: str) -> Iterator[Column[SeriesRow]]:
     def drawn(row: SeriesRow) -> str:
         return row.curve(measure)
 
-    yield Column(f"{key}_curve", drawn, drawn, last, right=False, tone=_bad, needed=over_steps)
+    curves = Column(f"{key}_curve", drawn, drawn, last, right=False, tone=_bad, needed=over_steps)
+    yield replace(curves, beside=key)
     yield over_ranks(f"{key}_ranks", lambda row: row.spread(measure), written)
     ends: dict[str, Callable[[list[float]], float]] = {
         **{"first": lambda known: known[0], "last": lambda known: known[-1]},
@@ -312,23 +313,14 @@ def table(history: RunHistory, title: str, view: View) -> Table | None:
     shown = [entry.shown for entry in chosen]
     everything = [row for entry in chosen for row in entry.rows]
     asked = view.columns if title == (view.table or "parameters") else None
-    needed = [registry[key] for key in USUAL[title]]
-    usual = [c.key for c in needed if c.needed is not None and c.needed(everything)]
-    by = parse_sort(view.sort)[0] if view.sort else None
-    if by in registry and by not in usual:
-        usual.append(by)
-    columns = pick(registry, asked, usual, ["name"])
+    columns, headings = chosen_columns(
+        registry, USUAL[title], everything, asked, [sort_column(view)]
+    )
     texts = _aligned(cells(columns, shown, list(map(single, shown))))
     option = view.option(f"--table {title} --columns")
     return Table(
         title,
-        tuple(
-            Heading(
-                *(c.key, c.right, KEEP if c.key == by else c.keep, c.wraps),
-                beside=c.key.removesuffix("_curve") if c.key.endswith("_curve") else "",
-            )
-            for c in columns
-        ),
+        headings,
         texts,
         caption,
         (*remark, *series_legend(history, title, view, columns, texts, [row for (row,) in shown])),

@@ -11,18 +11,19 @@ from gradscope.reporters.tables.columns import (
     Column,
     Scalar,
     cells,
+    chosen_columns,
     figure,
     having,
-    parse_sort,
     pick,
     select,
     single,
+    sort_column,
     words,
 )
 from gradscope.reporters.tables.report_tables import check_choices
 from gradscope.reporters.views import View
 from gradscope.typeset.numbers import count, plural, seconds
-from gradscope.typeset.tables import KEEP, Heading, Table
+from gradscope.typeset.tables import KEEP, Table
 
 #: The number of last steps in a terminal, unless the user asks for others; a pipe gets all.
 LAST = 20
@@ -60,7 +61,7 @@ def _word(column: Column[TrainingStep]) -> Column[TrainingStep]:
 
 
 def _columns() -> Iterator[Column[TrainingStep]]:
-    yield figure("step", lambda step: step.step, count, ascending=True)
+    yield figure("step", lambda step: step.step, count, ascending=True, needed=bool)
     yield _word(words("optimizer", lambda step: step.optimizer))
     yield figure("optimizer_step", lambda step: step.optimizer_step, count)
     yield having(figure("time", lambda step: step.time))
@@ -95,13 +96,8 @@ def table(history: RunHistory, view: View) -> Table | None:
         chosen = entries[-top:]
         caption = f"the last {count(top)} of {plural(len(entries), 'step')}"
     rows = [row for entry in chosen for row in entry.rows]
-    usual = [COLUMNS[key] for key in USUAL]
-    keys = [c.key for c in usual if c.needed is None or c.needed(rows)]
-    by = parse_sort(view.sort)[0] if view.sort else None
-    if by in COLUMNS and by not in keys:
-        keys.append(by)
     asked = view.columns if view.table == "steps" else None
-    columns = pick(COLUMNS, asked, keys, ["step"])
+    columns, headings = chosen_columns(COLUMNS, USUAL, rows, asked, [sort_column(view)])
     more = len(entries) - len(chosen)
     ways = (
         f"`--top {len(entries)}` shows all, `--sort COLUMN` changes the order, `-f csv` has every "
@@ -109,7 +105,7 @@ def table(history: RunHistory, view: View) -> Table | None:
     )
     return Table(
         "steps",
-        tuple(Heading(c.key, c.right, KEEP if c.key == by else c.keep) for c in columns),
+        headings,
         cells(columns, [entry.shown for entry in chosen], chosen),
         caption,
         (f"{plural(more, 'step')} more: {ways}",) if more and not view.top else (),

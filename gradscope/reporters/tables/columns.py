@@ -16,7 +16,7 @@ from gradscope.records.tensors import TensorStats
 from gradscope.reporters.views import View
 from gradscope.typeset.numbers import NOT_THERE, count, number, plural, share
 from gradscope.typeset.sparklines import log_bars
-from gradscope.typeset.tables import Cell, Heading
+from gradscope.typeset.tables import KEEP, Cell, Heading
 from gradscope.typeset.text import natural, plain
 
 Row = TypeVar("Row")
@@ -29,7 +29,8 @@ Key = tuple[float, tuple[tuple[int, int, str], ...]]
 class Column(Generic[Row]):
     """One column: its exact value for machines, its text for readers, its rank for sorting.
 
-    ``needed`` returns True if the usual table shows it for these rows; None: never.
+    ``needed`` returns True if the usual table shows it for these rows; None: never. ``wraps`` and
+    ``beside`` are as in ``Heading``.
     """
 
     key: str
@@ -42,6 +43,7 @@ class Column(Generic[Row]):
     needed: Callable[[Sequence[Row]], bool] | None = None
     tone: Callable[[Row, str], str] = lambda row, text: ""
     wraps: bool = False
+    beside: str = ""
 
 
 def words(
@@ -152,6 +154,29 @@ def pick(
     return [registry[key] for key in dict.fromkeys(keys)]
 
 
+def chosen_columns(
+    registry: Mapping[str, Column[Row]],
+    usual: Sequence[str],
+    rows: Sequence[Row],
+    asked: Sequence[str] | None,
+    lead: Iterable[str | None],
+    hidden: Iterable[str] = (),
+) -> tuple[list[Column[Row]], tuple[Heading, ...]]:
+    """Return the columns of a table, as ``pick``, and their headings.
+
+    Of the usual columns, those that the rows need are shown. A column in ``lead``, such as the one
+    by which the table is sorted, is one of them, and no width hides it.
+    """
+    leading = [key for key in lead if key in registry]
+    needed = [key for key in usual if (need := registry[key].needed) is not None and need(rows)]
+    keys = list(dict.fromkeys((*needed, *(key for key in leading if key))))
+    columns = pick(registry, asked, keys, usual[:1], hidden)
+    return columns, tuple(
+        Heading(c.key, c.right, KEEP if c.key in leading else c.keep, c.wraps, beside=c.beside)
+        for c in columns
+    )
+
+
 def known(key: str, registry: Iterable[str]) -> str:
     """``key``, if it names a column.
 
@@ -189,6 +214,11 @@ def parse_sort(sort: str) -> tuple[str, bool | None]:
             f"unknown direction `{direction}` in `--sort {sort}`", help="write `:asc` or `:desc`"
         )
     return key, direction == "asc" if colon else None
+
+
+def sort_column(view: View) -> str | None:
+    """Return the column by which the view sorts, None without one."""
+    return parse_sort(view.sort)[0] if view.sort else None
 
 
 def ordered(

@@ -18,12 +18,14 @@ from gradscope.reporters.tables.columns import (
     Scalar,
     bars_legend,
     cells,
+    chosen_columns,
     folds,
     known,
     parse_sort,
     pick,
     select,
     single,
+    sort_column,
     with_bars,
 )
 from gradscope.reporters.tables.experiments import (
@@ -36,14 +38,14 @@ from gradscope.reporters.tables.experiments import (
 from gradscope.reporters.tables.folding import fold_calls, fold_parameters
 from gradscope.reporters.views import View
 from gradscope.typeset.numbers import NOT_THERE, count, number
-from gradscope.typeset.tables import KEEP, Cell, Heading, Table, plan
+from gradscope.typeset.tables import Cell, Heading, Table, plan
 from gradscope.typeset.text import plain
 
 
 def calls(report: Report, view: View) -> Table:
     """Return the table of calls: a row for each output, and for each of several inputs that require
     a gradient."""
-    groups = [call_columns.folded(call) for call in report.calls if _within(call.name, view)]
+    groups = [call_columns.folded(call) for call in report.calls if view.holds(call.name)]
     return _table(
         *("calls", report, view),
         fold_calls(groups) if view.fold else list(map(single, groups)),
@@ -80,7 +82,7 @@ def records(report: Report, view: View) -> tuple[list[str], list[list[Scalar]]]:
         return _exact(
             owned, parameter_columns.COLUMNS, parameter_columns.EXACT, view, ["name"], "parameter"
         )
-    groups = [call_columns.expanded(call) for call in report.calls if _within(call.name, view)]
+    groups = [call_columns.expanded(call) for call in report.calls if view.holds(call.name)]
     # Without these, the rows of one call could not be distinguished.
     first = ["name", "call", "direction", "path"]
     return _exact(groups, call_columns.COLUMNS, call_columns.EXACT, view, first, "call")
@@ -100,17 +102,12 @@ def _exact(
     return [column.key for column in columns], rows
 
 
-def _within(name: str, view: View) -> bool:
-    """Return True if a module's name has at most as many parts as the view's depth."""
-    return view.depth is None or (name.count(".") + 1 if name else 0) <= view.depth
-
-
 def _parameters(report: Report, view: View) -> list[parameter_columns.ParameterRow]:
     """Return the parameters whose module the view shows."""
     return [
         parameter_columns.ParameterRow(stats)
         for stats in report.parameters
-        if _within(stats.name.rpartition(".")[0], view)
+        if view.holds(stats.name.rpartition(".")[0])
     ]
 
 
@@ -141,24 +138,10 @@ def _step(step: StepRecord) -> dict[str, Cell]:
     }
 
 
-def _needed(
-    registry: Mapping[str, Column[Row]], usual: Sequence[str], rows: Sequence[Row], view: View
-) -> list[str]:
-    """Return the usual columns that these rows need, and the column by which they are sorted."""
-    columns = [registry[key] for key in usual]
-    keys = [c.key for c in columns if c.needed is not None and c.needed(rows)]
-    extra = (key for key in (_sorted_by(view), view.bar) if key and key in registry)
-    return [*keys, *(key for key in extra if key not in keys)]
-
-
 def _unmeasured(registry: Mapping[str, Column[Row]], rows: Sequence[Row]) -> list[str]:
     """Return the empty columns, which `all` leaves out."""
     keys = [key for key in call_columns.MEASURED if key in registry]
     return [k for k in keys if all(registry[k].value(row) is None for row in rows)]
-
-
-def _sorted_by(view: View) -> str | None:
-    return parse_sort(view.sort)[0] if view.sort else None
 
 
 def _table(
@@ -183,13 +166,9 @@ def _table(
     barred = registry.get(view.bar or "")
     if asked and barred is not None:
         asked = (*asked, barred.key)
-    columns = pick(
-        *(registry, asked, _needed(registry, usual, rows, view), usual[:1]),
+    columns, headings = chosen_columns(
+        *(registry, usual, rows, asked, (sort_column(view), view.bar)),
         [*hidden, *_unmeasured(registry, rows)],
-    )
-    lead = {_sorted_by(view), view.bar}
-    headings = tuple(
-        Heading(c.key, c.right, KEEP if c.key in lead else c.keep, c.wraps) for c in columns
     )
     lines = cells(columns, marked, chosen)
     drawn = []

@@ -23,19 +23,19 @@ from gradscope.reporters.tables.columns import (
     Entry,
     Scalar,
     cells,
+    chosen_columns,
     figure,
     folds,
-    parse_sort,
-    pick,
     select,
     single,
+    sort_column,
     words,
 )
 from gradscope.reporters.tables.folding import fold_named
 from gradscope.reporters.views import View
 from gradscope.typeset.numbers import count, number, share
 from gradscope.typeset.sparklines import levels
-from gradscope.typeset.tables import KEEP, Heading, Table
+from gradscope.typeset.tables import KEEP, Table
 
 #: More heads or experts than this are drawn as this many groups, each by its minimum.
 _WIDEST = 32
@@ -227,21 +227,15 @@ def table(report: Report, kind: str, view: View) -> Table | None:
     entries = _folded(rows) if view.fold else [single((row,)) for row in rows]
     chosen, caption = select(entries, registry, view, NOUNS[kind])
     every = [row for entry in chosen for row in entry.rows]
-    usual = [key for key in _USUAL[kind] if (n := registry[key].needed) is not None and n(every)]
-    by = parse_sort(view.sort)[0] if view.sort else None
-    if by is not None and by not in usual:
-        usual.append(by)
-    columns = pick(registry, view.columns if view.table == kind else None, usual, ["name"])
-    headings = tuple(
-        Heading(c.key, c.right, KEEP if c.key == by else c.keep, c.wraps) for c in columns
-    )
+    asked = view.columns if view.table == kind else None
+    columns, headings = chosen_columns(registry, _USUAL[kind], every, asked, [sort_column(view)])
     return Table(
         kind,
         headings,
         cells(columns, [entry.shown for entry in chosen], chosen),
         caption,
         (*folds(chosen), *_legend(kind, [c.key for c in columns], every)),
-        fixed=bool(view.columns) and view.table == kind,
+        fixed=bool(asked),
         remedy=f"use --table {kind} --columns or a wider terminal",
         names=tuple(row.about for entry in chosen for row in entry.shown),
     )
@@ -249,12 +243,7 @@ def table(report: Report, kind: str, view: View) -> Table | None:
 
 def _rows(report: Report, kind: str, view: View) -> list[PartRow]:
     calls: Sequence[TransformerCall] = getattr(report, kind)
-    deep = view.depth
-    return [
-        PartRow(call)
-        for call in calls
-        if deep is None or (call.name.count(".") + 1 if call.name else 0) <= deep
-    ]
+    return [PartRow(call) for call in calls if view.holds(call.name)]
 
 
 def _folded(rows: Sequence[PartRow]) -> list[Entry[PartRow]]:
