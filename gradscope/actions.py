@@ -29,7 +29,7 @@ class Action:
             activation it is part of the graph: gradients follow the chain rule through it.
         takes: describes the value; empty if the action takes none.
         accepts: returns True if a value from a config is valid.
-        places: where it makes sense; the first is the default.
+        places: the places where it makes sense; the first is the default.
     """
 
     help: str

@@ -79,7 +79,7 @@ def diagnosed(
         workload: the workload of the run, with its model restored.
         report: the report of the first pass, complete or not.
         rules: the rules to run, and their thresholds.
-        extras: records to add in any case.
+        extras: records that are always added.
         only: patterns of the layers whose findings count.
         last: the number of the last step that began.
         first_nonfinite: the number of the first of several steps whose loss or gradients had a NaN

@@ -108,7 +108,7 @@ def watch(
         optimizer: its optimizer, or several; None: those that hold a parameter of the model.
         every: sample every Nth step; None: as often as the budget allows.
         budget: the share of the time that gradscope may take.
-        first: the number of first steps that are sampled in any case.
+        first: the number of first steps that are always sampled.
         out: the run's file; None: a new file in ``gradscope-runs/``.
         layers: patterns of the modules whose calls are recorded.
         nan_detector: find the origin of a NaN or Inf in the step that produces it.

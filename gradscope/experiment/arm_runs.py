@@ -43,10 +43,10 @@ class ArmRun:
     """One arm as it ended.
 
     Attributes:
-        history: what its run recorded; None where there was no run.
+        history: the record of its run; None without a run.
         notes: what was noted inside its process.
-        fault: why it has no loss, in words; None where it has one.
-        advice: how to give it one; None where that is not known.
+        fault: the reason why it has no loss; None if it has one.
+        advice: how to give it one; None if unknown.
         seconds: what it took.
     """
 
@@ -107,7 +107,7 @@ class ArmRuns:
         return done
 
     def _together(self, arms: Sequence[Arm], done: dict[Arm, ArmRun], total: int) -> None:
-        """Run these arms, so many at a time; where this is interrupted, their processes end."""
+        """Run these arms, a number at a time; an interruption ends their processes."""
         with ThreadPoolExecutor(self.jobs) as pool:
             futures = [pool.submit(self._one, arm) for arm in arms]
             try:

@@ -266,7 +266,7 @@ class Arms:
 
         If a rule reports an error, less than that is far. A loss that falls ever faster is leaving
         a plateau. The end of a schedule stops any loss.
-        Whether a loss is far from the lowest is not known where this is open.
+        If this is open, it is unknown whether a loss is far from the lowest.
         """
         curve, slope = self.curves[name], self.curves[name].slope()
         far = LEFT if self.is_faulty else FAR

@@ -109,7 +109,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Holds the output places that must not change: positions, or rows where there are none.
+    """Holds the output places that must not change: positions, or rows if there are no positions.
 
     Attributes:
         places: bool [rows, positions]; None: outputs with positions count by their rows.

@@ -68,7 +68,7 @@ class Change:
     path: str = ""
     before: TensorStats | None = None
     after: TensorStats | None = None
-    #: The norm after, divided by the norm before; None where that was 0 or is unknown.
+    #: The norm after, divided by the norm before; None if that was 0 or is unknown.
     factor: float | None = None
     note: str | None = None
 

@@ -89,7 +89,7 @@ class LoopFact:
         name, model: of a module and of its model; "" without one.
         count: how often.
         words, figures, shapes: as above.
-        location: ``file:line``, where it is known.
+        location: ``file:line``, if known.
     """
 
     kind: str
@@ -490,7 +490,7 @@ class LoopTokens:
         that class.
         lengths: the largest number of different lengths, without padding, in a batch.
         end: the token that ends the sequences of ``unended``.
-        location: ``file:line`` of the loss, where it is known.
+        location: ``file:line`` of the loss, if known.
         inside: whether the call of a model computes the loss.
         called_at: where the model is called.
         made_at: the line of the script that assigns the targets, if its text shows that.

@@ -103,7 +103,8 @@ def _events(history: RunHistory, view: View, *, full: bool) -> Iterator[Block]:
 
 
 def _layers(history: RunHistory, name: str, view: View) -> Iterator[Block]:
-    """A table of layers, or that none were recorded, where it was asked for."""
+    """Return a table of layers; if none were recorded and the table was requested, a sentence that
+    says so."""
     table = layers.table(history, name, view)
     if table:
         yield table

@@ -226,7 +226,7 @@ class Verdict:
         return Line(f"{plain(found.message)}{more}", lead, TONES.get(severity, ""))
 
     def _place(self, found: TrainingFinding) -> str:
-        """The layer, with its model before it where that tells more."""
+        """The layer, with its model before it if there are several models."""
         names = {model.id: called(model) for model in self.models}
         model = names.get(-1 if found.model is None else found.model)
         return below(model if len(names) > 1 or not found.name else None, found.name)
@@ -265,7 +265,7 @@ class Verdict:
 
 
 def cost_in_words(run: TrainingRun) -> str:
-    """``1.6 % of the time (4.02 s)``; "" where it is not known."""
+    """``1.6 % of the time (4.02 s)``; "" if unknown."""
     if run.cost is None:
         return ""
     text = f"{share(run.cost, 1.0) if run.cost < 1 else 'all'} of the time"

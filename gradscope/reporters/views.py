@@ -31,7 +31,7 @@ class View:
     is the model alone, 1 its direct parts too. ``bar`` is a column that gets bars beside it.
     ``rules`` are for formats that carry the rule book along;
     ``root`` is what their paths are relative to, None: as the record has them. ``command`` is the
-    one whose options a remark names, where it is another than the one that was called.
+    the command whose options a remark names, if it is not the command that was called.
     """
 
     width: int | None = None
@@ -57,7 +57,7 @@ class View:
         return self.depth is None or (module.count(".") + 1 if module else 0) <= self.depth
 
     def option(self, words: str) -> str:
-        """An option as a remark names it: with its command, where that was not called."""
+        """Return an option for a remark: with its command, if another command was called."""
         return f"{self.command} {words}" if self.command else words
 
 

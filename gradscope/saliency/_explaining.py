@@ -127,7 +127,7 @@ class AttributionPlan:
 
     ``methods`` are names with their options; with ``lenient`` those that cannot work on this model
     are left out, and ``notices`` say so. ``versus`` and ``why_not`` are class ids; ``background``
-    is a class of a segmentation that is explained only where it is the target.
+    is a class of a segmentation that is explained only if it is the target.
     """
 
     methods: Mapping[str, Mapping[str, Any]]

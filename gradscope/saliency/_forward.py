@@ -59,7 +59,7 @@ def segmentation(
     Args:
         size: height and width of the model's input.
         target: the classes to explain [N]; None takes the one that covers most.
-        background: a class that is explained only where there is no other.
+        background: a class that is explained only if there is no other.
     """
     images, classes, height, width = maps.shape
     predicted = classes_of(maps)

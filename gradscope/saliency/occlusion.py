@@ -54,7 +54,7 @@ def attribute(
 
 
 def _sizes(side: int, window: int, stride: int) -> tuple[int, int]:
-    """Window and stride, chosen where they are 0."""
+    """Return window and stride; gradscope chooses those that are 0."""
     window = window or max(1, round(side / 7))
     stride = stride or max(1, window // 2)
     if not 0 < window <= side:

@@ -170,7 +170,7 @@ class CurrentStep:
 
         Args:
             parameters: their parameters.
-            measured: by ``id`` of a gradient, its statistics, where they are known already.
+            measured: the known statistics, by the ``id`` of the gradient.
             late: True if the script may have clipped them, or divided them by the loss scale.
         """
         began = perf_counter()

@@ -99,7 +99,7 @@ def read(
 
     Args:
         parameters: the parameters.
-        measured: by ``id`` of a gradient, its statistics, where they are known already.
+        measured: the known statistics, by the ``id`` of the gradient.
     """
     there, gradients = [], []
     for parameter in parameters:

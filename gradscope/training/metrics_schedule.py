@@ -140,7 +140,7 @@ class MetricsSchedule:
         self.reads_update = self._records and self.updates.includes(steps)
 
     def next_recorded(self, steps: int) -> int:
-        """Return the first step after this one that is recorded in any case."""
+        """Return the first step after this one that is always recorded."""
         while not self.records.includes(steps):
             steps += 1
         return steps + 1

@@ -49,7 +49,7 @@ def why_no_step(
 
     Args:
         script: as on Python's command line.
-        observer: None where torch was not seen to be imported.
+        observer: None if gradscope did not see torch imported.
         others: the processes that the script started; None if unknown.
         raised: a sentence on the exception that ended the script; None without one.
     """

@@ -66,7 +66,7 @@ class _Seen:
     """The wrong inputs of each sample that a call has had.
 
     Attributes:
-        inputs: a sample's wrong inputs by its hash; None where the memory was full.
+        inputs: a sample's wrong inputs by its hash; None if the memory was full.
         bytes: the size of all of them.
     """
 

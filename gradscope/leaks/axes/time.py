@@ -104,8 +104,8 @@ def _cut_all(subject: Subject, cut: int) -> Change | None:
 
 
 def _in_training(subject: Subject) -> tuple[Change | None, int | None]:
-    """Return the change with BatchNorms in train mode, where they normalise over the positions too,
-    and the cut."""
+    """Return the change with BatchNorms in train mode, in which they normalise over the positions
+    too, and the cut."""
     forwards, cut = subject.forwards, (subject.positions - 1) // 2
     base = dict(subject.rows.base)  # its own mapping: it runs in another mode
     at: list[int | None] = [cut] * subject.rows.count

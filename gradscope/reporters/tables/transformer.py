@@ -219,7 +219,7 @@ COLUMNS: Mapping[str, dict[str, Column[PartRow]]] = {kind: _register(kind) for k
 
 
 def table(report: Report, kind: str, view: View) -> Table | None:
-    """The records of a kind; None where there are none."""
+    """Return the records of a kind; None if there are none."""
     rows = _rows(report, kind, view)
     if not rows:
         return None

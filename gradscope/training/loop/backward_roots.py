@@ -25,7 +25,7 @@ class Losses:
     Facts of a backward:
 
     - "repeated": it begins with the same tensor as the one before, and adds the same gradients
-    - "part": a term of this loss is the tensor with which the backward before began
+    - "part": a term of this loss is the tensor that the backward before started from
     - "leaf": no operation made its loss, as for ``torch.tensor(loss.item())``
 
     Attributes:

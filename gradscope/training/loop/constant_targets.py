@@ -168,8 +168,8 @@ class TargetsOfLayer:
         self.value, self.known = low, True
 
     def played(self, location: str | None, *, generated: bool) -> None:
-        """Note that the last batch has a positive weight in a loss at this place, and whether its
-        scores are those of another model's results."""
+        """Note that a loss at this place gives the last batch a positive weight, and whether the
+        scores belong to another model's results."""
         self._played.append((generated, self._latest, location))
 
     def step_ended(self, optimizer: str) -> None:
@@ -215,7 +215,7 @@ class TargetsOfLayer:
         )
 
     def _ignored_at(self) -> str | None:
-        """Return the line that makes all targets ignored ones."""
+        """Return the line that sets all targets to the ignored index."""
         all_ignored = self.index is not None and 0 < self.empty == self.batches
         return ignored_at(self.index or 0) if all_ignored else None
 

@@ -197,7 +197,7 @@ def _exchanged(line: ScriptLine) -> tuple[str, ...]:
 
 
 def _role(argument: ast.expr) -> str | None:
-    """Return the role that names in an expression have; None if it is none, or several."""
+    """Return the role that the names in an expression have; None without one, or with several."""
     names = [getattr(one, "id", None) or getattr(one, "attr", "") for one in ast.walk(argument)]
     found = {
         role

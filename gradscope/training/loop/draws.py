@@ -31,7 +31,7 @@ def distributions() -> Iterator[type]:
 
 @dataclass(slots=True)
 class _Drawn:
-    """The line of the first sample, the number of steps with one, and the last of these steps."""
+    """The line of the first sample, the number of steps with a sample, and the last such step."""
 
     line: str | None
     steps: int = 0
@@ -39,7 +39,7 @@ class _Drawn:
 
 
 class Draws:
-    """Counts such samples.
+    """Counts samples of distributions that pass no gradient.
 
     With a score function (``log_prob`` of a sample) no gradient through the sample is needed, so
     distributions whose ``log_prob`` is used are left out. So are those with ``rsample`` for the
@@ -109,8 +109,7 @@ def _key(distribution: object, value: torch.Tensor) -> _Key:
 
 @dataclass(slots=True)
 class _Seed:
-    """The first line that set the seed, the number of steps that set it, and the last of these
-    steps."""
+    """The first line that set the seed, the number of steps that set it, and the last such step."""
 
     line: str | None
     steps: int = 0

@@ -24,9 +24,9 @@ class Modes:
     """Facts on calls with gradients ("call") and without ("evaluation"):
 
     - "train", "eval": the mode of the model itself
-    - "norm-off", "dropout-off" (of a call): no such layer of the model is in train mode, though the
-      model has some, and no parameter of it is frozen
-    - "norm-on", "dropout-on" (of an evaluation): such layers are in train mode
+    - "norm-off", "dropout-off" (of a call): no layer of this kind is in train mode, though the
+      model has such layers and no frozen parameter
+    - "norm-on", "dropout-on" (of an evaluation): layers of this kind are in train mode
     - "repeated" (of an evaluation): its input is the same tensor as in the one before
     """
 

@@ -90,7 +90,7 @@ def _permuted(before: Sequence[int], after: Sequence[int]) -> bool:
 
 def _among(tokens: torch.Tensor, index: int) -> tuple[int, int] | None:
     """Return the number of sequences with the padding index between other tokens, and the number of
-    all; None if that is less than half, or if the indices form runs."""
+    all sequences; None if these are fewer than half, or if the indices form runs."""
     if tokens.dim() != 2 or tokens.shape[0] < _SEQUENCES or tokens.shape[1] < _LENGTH:
         return None
     if tokens.is_floating_point():

@@ -21,7 +21,7 @@ class GradientUse:
     - "uncleared": backward added to gradients that the step before has used already
     - "cleared": the gradients were cleared between the last backward and the step
     - "none": no parameter has a gradient, though backward was called
-    - "again": there was no backward since the step before, and the gradients are as it left them
+    - "again": there was no backward since the step before, and the gradients have not changed
     - "unreached": there was a backward, and it did not change the gradients
     - "mixed": another optimizer made a step on a loss that also gave gradients to these parameters,
       and a loss on another line then added to these gradients

@@ -124,7 +124,8 @@ def _is_plain(factor: ast.expr) -> bool:
 
 
 def _set_before(term: ast.expr, scope: ast.AST, line: int) -> ast.Call | None:
-    """Return such a call in the last assignment of a term's variable before the line."""
+    """Return the call that converts a tensor to a number, in the last assignment of a term's
+    variable."""
     if isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult | ast.Div):
         if _is_plain(term.left) and _is_plain(term.right):
             return _set_before(term.left, scope, line) or _set_before(term.right, scope, line)

@@ -40,7 +40,7 @@ class LossPart:
 
 
 def loss_parts(root: Node) -> Iterator[LossPart]:
-    """Yield such parts of the loss from which a backward starts."""
+    """Yield the parts of a loss that have no effect or a wrong one."""
     yield from _divided(root)
     for one in score_products(root):
         if is_cosine(one.node):

@@ -199,7 +199,8 @@ def scores_of(loss: Node) -> Node | None:
 
 
 def weight_of(layer: Node) -> torch.Tensor | None:
-    """Return the weight of such a layer; None if it is not a parameter, or requires no gradient."""
+    """Return the weight of the layer that gives scores; None if it is not a parameter, or requires
+    no gradient."""
     position = LAYERS[kind(layer)]
     edges = layer.next_functions
     node = edges[position][0] if position < len(edges) else None

@@ -45,7 +45,7 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Pair(NamedTuple):
-    """The weights of two such layers, in the order of forward."""
+    """The weights of two linear layers in a row, in the order of forward."""
 
     first: torch.Tensor
     second: torch.Tensor
@@ -86,7 +86,7 @@ def unused_activations(
     directly.
 
     Args:
-        pairs: the ids of the weights of such layers.
+        pairs: the ids of the weights of linear layers in a row.
         idle: modules that were never called.
     """
     if not pairs or not idle:
@@ -132,7 +132,7 @@ def repeated_modules(modules: Mapping[str, nn.Module]) -> Iterator[LoopFact]:
 
 def repeated_at(made: Made | None) -> str | None:
     """Return the line that multiplies a list of one module, in the function that made the module
-    list; None without one, because other repetitions may be intended sharing."""
+    list. None without such a line: other repetitions may be intended."""
     tree = None if made is None else tree_of(made.file)
     if made is None or tree is None:
         return None

@@ -220,7 +220,7 @@ def rate_of(optimizer: Optimizer) -> float:
 
 
 def _betas(optimizer: Optimizer) -> tuple[float, ...]:
-    """Return the betas of its first group, where these are two numbers."""
+    """Return the betas of its first group, if these are two numbers."""
     betas = optimizer.param_groups[0].get("betas") if optimizer.param_groups else None
     numbers = isinstance(betas, tuple | list) and all(isinstance(b, int | float) for b in betas)
     return tuple(map(float, betas)) if numbers and betas is not None and len(betas) == 2 else ()

@@ -125,8 +125,8 @@ def _has_ends(tree: ast.Module) -> bool:
 
 
 def _uses_ends(tree: ast.Module) -> bool:
-    """Return True if an expression computes with a flag, or chooses by it, or a test on one decides
-    about a target. A result that nothing reads is no use."""
+    """Return True if an expression computes with a flag or chooses by it, or if a test on a flag
+    decides about a target. A result that nothing reads does not count."""
     read = {one.id for one in ast.walk(tree) if _is_read(one) and isinstance(one, ast.Name)}
     left: list[ast.AST] = [tree]
     while left:

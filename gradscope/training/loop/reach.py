@@ -98,7 +98,7 @@ class Reaches:
         return any(one.outside and one.needs_line and one.activation_at is None for one in known)
 
     def records(self) -> tuple[Reach, ...]:
-        """Return the records of those whose targets were out of bounds."""
+        """Return the records of losses whose targets were out of bounds."""
         return tuple(
             Reach(
                 by=by, low=one.low, high=one.high, least=one.least, greatest=one.greatest,
@@ -157,7 +157,7 @@ def _by_hand(node: Node) -> _Found | None:
     """Read the target from the square of ``output - target``: saved tensors of both nodes give
     it.
 
-    None where another operation made the difference, or where both sides are computed.
+    None if another operation made the difference, or if both sides are computed.
     """
     difference = node.next_functions[0][0]
     if difference is None or kind(difference) != "SubBackward":

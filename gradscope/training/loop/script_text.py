@@ -15,8 +15,8 @@ _PERMUTATIONS = frozenset({"randperm", "permutation"})
 
 
 def shuffled_alone() -> Iterator[LoopFact]:
-    """Yield assignments of the main module's file as ``x = x[perm]``, if nothing else uses the
-    permutation; and batches as ``x[perm[i:j]]`` beside ``y[i:j]``."""
+    """Yield assignments such as ``x = x[perm]`` in the main module's file, if nothing else uses the
+    permutation; and batches such as ``x[perm[i:j]]`` beside ``y[i:j]``."""
     found = main_text()
     if found is None:
         return
@@ -50,8 +50,9 @@ def _blocks(tree: ast.Module) -> Iterator[list[ast.stmt]]:
 
 
 def _mixed(block: list[ast.stmt], drawn: set[str]) -> Iterator[tuple[str, str, int]]:
-    """Yield the arrays of a batch, and its line, if one is in the order of a permutation and the
-    other is a slice from the same place; none if that array is also used in the other order."""
+    """Yield the arrays of a batch, and its line, if one array is in the order of a permutation and
+    the other is a slice from the same place. None if the sliced array is also used in the permuted
+    order."""
     places: dict[str, ast.Slice] = {}
     mixed: dict[str, list[str]] = {}
     sliced: dict[str, list[tuple[str, int]]] = {}

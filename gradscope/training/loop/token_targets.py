@@ -297,7 +297,7 @@ def _unended(
     tokens: torch.Tensor, target: torch.Tensor, counts: torch.Tensor, mask: torch.Tensor
 ) -> int | None:
     """Return the token that ends all padded sequences and is also their padding, if it is never a
-    target though the tokens before it are; else None."""
+    target, although the tokens before it are; else None."""
     lengths = mask.sum(1)
     at_end = mask.long().cumprod(1).sum(1) == lengths  # nothing is masked before
     rows = (lengths < tokens.shape[1]) & (lengths > 2) & at_end

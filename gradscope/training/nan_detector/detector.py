@@ -93,7 +93,7 @@ class NanDetector:
         """Note the start of a backward, with its graph; return "nan" or "inf" if a root has one.
 
         Args:
-            roots: what it begins with.
+            roots: the tensors that backward starts from.
             gradients: the output gradients that were passed for the roots.
             loss: the value of the root, if it is a single one with one element.
         """
@@ -127,9 +127,10 @@ class NanDetector:
     def locate(
         self, *, where: str, seen: Callable[[], Sequence[ModuleCall]] | None = None
     ) -> tuple[NonFiniteOrigin, ...]:
-        """The origins of the NaN or Inf in this step, oldest first; before the optimizer's step.
+        """Return the origins of the NaN or Inf in this step, oldest first; called before the
+        optimizer's step.
 
-        If none is found, one record that says what is known.
+        If none is found, return one record with everything that is known.
 
         Args:
             where: "loss" for a root with NaN or Inf; "gradients" if only they have it.
@@ -171,7 +172,7 @@ class NanDetector:
         self._external = FINITE
 
     def close(self) -> None:
-        """Stop observing: no hook is left, also in a graph that lives on."""
+        """Stop observing: no hook stays, not even in a graph that stays alive."""
         for call in self._calls:
             call.release()
         self._calls = []
@@ -185,7 +186,7 @@ class NanDetector:
 
     @contextmanager
     def replaying(self) -> Iterator[list[RecordedCall]]:
-        """Give the block the calls of this step that got gradients, ready for a replay."""
+        """Yield the calls of this step that got gradients, ready for a replay."""
         with self._looking():
             yield [call for call in self._calls if call.returned and call.arrived]
 

@@ -1,4 +1,5 @@
-"""Finds the first module of a compiled model that made a NaN or Inf, by what its probes saw."""
+"""Finds the first module of a compiled model that made a NaN or Inf, from the events of its
+probes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def first_non_finite_event(
 
     Args:
         events: in the order in which they were seen.
-        names: of the modules that count.
+        names: the names of the modules that count.
         where: "loss" for a loss with NaN or Inf; "gradients" if only they have it.
     """
     events = [event for event in events if event.probe.module() in names]
@@ -53,7 +54,8 @@ def _in_forward(events: Sequence[Event], names: Mapping[nn.Module, str]) -> NonF
 
 
 def _infinities_before(number: int, events: Sequence[Event], levels: Sequence[int]) -> int | None:
-    """The first output with infinities, if the module that returned NaN received some."""
+    """Return the first output with infinities, if the module that returned NaN received
+    infinities."""
     probe = events[number].probe
     received = [
         level
@@ -86,8 +88,8 @@ def _in_backward(events: Sequence[Event], names: Mapping[nn.Module, str]) -> Non
 def _after(bad: Event, events: Sequence[Event], names: Mapping[nn.Module, str]) -> Event | None:
     """Return the innermost module that used the output whose gradient is ``bad``.
 
-    In forward, it is the module that began next; if the rest was computed between modules, the one
-    that ended next.
+    That is the next module that began in forward; if the output was used between modules, the next
+    one that ended.
     """
     forward = [event for event in events if event.kind != GRADIENT]
     last = max(

@@ -1,6 +1,6 @@
 """Finds the first module that returned a NaN or Inf, from the hooks of a sampled step.
 
-For models whose calls one rank alone cannot replay. The module and the phase are known, the
+It serves models whose calls one rank alone cannot replay. The module and the phase are known, the
 operation is not.
 """
 

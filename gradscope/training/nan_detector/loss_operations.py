@@ -1,6 +1,6 @@
-"""The part of a graph between the calls of the models and the loss.
+"""Finds a NaN's origin in the part of a graph between the models' calls and the loss.
 
-Its operations are in the script, and cannot be replayed: they are read off the nodes while the
+The script computes these operations, so they cannot be replayed: their nodes are read while the
 graph exists.
 """
 
@@ -28,8 +28,8 @@ class LossPart:
     """The nodes of a loss in the order of a walk from its roots, and the path to each.
 
     Attributes:
-        parents: for each node, the number of the one that leads to it and by which edge; for a
-            root, -1 and its number.
+        parents: for each node, the number of its parent and of the edge from there; for a root, -1
+            and its own number.
     """
 
     nodes: list[Node]
@@ -37,7 +37,7 @@ class LossPart:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The key of the part: the names of its nodes."""
+        """The key of the part: its nodes' names."""
         return tuple(map(node_name, self.nodes))
 
 

@@ -1,6 +1,7 @@
-"""A call of a trained model as it began, so that it can be run again at the end of its step.
+"""Records a call of a trained model at its start, so that it can be replayed at the end of the
+step.
 
-On a plain step this is most of the NaN detector's work, so everything else is deferred.
+In a plain step this is most of the NaN detector's work, so it does as little as possible.
 """
 
 from __future__ import annotations
@@ -50,22 +51,22 @@ class RecordedCall:
     """The inputs of a call, and the state around it at its start.
 
     Attributes:
-        name: of the model, as the script has it.
-        side_effects: of the model: they decide which other state is kept.
-        autocast: the kinds of device that it was on for, with the dtype.
+        name: the model's name in the script.
+        side_effects: the model's side effects; they decide which other state is saved.
+        autocast: the dtype of autocast for each kind of device with autocast on.
         before: functions that restore the other state, part by part.
-        copied: the arguments are copies, for its forward writes to its input.
-        nodes: the marks of those that made its results, each with the gradients that arrived at
-            it, for each backward one, or a tuple of one for each output.
-        hooks: those on them.
-        end: the number of the first node that was made after it.
-        results: with the edges at which they enter the graph, for as long as the script holds them.
-            A graph that the script drops is freed, with the tensors that it saves.
-        level: the worst among its results, where that is known.
-        carried: it is of the step before.
-        refused: run again, it would have waited for other processes.
-        in_graph: a backward began after it.
-        drew: run again, it drew random numbers, which it had not done in its first calls.
+        copied: True if the arguments are copies, because the forward writes to its input.
+        nodes: the marks of the nodes that made its results, each with the gradients that arrived
+            there: for each backward one gradient, or a tuple with one per output.
+        hooks: the hooks on these nodes.
+        end: the number of the first node that was made after the call.
+        results: the results with their edges in the graph, as long as the script holds them. If the
+            script drops a graph, it is freed, with its saved tensors.
+        level: the worst level of its results (finite, Inf, NaN), if known.
+        carried: True if the call belongs to the step before.
+        refused: True if a replay would have waited for other processes.
+        in_graph: True if a backward began after the call.
+        drew: True if a replay drew random numbers, although the model's first calls did not.
     """
 
     # Not set for each call: most are asked for after few.
@@ -186,7 +187,7 @@ class RecordedCall:
 
     @property
     def repeats(self) -> bool:
-        """True if a repeated call gives the same, as far as observed."""
+        """True if a repeated call gives the same results, as far as observed."""
         return self.repeatable and not self.drew
 
     @property
@@ -214,7 +215,7 @@ class RecordedCall:
         return several[number] if isinstance(several, tuple) else several
 
     def alive(self) -> list[torch.Tensor] | None:
-        """The results, if the script holds them all as they were."""
+        """The results, if the script holds all of them and has not written to them."""
         found = []
         for reference, edge in self.results:
             result = reference()
@@ -267,7 +268,7 @@ class RecordedCall:
             yield
 
     def release(self) -> None:
-        """Stop observing; a graph that stays alive then holds nothing of gradscope."""
+        """Stop observing: a graph that stays alive holds nothing of gradscope afterwards."""
         for hook in self.hooks:
             if isinstance(hook, dict):
                 hook.clear()

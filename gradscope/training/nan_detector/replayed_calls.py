@@ -30,9 +30,9 @@ def rerun(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[NonFinite
     """Return the origins of NaN and Inf in a call, oldest first; all state is restored.
 
     Args:
-        call: as it was recorded.
-        alone: the script trains no other model: modules go without the model's name.
-        backward: send the gradients that arrived at its results into them, too.
+        call: the recorded call.
+        alone: True if the script trains no other model: then module names lack the model's name.
+        backward: also replay backward, with the gradients that arrived at the results.
     """
     if not call.repeatable:
         return ()
@@ -76,10 +76,11 @@ def rerun_results(call: RecordedCall) -> list[torch.Tensor] | None:
 def as_it_began(
     call: RecordedCall, *, compiled: bool = False
 ) -> Iterator[tuple[nn.Module, Any, Any]]:
-    """Restore the state at the entry of a call for the block, then the present state.
+    """Restore the state at the start of a call for the block; afterwards, restore the present
+    state.
 
     If the replay draws from an unknown random state, the call notes that. With ``compiled``,
-    compiled modules run as such.
+    compiled modules run compiled.
     """
     # Without its wrappers, which are compiled or would wait for other processes.
     module, _ = unwrapped(call.module)
@@ -107,7 +108,7 @@ def _by_parameter(module: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _named(name: str, module: nn.Module) -> nn.Module:
-    """A module that only names another one, and has no parent."""
+    """A module without a parent, for the name of another one."""
     around = nn.Module()
     around._modules[name] = module
     return around
@@ -144,7 +145,7 @@ def paired(
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Drops the replay's output: the call has printed it already."""
+    """Hides the output of a replay, because the call has printed it already."""
     nowhere = io.StringIO()
     with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         yield

@@ -34,18 +34,18 @@ LEARNED = 3
 class SideEffects:
     """State saved at the entry of a model's call, in one of the model's modes.
 
-    A model may have a new side effect after these calls. It is then not restored for a replay,
-    which may compute other numbers; the script is not affected.
+    If a model has a new side effect after its first calls, a replay does not restore it, and may
+    compute other numbers. The script is not affected.
 
     Attributes:
         trained: a parameter; its version shows that an optimizer has updated the weights.
-        module: a weak reference to the model, as all references here: a script may build
-            a new model in each step.
-        learning: calls are still compared.
-        keeps: some state must be saved.
-        writes_arguments: its forward writes to its input.
-        writes_parameters: its forward writes to its own parameters.
-        draws: it draws PyTorch's random numbers on the CPU.
+        module: a weak reference to the model. All references here are weak, because a script may
+            build a new model in each step.
+        learning: True while calls are compared.
+        keeps: True if some state must be saved.
+        writes_arguments: True if forward writes to its input.
+        writes_parameters: True if forward writes to its own parameters.
+        draws: True if it draws PyTorch's random numbers on the CPU.
         line: the line that calls it, if there is only one.
         training: the mode of the model; True is train mode.
     """
@@ -72,9 +72,7 @@ class SideEffects:
         self.line: tuple[str, int] | None = None
 
     def snapshot(self) -> list[PutBack]:
-        """Return functions that restore the surroundings of the call that begins now, part by
-        part.
-        """
+        """Return functions that restore the state around the call that begins now, part by part."""
         if self.learning:
             self._entry = _Entry(self._stateful, self._buffers, self._parameters)
         kept: list[PutBack] = []
@@ -218,8 +216,8 @@ class BufferValues:
 
 
 def _held(module: nn.Module | None) -> list[tuple[str, int]]:
-    """Return the objects that a module holds, by name; those in a container count by the
-    container.
+    """Return the objects that a module holds, by name; objects in a container have the container's
+    name.
     """
     if module is None or _scripted(module):
         return []

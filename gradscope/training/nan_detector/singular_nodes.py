@@ -1,7 +1,7 @@
 """The nodes of a loss with a singular derivative, and their saved tensors.
 
-When gradients turn out NaN or Inf, the graph is gone. So the loss is walked once, the path to
-such nodes is remembered, and in each later backward their saved tensors are kept until the end of
+When a gradient is found to be NaN or Inf, the graph is gone. So the loss is walked once, and the
+path to these nodes is remembered. Each later backward keeps their saved tensors until the end of
 the step.
 """
 
@@ -41,11 +41,11 @@ class SingularNodes:
 
     Attributes:
         made: the number of nodes since the last call returned; another number means another loss.
-        path: of the nodes to be passed: the number of the one before it in the path, the edge, the
-            class that is to be there, and whether others come after it. For a root the number is
-            -1, the edge its number.
-        singular: of those in the path that are kept: their number there and in the loss, and what
-            they save.
+        path: for each node on the way: the number of the node before it in the path, the edge, the
+            expected class, and whether others come after it. For a root the number is -1, and the
+            edge is the root's number.
+        singular: for each node whose tensors are kept: its number in the path and in the loss, and
+            the names of its saved tensors.
     """
 
     names: tuple[str, ...]

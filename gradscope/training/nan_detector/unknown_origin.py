@@ -18,7 +18,7 @@ _ADVICE_FOR_MANY = (
 
 
 def given(worst: int) -> NonFiniteOrigin:
-    """The script passed a NaN or Inf gradient to backward."""
+    """Return the record of a NaN or Inf gradient that the script passed to backward."""
     return NonFiniteOrigin(
         kind=KINDS[worst],
         phase="input",
@@ -28,7 +28,7 @@ def given(worst: int) -> NonFiniteOrigin:
 
 
 def unlocated(where: str, worst: int, calls: Sequence[RecordedCall]) -> NonFiniteOrigin:
-    """The calls of the step were replayed, as far as possible, without finding the origin."""
+    """Return the record of a NaN or Inf whose origin no replay found."""
     if where == "loss":
         held, phase = f"the loss is {_text(worst)}", "loss"
         seen = _seen(calls, "the models' forward")

@@ -1,4 +1,5 @@
-"""Figures of the batch of each step that one bad sample moves: its inputs, its samples' losses."""
+"""Figures of each step's batch that a single bad sample changes: of the inputs, and of the samples'
+losses."""
 
 from __future__ import annotations
 
@@ -39,12 +40,13 @@ class BatchFigures:
 
     Attributes:
         input_max: the largest absolute value of the inputs that are real numbers.
-        constant: how many samples have inputs that repeat one value.
-        constants: how many samples have one repeated value in an input, by its path.
-        length: how many tokens a sample has.
-        copies: how many samples have the inputs of one sample, itself included.
-        count: the samples of its call.
-        twins: how many samples have the same inputs in two calls, as an anchor and its negative.
+        constant: the number of samples whose inputs repeat one value.
+        constants: the number of samples that repeat one value in an input, by the input's path.
+        length: the largest number of tokens of a sample.
+        copies: the largest number of samples with equal inputs.
+        count: the number of samples of the call.
+        twins: the number of samples with equal inputs in two calls, such as an anchor and its
+            negative.
         sample_loss: the largest loss of a sample.
         median_loss: the median of the samples' losses.
     """
@@ -126,7 +128,7 @@ class Row:
     Attributes:
         largest: the largest absolute value of its inputs that are real numbers.
         constant: all its inputs repeat one value.
-        constant_in: the paths of the inputs that do.
+        constant_in: the paths of the inputs that repeat one value.
         trait: equal for samples with equal inputs, and seldom for others; () without inputs.
     """
 
@@ -142,8 +144,8 @@ class Rows:
 
     Attributes:
         each: the samples.
-        length: how many tokens each has; None: its inputs are no tokens.
-        paths: of the inputs that have enough values to see whether they repeat one.
+        length: the number of tokens of each sample; None if the inputs are no tokens.
+        paths: the paths of the inputs with enough values to tell whether they repeat one.
     """
 
     each: list[Row]
@@ -182,7 +184,8 @@ def rows_of(call: Given, count: int) -> Rows:
 
 
 def _sums(rows: torch.Tensor) -> list[float]:
-    """The sum of each row; of tokens, each times its place, because short texts have equal sums."""
+    """Return the sum of each row. Tokens are weighted by their position, because short texts often
+    have equal sums."""
     if not rows.is_floating_point():
         rows = rows.long() * torch.arange(1, rows.shape[1] + 1, device=rows.device)
     found: list[float] = rows.sum(1).tolist()
@@ -190,7 +193,7 @@ def _sums(rows: torch.Tensor) -> list[float]:
 
 
 def input_figures(calls: Iterable[Given]) -> BatchFigures:
-    """The figures of the inputs of these calls."""
+    """Return the figures of the calls' inputs."""
     largest: list[float] = []
     constant, length, copied, of, twins, any_rows = 0, None, 0, 0, 0, False
     constants: dict[str, int] = {}
@@ -223,14 +226,15 @@ def input_figures(calls: Iterable[Given]) -> BatchFigures:
 
 
 def loss_figures(losses: Sequence[float]) -> tuple[float | None, float | None]:
-    """The largest and the median loss of the samples of a step; None if one is not finite."""
+    """Return the largest and the median loss of a step's samples; None if one is not finite."""
     if not losses or not all(map(math.isfinite, losses)):
         return None, None
     return max(losses), median(losses)
 
 
 def copies(call: Given, count: int) -> list[int | None]:
-    """For each sample of a call, the first one with the same inputs; None: it is the first."""
+    """Return for each sample of a call the first sample with equal inputs; None if it is the
+    first."""
     keys: list[list[bytes]] = [[] for _ in range(count)]
     given = [t for _, t in find((call.args, call.kwargs), torch.Tensor) if has_rows(t, count)]
     if sum(t.numel() for t in given) >= _VALUES * count:  # fewer values are equal by chance
@@ -247,7 +251,7 @@ def copies(call: Given, count: int) -> list[int | None]:
 
 
 def twins(call: Given, count: int, earlier: Sequence[Given]) -> list[int | None]:
-    """For each sample of a call, the first earlier call that has the same inputs in its row."""
+    """Return for each sample of a call the first earlier call with equal inputs in the same row."""
     found: list[int | None] = [None] * count
     own = [t.detach() for _, t in find((call.args, call.kwargs), torch.Tensor)]
     for place, other in enumerate(earlier):
@@ -263,7 +267,7 @@ def twins(call: Given, count: int, earlier: Sequence[Given]) -> list[int | None]
 
 
 def lengths(call: Given, count: int) -> list[int | None]:
-    """Count the tokens of each sample of a call, without those that fill its end."""
+    """Count the tokens of each sample of a call, without the padding at its end."""
     none: list[int | None] = [None] * count
     for _, tensor in find((call.args, call.kwargs), torch.Tensor):
         if tensor.is_floating_point() or tensor.dim() != 2 or not has_rows(tensor, count):

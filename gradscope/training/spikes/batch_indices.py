@@ -1,4 +1,4 @@
-"""The indices in the dataset of the batches that data loaders gave last."""
+"""Finds the dataset indices of the batches that data loaders returned last."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BATCHES = 512
 
 
 class BatchIndices:
-    """Follows the iterator that drew a batch last: validation has its own.
+    """Follows the iterator that drew the last batch, because validation has another iterator.
 
     A loader that overrides ``__iter__`` may hold batches back, as accelerate's does: the indices
     of its batches are not known.
@@ -40,7 +40,8 @@ class BatchIndices:
         self._plain = getattr(type(loader).__iter__, "__wrapped__", None) is not None
 
     def drawn(self, iterator: _BaseDataLoaderIter, indices: Any) -> None:
-        """An iterator drew the indices of its next batch: of several ahead, with workers."""
+        """Note that an iterator drew the indices of its next batch; with workers, several batches
+        ahead."""
         drawn = self._drawn.get(iterator)
         if drawn is None:
             drawn = self._drawn[iterator] = deque(maxlen=_BATCHES)
@@ -52,12 +53,12 @@ class BatchIndices:
     def of_calls(self, counts: Sequence[int | None], backwards: int) -> list[list[int] | None]:
         """Return the dataset indices of the samples of each call in a step; None if unknown.
 
-        A batch may be cut into the calls, each call may have a batch, with a backward of its own,
-        or all calls have the same, as in a siamese network.
+        Three cases: the calls share a batch; each call has a batch and a backward; or all calls
+        have the same batch, as in a siamese network.
 
         Args:
-            counts: how many samples each call has.
-            backwards: how many there were in the step.
+            counts: the number of samples of each call.
+            backwards: the number of backwards in the step.
         """
         (latest,) = self.last(1)
         sizes = [one or 0 for one in counts]
@@ -84,7 +85,7 @@ class BatchIndices:
 
 
 def _numbers(indices: Any) -> list[int] | None:
-    """The indices as numbers; those of a stream are None each."""
+    """Return the indices as numbers; for a stream, None for each."""
     try:
         return [int(one) for one in indices]
     except (TypeError, ValueError):

@@ -56,13 +56,13 @@ _DEVIATIONS = 7.0
 
 
 class StepsBefore:
-    """The steps of one optimizer. What is done in each step costs microseconds.
+    """The steps of one optimizer. Each step costs microseconds.
 
     Attributes:
-        count: how many there were.
-        windows: their losses and the norms of their gradients.
-        batches: the figures of their batches.
-        changes: of the optimizer and of the weights between them.
+        count: the number of steps.
+        windows: the losses and gradient norms of the steps.
+        batches: the figures of the steps' batches.
+        changes: changes of the optimizer and of the weights between the steps.
     """
 
     def __init__(self) -> None:
@@ -104,8 +104,8 @@ class StepsBefore:
         return self.gradient.deviations(norm, 1e-3)
 
     def unusual_batch(self, figures: BatchFigures) -> str:
-        """Return "input" or "sample" where one input or one sample's loss is unlike all before;
-        "" where neither is.
+        """Return "input" or "sample" if one input or one sample's loss is unlike all before, else
+        "".
         """
         if figures == _NONE:
             return ""  # as of most steps that take less than a millisecond
@@ -139,7 +139,8 @@ class StepsBefore:
         return jumps
 
     def input_size(self, figures: BatchFigures) -> float:
-        """Return how far the inputs of a batch are from those before, in robust deviations."""
+        """Return the distance of a batch's inputs from those of the steps before, in robust
+        deviations."""
         found = [_DEVIATIONS]  # of one repeated value, or of copies
         for window, value in (
             (self.batches.inputs, figures.input_max),
@@ -226,14 +227,14 @@ class StepsBefore:
         self.batches.add(figures)
 
     def norm_is_known(self, norm: float | None) -> None:
-        """Note the norm of the latest step's gradient, of which it was read late."""
+        """Note the gradient norm of the latest step, if it was read late."""
         if self._rows and self._rows[-1][_NORM] is None:
             self._rows[-1][_NORM] = norm
 
     def step_ended(
         self, optimizer: Optimizer, known: ObservedOptimizer, update_rms: float | None
     ) -> None:
-        """Note what the step has left, and its update."""
+        """Note the optimizer's state after the step, and the update."""
         self.changes.step_ended(optimizer, known.held)
         self._pace = self._jump = 0.0
         if update_rms is None or not self._rows:
@@ -247,7 +248,8 @@ class StepsBefore:
             self._paces.add(pace)
 
     def signals(self, optimizer: Optimizer) -> tuple[SpikeSignals, ...]:
-        """Return the signals of the steps before, and of the latest one, with its weights."""
+        """Return the signals of the steps before and of the latest step, the latter with the norm
+        of the weights."""
         held = [p for group in optimizer.param_groups for p in group["params"]]
         group = optimizer.param_groups[0]
         plain = type(optimizer).__name__ == "SGD" and not group.get("momentum")

@@ -72,13 +72,13 @@ class CapsuleContents:
     """Fills capsules, from the calls of the step.
 
     Attributes:
-        forbidden: the reason why no step is split by sample; "" where it is.
+        forbidden: the reason why no step is split by sample; "" if steps are split.
 
     Args:
-        models: that are trained.
-        schedule: knows what a plain step takes.
-        indices: of the batches in the dataset.
-        megabytes: of tensors in one capsule, at most.
+        models: the trained models.
+        schedule: knows the duration of a plain step.
+        indices: the dataset indices of the batches.
+        megabytes: the largest size of the tensors in one capsule.
         weights: keep the weights and buffers before the step, too.
         earlier: the batches of the steps before.
     """
@@ -112,15 +112,15 @@ class CapsuleContents:
         split: bool = True,
         seconds: float | None = None,
     ) -> tuple[Capsule, dict[str, torch.Tensor]]:
-        """The capsule with its samples, and its tensors.
+        """Return the capsule with its samples, and the tensors.
 
         Args:
-            capsule: of the step, without samples.
+            capsule: the step's capsule, without samples.
             calls: the calls whose outputs got gradients.
             losses: the terms of the loss of each backward.
             scale: the loss scale in the gradients.
             split: True to split the gradient by sample, which replays the step.
-            seconds: the limit for that; None: the limit for a spike.
+            seconds: the time limit of the replay; None: the limit for a spike.
         """
         self._losses, self._split = losses, split
         began, most = clock(), self._most() if seconds is None else seconds
@@ -172,7 +172,7 @@ class CapsuleContents:
         scale: float,
         notes: list[str],
     ) -> CallSamples | None:
-        """The samples of one call; None where they cannot be had, and why is noted."""
+        """Return the samples of one call; None if that fails, with a note on the reason."""
         count = samples_of_call(call, indices)
         if count is None:
             notes.append("samples are not known: the batch may not be the first axis")
@@ -237,7 +237,8 @@ class CapsuleContents:
         scale: float,
         notes: list[str],
     ) -> CallSamples:
-        """Return the samples of a call that cannot be split, with the gradient without each."""
+        """Return the samples of a call that cannot be split, each with the norm of the gradient
+        without it."""
         count = len(split.samples)
         if count > MIXED or count < 2 or capsule.kind == "highest":
             return split
@@ -266,7 +267,7 @@ class CapsuleContents:
         return replace(split, samples=samples, norm=full_norm if split.norm is None else split.norm)
 
     def _refusal(self, call: RecordedCall, count: int) -> str:
-        """Return why a call is not split into samples; "" if it is."""
+        """Return the reason why a call is not split into samples; "" if it is split."""
         if self.forbidden:
             return self.forbidden
         model = next((one for one in self._models if one.module_ref() is call.module), None)
@@ -311,7 +312,7 @@ class CapsuleContents:
     ) -> CallSamples:
         """Return the samples with their losses, indices in the dataset and worst tokens.
 
-        ``length`` is the number of tokens in each; None: they are no tokens.
+        ``length`` is the number of tokens in each sample; None if the inputs are no tokens.
         """
         count = len(found.samples)
         rows = self._losses[place] if len(self._losses) == calls else None
@@ -336,7 +337,7 @@ class CapsuleContents:
         return replace(found, samples=samples)
 
     def _tensors(self, calls: Sequence[RecordedCall], notes: list[str]) -> dict[str, torch.Tensor]:
-        """Inputs, gradients at the outputs and targets, on memory of their own; none if too large.
+        """Return copies of inputs, output gradients and targets; none if they are too large.
 
         With ``--capsule-weights`` the weights, too.
         """
@@ -398,7 +399,7 @@ def _fits(module: nn.Module) -> bool:
 def _with_inputs(
     found: CallSamples, call: RecordedCall, earlier: Sequence[RecordedCall]
 ) -> CallSamples:
-    """The samples with the figures of their inputs; ``earlier`` are the calls before."""
+    """Return the samples with the figures of their inputs; ``earlier`` are the calls before."""
     count = len(found.samples)
     rows = rows_of(call, count).each
     figures = copies(call, count), lengths(call, count), twins(call, count, earlier)
@@ -440,7 +441,8 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _worst_first(tables: Sequence[CallSamples]) -> tuple[SpikeSample, ...]:
-    """All samples: those with NaN or Inf, then by their share; shares are of all calls."""
+    """Return all samples: first those with NaN or Inf, then by their share of the gradient of all
+    calls."""
     total = sum((one.norm or 0.0) ** 2 for one in tables)
     samples = []
     for one in tables:

@@ -33,7 +33,8 @@ class _HeldCall:
     indices: Sequence[int] | None
 
     def samples(self, number: int) -> Iterator[SpikeSample]:
-        """Yield the samples with what is known without a replay; ``number`` is the call's."""
+        """Yield the samples with everything that is known without a replay; ``number`` is the
+        call's."""
         count = batch_size(self.args, self.kwargs) or 0
         if not count:
             return
@@ -74,12 +75,12 @@ class _HeldBatch:
 class EarlierBatches:
     """Holds the batches of the last steps.
 
-    They are references, as long as the script does not write over them: from then on they are
-    copies, if these are small enough.
+    It holds references until the script writes over a batch; from then on it holds copies, if they
+    are small enough.
 
     Args:
         count: the number of steps.
-        megabytes: of all copies, at most.
+        megabytes: the largest size of all copies.
     """
 
     def __init__(self, count: int, megabytes: int) -> None:
@@ -101,9 +102,9 @@ class EarlierBatches:
 
         Args:
             step: its number.
-            calls: those of the models, in order.
+            calls: the models' calls, in order.
             losses: the terms of the loss of each backward.
-            indices: of each call's samples in the dataset; None if unknown.
+            indices: the dataset indices of each call's samples; None if unknown.
         """
         if not self._count:
             return
@@ -151,7 +152,7 @@ class EarlierBatches:
 def _detached(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The inputs without the graph that made them; they share memory and version."""
+    """Return the inputs without their graph; they share memory and version with the originals."""
     args, kwargs = replaced((args, kwargs), torch.Tensor, lambda tensor: tensor.detach())
     return args, kwargs
 
@@ -180,7 +181,7 @@ def _size(calls: Sequence[_HeldCall]) -> int:
 
 
 def _nonfinite(call: _HeldCall, count: int) -> list[bool]:
-    """For each sample, whether its inputs have NaN or Inf."""
+    """Return for each sample True if its inputs have NaN or Inf."""
     found = [False] * count
     for _, tensor in find((call.args, call.kwargs), torch.Tensor):
         if tensor.is_floating_point() and has_rows(tensor, count):

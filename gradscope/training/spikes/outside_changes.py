@@ -31,10 +31,10 @@ _SETTINGS = (*_AVERAGING, *_PLAIN)
 
 
 class OutsideChanges:
-    """Compares an optimizer and its weights with what its last step has left.
+    """Compares an optimizer and its weights with their state after the last step.
 
-    What a script writes again and again, as a clamp of weights after each step does, is usual for
-    it, and no change.
+    Repeated writes, such as a clamp of the weights after each step, are usual for the script, and
+    no change.
 
     Attributes:
         found: the last changes, in order.
@@ -81,7 +81,7 @@ class OutsideChanges:
             self._compared.append((step, self._values, torch.cat(self._views)))
 
     def loss_scale_is(self, step: int, factor: float | None, scale: float | None) -> None:
-        """Compare the scale of the loss with that of the step before.
+        """Compare the scale of the loss with the scale in the step before.
 
         Args:
             step: the current one.
@@ -103,7 +103,8 @@ class OutsideChanges:
         )
 
     def weights_moved(self, step: int, since: int, before: float, after: float) -> None:
-        """Note the norms of weights that the script wrote to; ``before`` is that at ``since``."""
+        """Note the norms of weights that the script wrote to; ``before`` is the norm at step
+        ``since``."""
         self.found.append(OutsideChange(step, "weights", "", before, after, since))
 
     def recent(self, step: int) -> tuple[OutsideChange, ...]:
@@ -150,7 +151,7 @@ class OutsideChanges:
 
 
 def _numbers(given: tuple[Any, ...]) -> dict[str, float]:
-    """The numbers among these settings of a group, each under its name."""
+    """Return the numbers among a group's settings, by name."""
     found: dict[str, float] = {}
     for name, value in zip(_SETTINGS, given, strict=True):
         if isinstance(value, int | float):
@@ -174,7 +175,8 @@ def _is_large(name: str, before: float, after: float) -> bool:
 
 
 def _versions_of(optimizer: Optimizer) -> dict[str, tuple[int, int]]:
-    """The tensors in the state of its first parameter that has one, each with its version."""
+    """Return the tensors in the state of the first parameter with a state, each with its
+    version."""
     for parameter in optimizer.param_groups[0]["params"][:1] if optimizer.param_groups else ():
         state = optimizer.state.get(parameter)
         if isinstance(state, dict):

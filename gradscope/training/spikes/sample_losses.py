@@ -1,4 +1,4 @@
-"""The loss of each sample, read off the loss graph while it exists."""
+"""Reads the loss of each sample from the loss graph, while the graph exists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST = 16
 class RowLosses:
     """The terms of one loss: ``counts`` marks those that count, ``target`` is the loss's target.
 
-    All are flat, but the target.
+    All but the target are flat.
     """
 
     values: torch.Tensor
@@ -43,7 +43,7 @@ class RowLosses:
         return means
 
     def means(self, count: int) -> RowLosses | None:
-        """The mean of each sample alone; None where that is not known."""
+        """The mean loss of each sample; None if unknown."""
         found = self.of_samples(count)
         if found is None:
             return None
@@ -51,11 +51,13 @@ class RowLosses:
         return RowLosses(values, torch.ones_like(values, dtype=torch.bool), None)
 
     def tokens(self, count: int, length: int) -> list[SpikeToken | None]:
-        """The token with the largest loss of each sample; None for each where these are no tokens.
+        """Return the token with the largest loss of each sample; None for each if the terms are no
+        tokens.
 
         Args:
-            count: how many samples.
-            length: how many tokens each has in the input; a target may lack the first one.
+            count: the number of samples.
+            length: the number of tokens of each sample in the input; a target may lack the first
+                one.
         """
         none: list[SpikeToken | None] = [None] * count
         target = self.target
@@ -75,7 +77,7 @@ class RowLosses:
 def _worst_token(
     losses: torch.Tensor, counts: torch.Tensor, targets: torch.Tensor
 ) -> SpikeToken | None:
-    """The token with the largest loss among those that count."""
+    """Return the token with the largest loss among the tokens that count."""
     known = losses[counts & losses.isfinite()].sort().values
     if not len(known):
         return None
@@ -87,7 +89,8 @@ def _worst_token(
 
 
 def loss_factor(roots: Sequence[torch.Tensor]) -> float | None:
-    """The constant that the script multiplies a loss by, as of a loss scale; None if unknown."""
+    """Return the constant that the script multiplies a loss by, such as a loss scale; None if
+    unknown."""
     node = roots[0].grad_fn if len(roots) == 1 and roots[0].numel() == 1 else None
     if node is None:
         return None
@@ -101,8 +104,8 @@ def loss_factor(roots: Sequence[torch.Tensor]) -> float | None:
 
 
 def row_losses(roots: Sequence[torch.Tensor]) -> RowLosses | None:
-    """The terms of the one loss function that a backward begins with; None where there is none, or
-    several, or it is not one of PyTorch's."""
+    """Return the terms of the loss function that a backward starts from; None without one, with
+    several, or if it is not PyTorch's."""
     root = roots[0] if len(roots) == 1 else None
     if root is None or root.numel() != 1 or root.grad_fn is None:
         return None

@@ -1,4 +1,4 @@
-"""The samples of a recorded call, and the part of the gradient that each sent."""
+"""Splits the gradient of a recorded call by sample."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ class CallSamples:
 
 
 def samples_of_call(call: RecordedCall, indices: Sequence[int] | None) -> int | None:
-    """Return the number of samples of a call: the first axis; None if that may be another.
+    """Return the number of samples of a call: the length of the first axis; None if the samples may
+    be on another axis.
 
     Args:
-        indices: of its batch in the dataset, where known.
+        indices: the dataset indices of its batch, if known.
     """
     count = batch_size(call.args, call.kwargs)
     if count is None or count < 1:
@@ -52,7 +53,8 @@ def samples_of_call(call: RecordedCall, indices: Sequence[int] | None) -> int | 
 def taken_apart(
     call: RecordedCall, count: int, scale: float, in_time: Callable[[], bool] = lambda: True
 ) -> SampleGradients | None:
-    """Split a call's gradient by sample, with a replay; None if that drew other random numbers.
+    """Split a call's gradient by sample, with a replay; None if the replay drew other random
+    numbers.
 
     Args:
         count: the number of its samples.
@@ -85,7 +87,7 @@ def norms_without(
     """Return the norm of a call's gradient without each sample, and with all, from replays.
 
     The gradients at the other samples' outputs are those that arrived in the step; a loss that the
-    model computes is the loss of the others. None where the forward draws random numbers, or has an
+    model computes is the loss of the others. None if the forward draws random numbers, or has an
     output without a row for each sample.
 
     Args:
@@ -134,9 +136,9 @@ _Outer = list[list[torch.Tensor | None]]
 def _from_outside(call: RecordedCall) -> _Outer | None:
     """Return the gradients that arrived at a call's results from outside of the call, by a replay.
 
-    A result may be made of another one, as a loss is of the logits beside it. The gradient that
-    arrives at the other one has a part through the loss, which the replay sends itself. None if all
-    gradients that arrived are from outside.
+    A result may be computed from another one, as a loss from the logits beside it. Then the
+    gradient that arrives at the logits has a part through the loss, which the replay sends itself.
+    None if all gradients that arrived are from outside.
     """
     if sum(edge is not None for _, edge in call.results) < 2:
         return None
@@ -189,7 +191,7 @@ def _sent(
 def mixes_samples(call: RecordedCall, count: int) -> bool:
     """Return True if the rows of a call's outputs change without its last sample, from a replay.
 
-    True, too, if it has no such output, as of a model that returns its loss alone. False where the
+    Also True if it has no output with rows, as in a model that returns only its loss. False if the
     forward draws random numbers.
     """
     if call.side_effects.draws or count < 2:
@@ -226,7 +228,7 @@ def _picker(rows: torch.Tensor, count: int) -> Callable[[torch.Tensor], torch.Te
 
 
 def table(call: RecordedCall, number: int, count: int, found: SampleGradients) -> CallSamples:
-    """The samples of a call with their parts."""
+    """Return the samples of a call with their parts."""
     sizes = input_sizes(call, count)
     norms, shares, cosines = (t.tolist() for t in (found.norms, found.shares, found.cosines))
     samples = [
@@ -245,7 +247,7 @@ def table(call: RecordedCall, number: int, count: int, found: SampleGradients) -
 
 
 def nonfinite_table(call: RecordedCall, number: int, count: int) -> CallSamples:
-    """The samples of a call, and in which of them NaN or Inf is."""
+    """Return the samples of a call; those with NaN or Inf are marked."""
     results = call.alive()
     if results is None:
         try:
@@ -297,7 +299,7 @@ def input_sizes(call: Given, count: int) -> list[float] | None:
 
 
 def tokens_each(call: RecordedCall, count: int) -> int | None:
-    """Return how many tokens each sample of a call has; None if its inputs are no token indices."""
+    """Return the number of tokens of each sample; None if the inputs are no token indices."""
     for _, tensor in find((call.args, call.kwargs), torch.Tensor):
         indices = not tensor.is_floating_point() and tensor.dtype != torch.bool
         if indices and tensor.dim() == 2 and tensor.shape[0] == count:

@@ -1,4 +1,4 @@
-"""The user's files that define the model of a step."""
+"""Finds the user's files that define the model of a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gradscope.runfile.capsules import digests
 
 
 def sources_of(modules: Iterable[nn.Module]) -> dict[str, str]:
-    """The files of the modules' classes and of the script, with their SHA-256; no library."""
+    """Return the files of the modules' classes and of the script, with their SHA-256, but no
+    library."""
     names = {type(one).__module__ for module in modules for one in module.modules()}
     files = [getattr(sys.modules.get(name), "__file__", None) for name in ["__main__", *names]]
     paths = [str(Path(file).absolute()) for file in files if file]

@@ -53,10 +53,10 @@ class SpikeSettings:
 
     Attributes:
         explain: keep the steps that stand out.
-        asked: steps that are kept in any case.
+        asked: steps that are always kept.
         megabytes: the largest size of the tensors in one capsule.
         weights: keep the weights and buffers before the step, too.
-        batches: the number of batches to keep: that of the step, and those before it.
+        batches: the number of batches to keep, the step's own included.
     """
 
     explain: bool = True
@@ -79,7 +79,7 @@ class _Allowance:
     """The time that a run may spend on figures that no finding needs.
 
     Attributes:
-        last: the seconds of the last block that was counted; None: there was none.
+        last: the seconds of the last counted block; None before the first.
     """
 
     def __init__(self) -> None:
@@ -108,18 +108,18 @@ class _Allowance:
 
 
 class Spikes:
-    """Judges each step by the rules GS601 and GS602 and by its batch, and keeps those that stand
-    out; beside them the most unusual of the others.
+    """Judges each step by the rules GS601 and GS602 and by its batch. It keeps the steps that stand
+    out, and the most unusual of the others.
 
     Attributes:
-        indices: of the batches in the dataset.
+        indices: the dataset indices of the batches.
 
     Args:
         settings: of the run.
-        rules: of the run: a rule that is not selected marks no spike.
+        rules: the rules of the run: a rule that is not selected marks no spike.
         detector: has the calls of the step.
-        models: that are trained.
-        schedule: knows what a plain step takes.
+        models: the trained models.
+        schedule: knows the duration of a plain step.
         keep: takes a capsule, its cause and its tensors.
         drop: takes the step of a capsule that a larger one replaces.
     """
@@ -167,7 +167,7 @@ class Spikes:
 
     @property
     def forbidden(self) -> str:
-        """The reason why no step is split by sample; "" where it is."""
+        """The reason why no step is split by sample; "" if steps are split."""
         return self._contents.forbidden
 
     @forbidden.setter
@@ -177,7 +177,7 @@ class Spikes:
     def backward_begins(
         self, step: int, roots: Sequence[torch.Tensor], loss: float | None, scale: float | None
     ) -> None:
-        """A loss is there, with its graph: its terms are read, in a usual step if time allows."""
+        """Read the terms of a loss from its graph; in a usual step only if time allows."""
         if self._settings.explain and self._allowance.affords():
             with self._allowance.counted():
                 factor = loss_factor(roots)
@@ -200,7 +200,7 @@ class Spikes:
             self._losses.append(rows)
 
     def is_unusual(self, step: int, known: ObservedOptimizer, current: CurrentStep) -> bool:
-        """Return True if a step may be kept, as far as its loss shows."""
+        """Return True if a step may be kept, judged by its loss."""
         if step in self._settings.asked:
             return True
         before = self._before.get(known.name)
@@ -292,8 +292,8 @@ class Spikes:
         known: ObservedOptimizer | None = None,
         update_rms: float | None = None,
     ) -> None:
-        """The optimizer has made its step, with an update of that root mean square if known;
-        release the losses of the step. Without an optimizer the step was skipped.
+        """Note the end of the step, with the root mean square of the update if known, and release
+        the step's losses. Without an optimizer the step was skipped.
         """
         self._factor = None
         if self._losses:
@@ -305,7 +305,7 @@ class Spikes:
     # ---------------------------------------------------------------- which steps
 
     def _figures(self) -> BatchFigures:
-        """The figures of the step's batch, as far as the time allows."""
+        """Return the figures of the step's batch, as far as time allows."""
         if not (self._settings.explain and self._allowance.affords()):
             return BatchFigures()
         with self._allowance.counted():
@@ -369,7 +369,7 @@ class Spikes:
     def _highest(
         self, step: int, before: StepsBefore, current: CurrentStep, figures: BatchFigures
     ) -> _Spike | None:
-        """A step that does not stand out, if it is among the most unusual so far."""
+        """Return a step that does not stand out, if it is among the most unusual so far."""
         if before.count < _KNOWN:
             return None
         score, kept = before.score(step, current, figures), self._kept[False]
@@ -408,7 +408,7 @@ class Spikes:
         return True
 
     def _judged(self, capsule: Capsule) -> tuple[Capsule, str]:
-        """The capsule with the spike that it may be the aftermath of, and its cause."""
+        """Return the capsule, with the earlier spike that may have caused it, and its cause."""
         since = capsule.step - AFTERMATH
         earlier = [step for step in self._blameless if since <= step < capsule.step]
         capsule = with_worst_first(replace(capsule, follows=min(earlier, default=None)))
