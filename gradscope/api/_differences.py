@@ -424,7 +424,8 @@ def _first_inside(found: OutputsDivergence) -> Finding | None:
 
 
 def _common_module(names: Sequence[str], known: Collection[str]) -> str:
-    """The innermost of the known modules that holds all of these, or is the only one."""
+    """Return the innermost known module that contains all of these modules; a single one is its
+    own."""
     name = names[0]
     while name and not (name in known and all(f"{one}.".startswith(f"{name}.") for one in names)):
         name = name.rpartition(".")[0]

@@ -136,8 +136,8 @@ def chosen_capsule(run: Path, step: int | None) -> tuple[Path, Capsule, list[int
 
 
 def _with_later(capsules: Sequence[tuple[Path, Capsule]]) -> list[tuple[Path, Capsule]]:
-    """Return the capsules with what later ones know: inputs that repeat one value are usual if
-    several steps after have such inputs.
+    """Return the capsules, corrected by later ones: inputs that repeat one value are usual if
+    several later steps have such inputs.
     """
     found = []
     for path, one in capsules:

@@ -135,7 +135,7 @@ class OwnHook:
 
 
 def is_own(hook: object) -> bool:
-    """Return whether a hook is gradscope's, or what a copied module has in its place."""
+    """Return True for gradscope's hooks, and for their replacements in a copied module."""
     return isinstance(hook, OwnHook) or getattr(hook, "__func__", None) is nullcontext.__exit__
 
 

@@ -64,8 +64,8 @@ _trees: weakref.WeakKeyDictionary[nn.Module, _Tree] = weakref.WeakKeyDictionary(
 
 
 def _tree(model: nn.Module) -> _Tree | None:
-    """Return what is below a module, found again if that has changed; None if a class has a walk
-    of its own."""
+    """Return the tree below a module, built again if it has changed; None if a class overrides the
+    walk."""
     found = _trees.get(model)
     if found is None or not found.is_of(model):
         _trees.pop(model, None)
@@ -84,9 +84,8 @@ def _walks_itself(kind: type[nn.Module]) -> bool:
 def _held(things: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return the names and the ids of what a module holds.
 
-    A new child with the id of one that is gone is another one: the weak reference of that part is
-    dead. Of a parameter that is gone, another one may have the id: it is then found at the same
-    place.
+    A new child may have the id of a freed one; the dead weak reference of the old child shows that.
+    A new parameter with the id of a freed one is found at the same place.
     """
     return tuple(things), tuple(map(id, things.values()))
 

@@ -105,7 +105,7 @@ def hidden_moments(optimizer: Optimizer | None) -> tuple[str, ...]:
 def _named(
     parameter: nn.Parameter, state: Mapping[str, Any], names: Sequence[str]
 ) -> Tensor | None:
-    """Return the tensor with one of these names and an element for each of the parameter's."""
+    """Return the state's tensor with one of these names and as many elements as the parameter."""
     one = next((state[name] for name in names if name in state), None)
     if (
         isinstance(one, Tensor)

@@ -157,7 +157,7 @@ class Recorder:
                 call.arguments.clear()
 
     def let_go(self) -> None:
-        """Release every node of the calls so far: their gradients are as they are now."""
+        """Release every node of the calls so far: their gradients are final."""
         self._gradient_hooks.release()
         self._recomputation = Recomputation(self._gradient_hooks)
         self._measurements.forget()

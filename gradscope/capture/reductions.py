@@ -257,8 +257,8 @@ def gradient_norms(
 
     Args:
         gradients: the gradients.
-        measured: by ``id``, statistics of their present values. Where they have the norm that this
-            function would compute, it is taken from them.
+        measured: by ``id``, statistics of their present values. A norm is taken from these if it
+            equals the result of this function.
     """
     known = measured if measured and one_pass.is_compiled() else {}
     statistics = [known.get(id(gradient)) for gradient in gradients]

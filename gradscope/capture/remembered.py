@@ -2,7 +2,7 @@
 
 ``torch.utils.swap_tensors``, which conversions of modules may use, refuses a tensor that has a weak
 reference. So parameters and buffers are remembered by their place in a module, other tensors
-weakly, and this reference is let go while the tensor's content is swapped.
+weakly, and this reference is released while the tensor's content is swapped.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RememberedTensor:
 
 
 class _Reference(weakref.ref[torch.Tensor]):
-    """A weak reference, known among those of the script's."""
+    """gradscope's own weak reference, which differs from the script's by its class."""
 
     __slots__ = ("holder",)
     holder: weakref.ref[RememberedTensor]
@@ -61,7 +61,7 @@ _swapping: list[tuple[RememberedTensor, torch.Tensor]] = []
 
 
 def remembered(tensor: torch.Tensor) -> RememberedTensor:
-    """Return the one memory of a tensor with this content."""
+    """Return the ``RememberedTensor`` of a tensor with its present content."""
     if weakref.getweakrefcount(tensor):
         for reference in weakref.getweakrefs(tensor):
             if type(reference) is _Reference:
@@ -87,7 +87,7 @@ def _restore() -> None:
 
 
 def observe_swaps(patches: ExitStack, graph_is_held: Callable[[], None]) -> None:
-    """Let go of both tensors while ``torch.utils.swap_tensors`` runs, until the stack is closed.
+    """Release both tensors while ``torch.utils.swap_tensors`` runs, until the stack is closed.
 
     The function itself stays, for a script may have imported it: the ``weakref`` that it asks for a
     tensor's references is replaced.

@@ -122,7 +122,7 @@ class LoopOptimizer:
     """An optimizer of the script.
 
     Attributes:
-        name: its variable's, else its class.
+        name: the name of its variable, else of its class.
         kind: its class.
         location: the line that made it.
         steps: the number of its steps.
@@ -238,7 +238,7 @@ class LoopModel:
 
     Attributes:
         id: its number in the run.
-        name: its variable's, else its class.
+        name: the name of its variable, else of its class.
         kind: its class.
         calls: the number of calls with gradients enabled.
         evaluations: the number of calls without.
@@ -289,7 +289,7 @@ class LoopScheduler:
     """A learning-rate scheduler.
 
     Attributes:
-        name: its variable's, else its class.
+        name: the name of its variable, else of its class.
         kind: its class.
         location: the line of its steps, else the line that made it.
         optimizer: the name of its optimizer.

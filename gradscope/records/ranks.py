@@ -59,8 +59,8 @@ class UnevenBatch:
     """Steps in which ranks had batches of different sizes.
 
     Attributes:
-        steps: the first and the last of them.
-        count: the number of them.
+        steps: the first and the last of these steps.
+        count: the number of these steps.
         sizes: the number of samples by rank, in the first step.
         usual: the most common size of each rank.
         share: the smallest share of a rank's steps with its usual size.

@@ -43,7 +43,8 @@ class CompiledCalls:
 
     Attributes:
         shift: by how much the probes move the loss of step 1.
-        compiled_backward: a backward ran under compiled autograd, which gradscope's hooks divide.
+        compiled_backward: True if a backward ran under compiled autograd, whose graph gradscope's
+            hooks divide.
 
     Args:
         layers: patterns of the modules to probe.
@@ -69,7 +70,7 @@ class CompiledCalls:
         self._taken: dict[Event, int] = {}
 
     def observe(self, models: Iterable[nn.Module]) -> None:
-        """Probe the modules of these that have no probe yet."""
+        """Probe the modules of these models that have no probe yet."""
         for probe in self._probes.values():
             probe.follow()
         for model in models:
@@ -109,7 +110,7 @@ class CompiledCalls:
         self._listen()
 
     def sample_ended(self) -> None:
-        """Check tensors only, or not even that, from now on."""
+        """From now on only check tensors, or not even that."""
         self._sampled = False
         self.step_ended()
         self._listen()
@@ -167,8 +168,8 @@ class CompiledCalls:
         """Return the origins of a NaN or Inf. If no operation was found, use the probes' events.
 
         Args:
-            origins: those that a replay found, or what is known without it.
-            models: those of the run, with their names.
+            origins: the origins that a replay found, or a record without one.
+            models: the run's models, with their names.
             where: "loss" for a loss with NaN or Inf; "gradients" if only they have it.
             replayed: whether all calls of the step were replayed, eagerly.
         """

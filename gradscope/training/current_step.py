@@ -76,7 +76,7 @@ class CurrentStep:
         gradient_norm: the norm over all parameters of the optimizer after backward, unscaled.
         clipped_norm: the norm that the optimizer got.
         placements: the placements of parameters, in a run of several processes.
-        norms: both norms of each group of them.
+        norms: both norms of each group of placed parameters.
         left: the norm of each gradient of the optimizer after backward, with the scaler's
             factor; None if read too late.
         got: the norm of each gradient that the optimizer got; None before it is measured.

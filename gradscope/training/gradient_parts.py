@@ -50,7 +50,7 @@ class LocalNorms:
     """The norm of this rank's own gradient in one step, before DDP averages it over the ranks.
 
     Args:
-        models: those of the step; without a DDP around them nothing is read.
+        models: the step's models; without DDP around them, nothing is read.
         guard: makes functions of the hooks that never raise.
     """
 

@@ -30,8 +30,8 @@ class Frequency:
 
     Args:
         schedule: knows the budget, and the time of a plain step.
-        share: of the budget.
-        more: a share of the median time that is added to it.
+        share: the action's share of the budget.
+        more: a share of the median time, added to the measured time.
     """
 
     def __init__(self, schedule: Schedule, share: float, more: float = 0.0) -> None:
@@ -71,10 +71,9 @@ class MetricsSchedule:
 
     Attributes:
         records: how often an unremarkable step is recorded.
-        readings: how often all gradients are read; never where the step is not recorded.
+        readings: how often all gradients are read; only in recorded steps.
         checked: whether every step is checked for NaN and Inf.
-        updates: how often the update is read from the optimizer's state; never where the step is
-            not recorded.
+        updates: how often the update is read from the optimizer's state; only in recorded steps.
         reads: whether all gradients are read in the current step.
         reads_update: whether the update is read in the current step.
         unrecorded: makes the record of the last step, if it was not recorded.

@@ -26,8 +26,8 @@ class ModelCalls:
     They run in every step, sampled or not: they do as little as possible.
 
     Attributes:
-        several: these calls are compared with those of other processes.
-        aside: calls from now on do not belong to the training.
+        several: True if calls are compared with other processes' calls.
+        aside: True while calls do not belong to the training.
 
     Args:
         parts: are notified of each call.
@@ -49,7 +49,7 @@ class ModelCalls:
         self._hooks: list[OwnHook] = []
 
     def observe(self, models: Iterable[Model]) -> None:
-        """Hook those of these models that can have hooks; remove all other hooks."""
+        """Hook the models that can have hooks; remove all other hooks."""
         self.close()
         for model in models:
             outer = model.outer()

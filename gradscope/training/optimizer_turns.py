@@ -79,7 +79,7 @@ class OptimizerTurns:
 
         Args:
             step: its step metrics.
-            optimizer: the one that made it.
+            optimizer: the optimizer that made the step.
             last: its step.
             held: the parameters of all optimizers.
         """
@@ -106,7 +106,7 @@ class OptimizerTurns:
         self.free_graphs(but=1)
 
     def let_go(self) -> None:
-        """Let go of all graphs now, for a tensor in them is to be swapped."""
+        """Release all graphs now, because a tensor in them is about to be swapped."""
         if self.sampler is not None:
             self.sampler.let_go()
             self._nodes.append(self.sampler.take_nodes())

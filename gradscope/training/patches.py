@@ -43,10 +43,10 @@ class TrainingObserver(Protocol):
         """Called when ``torch.autograd.backward`` begins; the graph exists.
 
         Args:
-            roots: what it begins with; an edge alone where a stage of a pipeline has let go of what
-                it sent.
-            gradients: those that it was given for them; none for a plain loss.
-            leaves: what it begins with that no operation made.
+            roots: the tensors that it starts from; only an edge if a pipeline stage has released
+                the tensor.
+            gradients: the gradients passed for the roots; none for a plain loss.
+            leaves: the roots that no operation made.
 
         Returns:
             Whether ``backward_ended`` is to be called: to be called by the engine takes time.
@@ -69,7 +69,7 @@ class TrainingObserver(Protocol):
         """Called when ``optimizer.step`` returns."""
 
     def scaled(self, loss: object, scale: torch.Tensor) -> None:
-        """Called when a gradient scaler made this loss from another."""
+        """Called with the loss that a gradient scaler has multiplied."""
 
     def scaler_step_begins(self, optimizer: Optimizer) -> None:
         """Called before a gradient scaler decides whether the optimizer makes its step."""

@@ -62,10 +62,10 @@ class ProbeShift:
         """Run the calls of step 1 again without probes, before its optimizer steps.
 
         Args:
-            calls: those that gradients arrived at.
-            models: all that are trained.
-            current: the step.
-            alone: no other process trains with this one.
+            calls: the calls that gradients arrived at.
+            models: all trained models.
+            current: the current step.
+            alone: True if no other process trains with this one.
         """
         if not self._open:
             return
@@ -121,7 +121,7 @@ class ProbeShift:
 def _refusal(
     calls: Sequence[RecordedCall], models: Sequence[Model], current: CurrentStep, *, alone: bool
 ) -> str:
-    """Return why the calls cannot run again; "" if they can."""
+    """Return the reason why the calls cannot run again; "" if they can."""
     if not models:
         return "the script compiled no model before step 1"
     if not alone:

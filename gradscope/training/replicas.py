@@ -32,7 +32,7 @@ def several_processes() -> bool:
 
 
 def wrapper_of(outer: nn.Module) -> str | None:
-    """Return the wrapper that spreads a model over processes; None without one of torch's."""
+    """Return PyTorch's wrapper that spreads a model over processes; None without one."""
     if ddp_around(outer) is not None:
         return DDP
     return FSDP if any(map(_is_sharded, outer.modules())) else None
@@ -83,7 +83,7 @@ def held_alike(
         model: the model's id.
         outer: the model as the script calls it.
         module: the same without its wrappers.
-        held: the parameters whose gradients are read: those of the optimizer that is to step.
+        held: the parameters whose gradients are read: those of the optimizer that steps next.
     """
     found: list[Fingerprints] = []
     values = _copied(outer, module)

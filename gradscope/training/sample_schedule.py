@@ -16,13 +16,13 @@ FREE_SECONDS = 3.0
 def is_fixed(step: int) -> bool:
     """Return True for steps 1, 2, 3, 5, 8, 13, …: the Fibonacci numbers.
 
-    There are about ``5 log10(steps)`` of them, most where training changes most.
+    There are about ``5 log10(steps)`` such steps, most of them early, when training changes most.
     """
     return any(math.isqrt(n) ** 2 == n for n in (5 * step * step + 4, 5 * step * step - 4))
 
 
 def next_fixed(step: int) -> int:
-    """Return the first of these steps after this one."""
+    """Return the first fixed step after this one."""
     before, last = 1, 2
     while last <= step:
         before, last = last, before + last
@@ -45,7 +45,7 @@ class Schedule:
         first: the number of first steps that are always sampled.
         every: the fixed N of "every Nth step", None with a budget.
         budget: the share of the time that samples and metrics may take.
-        processes: how many train together.
+        processes: the number of processes that train together.
     """
 
     first: int = 3
@@ -92,7 +92,7 @@ class Schedule:
         """Note the end of a step.
 
         Args:
-            seconds: since the step before it ended.
+            seconds: the time since the end of the step before.
             sampled: whether it was sampled.
             own: gradscope's part of these seconds, as far as known.
         """

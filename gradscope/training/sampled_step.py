@@ -73,7 +73,7 @@ class SampledStep:
     """Samples all models for one step, or until every optimizer has made a step.
 
     Args:
-        models: those to sample.
+        models: the models to sample.
         layers: patterns of the modules whose calls are recorded.
         probes: the parts of a transformer to record.
         guard: makes functions of the hooks that never raise.
@@ -194,7 +194,7 @@ class SampledStep:
 
         Args:
             step: its step metrics.
-            optimizer: the one that made it; None without one.
+            optimizer: the optimizer that made the step; None without one.
             last: its step.
             elsewhere: the parameters that any optimizer holds.
         """

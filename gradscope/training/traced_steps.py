@@ -9,15 +9,15 @@ from gradscope.training.models import Models
 
 
 class TracedSteps:
-    """Begins to trace before the first of them, and ends after the last.
+    """Starts to trace before the first traced step, and ends after the last.
 
     Attributes:
-        tracer: the tracer of the current step, if it is one of them.
-        wanted: whether there are any.
+        tracer: the tracer of the current step, if it is traced.
+        wanted: True if there are steps to trace.
 
     Args:
-        steps: the first and the last; None for no such steps.
-        guard: its calls in these steps do not belong to the script.
+        steps: the first and the last step to trace; None for none.
+        guard: the guard, whose calls are not traced.
     """
 
     def __init__(self, steps: tuple[int, int] | None, guard: Guard) -> None:

@@ -26,7 +26,7 @@ ONE_OF_SEVERAL = (
 
 
 def attached_late(seconds: float, steps: int) -> str:
-    """Return the notice that the run begins after the training did."""
+    """Return the notice that the run began later than the training."""
     before = f"the {plural(steps, 'step')} before" if steps else "earlier steps"
     return (
         f"observed from {duration(seconds)} on, without {before}: gradscope's import hook missed "

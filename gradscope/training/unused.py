@@ -53,8 +53,8 @@ def unused_parameters(error: BaseException, models: Iterable[Model]) -> dict[str
 
 
 def _skipped(root: nn.Module, names: list[str]) -> tuple[str | None, str | None]:
-    """Return the outermost module with all of its parameters among them, and the line that would
-    call it."""
+    """Return the outermost module whose parameters were all unused, and the line that would call
+    it."""
     lost = set(names)
     for name, module in root.named_modules():
         own = {f"{name}.{one}" for one, _ in module.named_parameters()}

@@ -1,8 +1,8 @@
 """The eight statistics of a tensor on a CUDA device, in one read, without waiting for the device.
 
 ``on_cuda.cu`` is compiled at the first use, by NVRTC, which comes with PyTorch: about 0.3 s in a
-process. Where that is not possible ``numbers`` returns None, and ``capture/reductions.py`` computes
-the same with PyTorch's operations. ``GRADSCOPE_COMPILED=0`` turns it off.
+process. If that is impossible, ``numbers`` returns None, and ``capture/reductions.py`` computes the
+same with PyTorch's operations. ``GRADSCOPE_COMPILED=0`` turns it off.
 """
 
 from __future__ import annotations
@@ -150,10 +150,10 @@ def _loaded(index: int) -> Kernels | str:
 
 def numbers(tensor: torch.Tensor, copies: int = 1) -> torch.Tensor | None:
     """Return the eight numbers of a plain CUDA tensor, in float64, on its device; None for all
-    other tensors, and where the kernels cannot be used.
+    other tensors, and if the kernels cannot be used.
 
     Args:
-        tensor: of any strides; only a tensor with gaps is copied.
+        tensor: a tensor of any strides; it is copied only if its memory has gaps.
         copies: how often each element counts.
     """
     if (

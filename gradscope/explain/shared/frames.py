@@ -117,7 +117,8 @@ def source(file: str, line: int) -> str | None:
 
 
 def _full_path(file: str) -> str:
-    """Return the path of a file from its path or its ``shown`` path; ``file`` without such a file.
+    """Return the path of a file from its path or its ``shown`` path; ``file`` itself if there is no
+    such file.
 
     A relative path is no key of a cache: it names another file in another working directory.
     """
