@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from gradscope.running.gradients import task_gradients
 from gradscope.running.histograms import histograms
 from gradscope.running.rerun import rerun
 from gradscope.running.sketching import sketches
-from gradscope.running.step import as_found, repeated
+from gradscope.running.step import Step, as_found, repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,13 +165,16 @@ class _Run:
     extras: Extras
 
 
+_Take = Callable[[_Run, Report, Collection[str]], dict[str, Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class _FullSample:
     """A full sample: the names that rules request it by, and its additions to the report."""
 
-    names: frozenset[str]
+    names: Set[str]
     words: str
-    take: Callable[[_Run, Report, Collection[str]], dict[str, Any]]
+    take: _Take
     after_a_full_step: bool = False
 
 
@@ -218,20 +221,23 @@ def _non_finite(run: _Run, report: Report, asked: Collection[str]) -> dict[str, 
     return {"non_finite": origins} if origins else {}
 
 
-def _activity(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    with rerun(run.workload, run.last) as step:
-        return {"activity": unit_activity(run.workload.model, step.loss)}
+def _of_step(key: str, read: Callable[[Step, Extras], Any]) -> _Take:
+    """Return a full sample that runs the last step once more: ``read`` gives the report's
+    ``key``."""
+
+    def take(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
+        with rerun(run.workload, run.last) as step:
+            return {key: read(step, run.extras)}
+
+    return take
 
 
-def _precision(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    with rerun(run.workload, run.last) as step:
-        return {"precision": forecast(run.workload.model, step.loss, step.backward)}
+def _histograms(step: Step, extras: Extras) -> Any:
+    return histograms(step, select_layers(step.workload.model, extras.histogram))
 
 
-def _tasks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """Compute the gradients of each loss separately."""
-    with rerun(run.workload, run.last) as step:
-        return {"tasks": task_gradients(step)}
+def _gradient_checks(step: Step, extras: Extras) -> Any:
+    return gradient_checks(step, select_layers(step.workload.model, extras.gradcheck))
 
 
 def _per_sample(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
@@ -271,13 +277,6 @@ def _costs(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     return {"calls": tuple(calls)}
 
 
-def _histograms(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """Return histograms of the values in the requested layers."""
-    chosen = select_layers(run.workload.model, run.extras.histogram)
-    with rerun(run.workload, run.last) as step:
-        return {"histograms": histograms(step, chosen)}
-
-
 def _sketches(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
     """Sketch the recorded calls' tensors and the parameters, for a later comparison."""
     chosen = select_layers(run.workload.model, run.workload.layers)
@@ -286,33 +285,34 @@ def _sketches(run: _Run, report: Report, asked: Collection[str]) -> dict[str, An
     return {"sketches": found, "run": replace(report.run, notices=notices)}
 
 
-def _gradient_checks(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """Compare the backward of the requested layers with finite differences."""
-    chosen = select_layers(run.workload.model, run.extras.gradcheck)
-    with rerun(run.workload, run.last) as step:
-        return {"gradient_checks": gradient_checks(step, chosen)}
-
-
-def _accumulation(run: _Run, report: Report, asked: Collection[str]) -> dict[str, Any]:
-    """Test if the micro-batches' gradients add up to the batch's, and find the reason if not."""
-    return {"accumulation": accumulation(run.workload, run.last)}
-
-
+_activity = _of_step("activity", lambda step, _: unit_activity(step.workload.model, step.loss))
+_precision = _of_step(
+    "precision", lambda step, _: forecast(step.workload.model, step.loss, step.backward)
+)
+_tasks = _of_step("tasks", lambda step, _: task_gradients(step))
 _FULL_SAMPLES = (
-    _FullSample(frozenset({"missing", "zero"}), "the cause of missing or zero gradients", _answers),
-    _FullSample(frozenset({"elsewhere"}), "gradients with other seeds", _elsewhere),
-    _FullSample(frozenset({"non_finite"}), "the origin of a NaN or Inf", _non_finite),
-    _FullSample(frozenset({"activity"}), "dead and saturated units", _activity),
-    _FullSample(frozenset({"precision"}), "the losses of other dtypes", _precision),
-    _FullSample(frozenset({"tasks"}), "the gradients of each loss", _tasks, True),
-    _FullSample(frozenset({"per_sample"}), "the gradient of each sample", _per_sample, True),
-    _FullSample(frozenset({"lines"}), "the lines of the loss's inputs", _lines),
-    _FullSample(frozenset({"leaks"}), "the dependencies of each output", _leaks, True),
-    _FullSample(frozenset({"costs"}), "the cost of each call", _costs, True),
-    _FullSample(frozenset({"histogram"}), "histograms", _histograms, True),
-    _FullSample(frozenset({"sketch"}), "sketches of the tensors", _sketches, True),
+    _FullSample({"missing", "zero"}, "the cause of missing or zero gradients", _answers),
+    _FullSample({"elsewhere"}, "gradients with other seeds", _elsewhere),
+    _FullSample({"non_finite"}, "the origin of a NaN or Inf", _non_finite),
+    _FullSample({"activity"}, "dead and saturated units", _activity),
+    _FullSample({"precision"}, "the losses of other dtypes", _precision),
+    _FullSample({"tasks"}, "the gradients of each loss", _tasks, True),
+    _FullSample({"per_sample"}, "the gradient of each sample", _per_sample, True),
+    _FullSample({"lines"}, "the lines of the loss's inputs", _lines),
+    _FullSample({"leaks"}, "the dependencies of each output", _leaks, True),
+    _FullSample({"costs"}, "the cost of each call", _costs, True),
+    _FullSample({"histogram"}, "histograms", _of_step("histograms", _histograms), True),
+    _FullSample({"sketch"}, "sketches of the tensors", _sketches, True),
     _FullSample(
-        frozenset({"gradcheck"}), "backward of the selected layers", _gradient_checks, True
+        {"gradcheck"},
+        "backward of the selected layers",
+        _of_step("gradient_checks", _gradient_checks),
+        True,
     ),
-    _FullSample(frozenset({"accumulation"}), "accumulated gradients", _accumulation, True),
+    _FullSample(
+        {"accumulation"},
+        "accumulated gradients",
+        lambda run, *_: {"accumulation": accumulation(run.workload, run.last)},
+        True,
+    ),
 )

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from gradscope.errors import ConfigError, OptionError
 from gradscope.output_files import expanded
@@ -67,27 +68,16 @@ def read_history(
     if before is not None and before.sampled == sampled and alone:
         known_parameters = {(one.model, one.name): one for one in before.parameters}
         parameters = tuple(_with_norms(known_parameters, norms))
-        now = replace(
-            now,
-            parameters=parameters,
-            calls=before.calls,
-            attention=before.attention,
-            experts=before.experts,
-            residual=before.residual,
-        )
+        series: dict[str, Any] = {kind: getattr(before, kind) for kind in ("calls", *PROBES)}
     else:
         parameter_series = run.parameter_series()
         of_calls = run.call_series() if calls else {}
         layers = _layers(run, parameter_series)
         of_parameters = dict(_parameters(parameter_series, layers))
-        now = replace(
-            now,
-            parameters=tuple(_with_norms(of_parameters, norms)),
-            calls=tuple(_calls(of_calls, layers)),
-            attention=tuple(run.transformer_series("attention").values()),
-            experts=tuple(run.transformer_series("experts").values()),
-            residual=tuple(run.transformer_series("residual").values()),
-        )
+        parameters = tuple(_with_norms(of_parameters, norms))
+        series = {kind: tuple(run.transformer_series(kind).values()) for kind in PROBES}
+        series["calls"] = tuple(_calls(of_calls, layers))
+    now = replace(now, parameters=parameters, **series)
     return replace(now, judgement=judgement(_seen(now, _settings(run), ranks=len(run.files) > 1)))
 
 

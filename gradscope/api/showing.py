@@ -14,6 +14,7 @@ from gradscope.api.reading import read_history, report_of_step
 from gradscope.charts import figure
 from gradscope.charts.maps import Map
 from gradscope.charts.panels import Panel
+from gradscope.diagrams import GraphView
 from gradscope.errors import OptionError, did_you_mean
 from gradscope.output_files import check_file, expanded, write_file
 from gradscope.records.answers import Answer, WhyReport
@@ -33,6 +34,7 @@ from gradscope.reporters import coord_check, experiment, spike
 from gradscope.reporters.run import qualified, step_metrics
 from gradscope.reporters.run.summary import title
 from gradscope.reporters.tables.charts import panels
+from gradscope.reporters.views import DiffView, TextView, View
 from gradscope.runfile.reader import RunFile
 from gradscope.typeset.console import as_html
 
@@ -132,6 +134,12 @@ _WITH_PAGES = (
     *(ExperimentReport, LeaksReport, Report, WhyReport, DiffReport, SaliencyReport, RunHistory),
     CoordCheckReport,
 )
+#: The display options of each record's formats; of the others, those of text.
+_VIEWS: dict[type[Shown], Callable[..., Any]] = {
+    **dict.fromkeys((Report, CheckReport, RunHistory), View),
+    AutogradGraph: GraphView,
+    DiffReport: DiffView,
+}
 _Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
 
 
@@ -144,7 +152,7 @@ def html(record: Shown) -> str:
     """Return the record's page as HTML for a notebook, or its coloured text if it has no page."""
     if isinstance(record, _WITH_PAGES):
         reporter = plugins.load(_ROOMS[type(record)], "html")
-        return pages.fragment(reporter.page(record, _view(record, color=False)))
+        return pages.fragment(reporter.page(record, _VIEWS.get(type(record), TextView)()))
     return as_html(str(rendered(record, "terminal", color=True)))
 
 
@@ -158,8 +166,6 @@ def run_page(run: RunFile, ended: TrainingRun | None = None) -> str:
     Raises:
         ConfigError: the file is damaged.
     """
-    from gradscope.reporters.views import View
-
     history = read_history(run, calls=True)
     if ended is not None:
         history = replace(history, run=ended, age=None)
@@ -210,33 +216,14 @@ def rendered(record: Shown, format: str, *, color: bool = False) -> str | bytes:
     room = _ROOMS[type(record)]
     reporter = plugins.load(room, format)
     render = reporter.render_check if isinstance(record, CheckReport) else reporter.render
-    rendered: str | bytes = render(record, _view(record, color))
+    rendered: str | bytes = render(record, _VIEWS.get(type(record), TextView)(color=color))
     return rendered
-
-
-def _view(record: Shown, color: bool) -> Any:
-    if isinstance(record, Report | CheckReport | RunHistory):
-        from gradscope.reporters.views import View
-
-        return View(color=color)
-    if isinstance(record, AutogradGraph):
-        from gradscope.diagrams import GraphView
-
-        return GraphView(color=color)
-    if isinstance(record, DiffReport):
-        from gradscope.reporters.views import DiffView
-
-        return DiffView(color=color)
-    from gradscope.reporters.views import TextView
-
-    return TextView(color=color)
 
 
 def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
     if isinstance(record, Report):
         from gradscope.reporters.report import FINDINGS, finding_rows
         from gradscope.reporters.tables.report_tables import records
-        from gradscope.reporters.views import View
 
         return {
             "calls": lambda: records(record, View()),
@@ -270,7 +257,6 @@ def _tables(record: Shown) -> dict[str, Callable[[], _Rows]]:
 
 def _tables_of_run(history: RunHistory) -> dict[str, Callable[[], _Rows]]:
     from gradscope.reporters.training import TABLES, table
-    from gradscope.reporters.views import View
 
     def rows(name: str) -> _Rows:
         header, found = table(history, View(table=name))

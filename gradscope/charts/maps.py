@@ -7,11 +7,10 @@ import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 
 from gradscope.charts.scales import Scale, viridis
 from gradscope.typeset.numbers import count, number
-from gradscope.typeset.text import plain
+from gradscope.typeset.text import markup
 
 Row = tuple[float | None, ...]
 #: If there are more rows or places, the middles of stretches are drawn.
@@ -59,8 +58,7 @@ class Map:
         known = self.finite
         if not known or self.linear:
             return Scale(-1.0 if self.cosine else 0.0, 1.0) if known else None
-        low, high = min(known), max(known)
-        return Scale(low, high, log=True) if high > low else Scale(low * 0.9, high * 1.1)
+        return Scale.from_end_to_end(known)
 
 
 def shrunk(of: Map) -> Map:
@@ -96,7 +94,7 @@ def map_svg(of: Map, href: Callable[[str], str | None]) -> str:
     of = shrunk(of)
     tall = min(_TALL, max(2.0, _TALLEST / max(1, len(of.names))))
     bottom = 6 + tall * len(of.names)
-    label = escape(plain(f"{of.title}: {of.y}, {of.x}"), quote=True)
+    label = markup(f"{of.title}: {of.y}, {of.x}")
     image = base64.b64encode(png(of)).decode("ascii")
     wide = _WIDTH - _LEFT - 10
     return "".join(
@@ -116,11 +114,11 @@ def map_svg(of: Map, href: Callable[[str], str | None]) -> str:
 def _names(of: Map, tall: float, href: Callable[[str], str | None]) -> Iterator[str]:
     every = max(1, round(13 / tall))
     for i, name in enumerate(of.names):
-        y, text = 6 + tall * i, escape(plain(name), quote=True)
+        y, text = 6 + tall * i, markup(name)
         if i % every == 0:
             short = name if len(name) <= 22 else f"…{name[-21:]}"
             yield f'<text x="{_LEFT - 6}" y="{y + min(tall, 13) / 2 + 4:.1f}" text-anchor="end">'
-            yield f"{escape(plain(short), quote=True)}</text>"
+            yield f"{markup(short)}</text>"
         place = f'x="0" y="{y:.1f}" width="{_WIDTH - 10}" height="{tall:.1f}"'
         row, target = f"<rect {place}><title>{text}</title></rect>", href(name)
         if target is None:
@@ -238,10 +236,7 @@ class Blocks:
     def scale(self) -> Scale | None:
         """Logarithmic scale from the smallest value to the largest; None if there is none."""
         known = [one.value for one in self.blocks if one.value]
-        if not known:
-            return None
-        low, high = min(known), max(known)
-        return Scale(low, high, log=True) if high > low else Scale(low * 0.9, high * 1.1)
+        return Scale.from_end_to_end(known) if known else None
 
     @property
     def colors(self) -> str:
@@ -258,7 +253,7 @@ def blocks_svg(
     """Return the blocks as an SVG element: each links to ``href``, and has the id ``place``."""
     columns = 1 + max(one.last for one in of.blocks)
     height = _ROW * (1 + max(one.depth for one in of.blocks))
-    label = escape(plain(f"{of.title}: {of.colors}"), quote=True)
+    label = markup(f"{of.title}: {of.colors}")
     scale, wide = of.scale, (WIDTH - 2) / columns
     parts = (part for one in of.blocks for part in _block(one, wide, scale, href, place))
     frame = f'viewBox="0 0 {WIDTH} {height + 2}" role="group" aria-label="{label}"'
@@ -275,7 +270,7 @@ def _block(
     x, y = 1 + wide * one.first, 1 + _ROW * one.depth
     width = wide * (one.last - one.first + 1)
     target, own = href(one.name), place(one.name)
-    text = escape(plain(one.name), quote=True)
+    text = markup(one.name)
     value = one.mark or ("" if one.value is None else number(one.value))
     led = "" if target is None else f' href="#{target}" tabindex="-1"'
     called = "" if own is None else f' id="{own}"'
@@ -283,7 +278,7 @@ def _block(
     fill, tone = "", "off" if one.value is None else ""
     if one.value and scale is not None:
         share = scale.share(one.value)
-        fill = ' fill="#' + "".join(f"{round(channel):02x}" for channel in viridis(share)) + '"'
+        fill = f' fill="{_hex(viridis(share))}"'
         tone = "on-dark" if share < _DARK else "on-light"
     kind = ' class="lost"' if one.mark == "not finite" else "" if fill else ' class="none"'
     yield f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 1}"{kind}{fill}>'
@@ -293,5 +288,5 @@ def _block(
     if room >= min(len(short), 4):
         short = short if len(short) <= room else f"{short[: room - 1]}…"
         yield f'<text class="{tone}" x="{x + 4:.1f}" y="{y + 15}">'
-        yield f"{escape(plain(short), quote=True)}</text>"
+        yield f"{markup(short)}</text>"
     yield "</a>" if led else "</g>"

@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 
 from gradscope.charts.scales import Scale, written
 from gradscope.typeset.numbers import count, number
-from gradscope.typeset.text import plain
+from gradscope.typeset.text import markup
 
 #: The reason why a point, or some of the values that it summarises, has no height.
 ZERO, MISSING, NOT_FINITE = "zero", "missing", "not finite"
@@ -175,7 +174,7 @@ def panel_svg(panel: Panel) -> str:
     frame = _Frame(across, panel.scale)
     label = f"{panel.title}: {panel.y} over {panel.x}"
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_text(label)}">',
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{markup(label)}">',
         *_axes(panel, frame),
         *_stretches(panel.stretches, frame),
     ]
@@ -214,7 +213,7 @@ def _axes(panel: Panel, frame: _Frame) -> Iterator[str]:
             yield f"{count(int(tick))}</text>"
     yield f'<path class="axis" d="M{_LEFT} {_TOP}V{_BOTTOM}H{_RIGHT}"/>'
     middle = (_LEFT + _RIGHT) // 2
-    yield f'<text x="{middle}" y="{_BOTTOM + 36}" text-anchor="middle">{_text(panel.x)}</text>'
+    yield f'<text x="{middle}" y="{_BOTTOM + 36}" text-anchor="middle">{markup(panel.x)}</text>'
 
 
 def _line(curve: Curve, frame: _Frame) -> Iterator[str]:
@@ -255,7 +254,7 @@ def _marks(points: Sequence[Point], curve: Curve, frame: _Frame) -> Iterator[str
         for p in found:
             d = _SIGNS[mark].format(x=frame.x(p.x), y=y)
             yield f'<path class="mark {mark.partition(" ")[0]}" d="{d}">'
-            yield f"<title>{_text(p.name or curve.name)}: {mark}</title></path>"
+            yield f"<title>{markup(p.name or curve.name)}: {mark}</title></path>"
 
 
 def _stretches(stretches: Sequence[Stretch], frame: _Frame) -> Iterator[str]:
@@ -269,7 +268,7 @@ def _stretches(stretches: Sequence[Stretch], frame: _Frame) -> Iterator[str]:
             lane = lanes.setdefault(one.text, len(lanes)) % _LANES
             y, wide = _TOP + lane * (_STRIP + 1), max(2.0, round(right - left, 1))
             place = f'x="{left}" y="{y}" width="{wide}" height="{_STRIP}"'
-        yield f'<rect class="stretch {one.tone}" {place}><title>{_text(one.text)}</title></rect>'
+        yield f'<rect class="stretch {one.tone}" {place}><title>{markup(one.text)}</title></rect>'
 
 
 def _unbroken(points: Sequence[Point]) -> Iterator[list[Point]]:
@@ -291,8 +290,4 @@ def _end(y: float | None, p: Point) -> float:
 
 def _label(p: Point, curve: Curve) -> str:
     spread = f" ({number(p.low)} to {number(p.high)})" if p.low != p.high else ""
-    return f"{_text(p.name or curve.name)}: {number(p.y)}{spread}"
-
-
-def _text(text: str) -> str:
-    return escape(plain(text), quote=True)
+    return f"{markup(p.name or curve.name)}: {number(p.y)}{spread}"

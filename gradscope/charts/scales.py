@@ -30,6 +30,12 @@ class Scale:
         room = 0.12 * (high / 2 - low / 2) or 0.06 * abs(high) or 0.5
         return cls(max(low - room, -_LARGEST), min(high + room, _LARGEST))
 
+    @classmethod
+    def from_end_to_end(cls, values: Sequence[float]) -> Scale:
+        """Make a logarithmic scale from the smallest value to the largest; equal ones have room."""
+        low, high = min(values), max(values)
+        return cls(low, high, True) if high > low else cls(low * 0.9, high * 1.1)
+
     def share(self, value: float) -> float:
         """Return the position of the value on the axis, from 0 to 1."""
         low, high = self.low, self.high

@@ -11,6 +11,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from gradscope import plugins
 from gradscope.click import ClickException, Context, HelpFormatter, MissingParameter, NoSuchOption
+from gradscope.click import Command as AnyCommand
 from gradscope.errors import OptionError, Problem, did_you_mean
 
 
@@ -43,14 +44,27 @@ Example = tuple[str, str]
 PANEL = "Help"
 
 
-class Command(TyperCommand):
-    """A command with examples; a contradiction between its options is an error."""
+class _WithExamples(AnyCommand):
+    """Prints examples below the help."""
 
     examples: Sequence[Example] = ()
 
     def get_params(self, ctx: Context) -> list[Any]:
         """Return arguments and options; flags have no value."""
-        params = [_shown(param) for param in super().get_params(ctx)]
+        return [_shown(param) for param in super().get_params(ctx)]
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Print the help and the examples."""
+        super().format_help(ctx, formatter)
+        print_examples(self.examples)
+
+
+class Command(_WithExamples, TyperCommand):
+    """A command; a contradiction between its options is an error."""
+
+    def get_params(self, ctx: Context) -> list[Any]:
+        """Return arguments and options, with ``--help`` in its own panel."""
+        params = super().get_params(ctx)
         for param in params:
             if "--help" in param.opts:
                 param.rich_help_panel = PANEL
@@ -63,25 +77,9 @@ class Command(TyperCommand):
             refuse_contradictions(parser)
         return parser
 
-    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Print the help and the examples."""
-        super().format_help(ctx, formatter)
-        print_examples(self.examples)
 
-
-class Group(TyperGroup):
+class Group(_WithExamples, TyperGroup):
     """The command ``gradscope`` itself, without a subcommand."""
-
-    examples: Sequence[Example] = ()
-
-    def get_params(self, ctx: Context) -> list[Any]:
-        """Return the options; flags have no value."""
-        return [_shown(param) for param in super().get_params(ctx)]
-
-    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Print the help and the examples."""
-        super().format_help(ctx, formatter)
-        print_examples(self.examples)
 
 
 def print_examples(examples: Iterable[Example]) -> None:
@@ -100,14 +98,10 @@ def print_examples(examples: Iterable[Example]) -> None:
 def _shown(param: Any) -> Any:
     """Return the parameter without the ``<bool>`` or ``<list[str]>`` that typer adds."""
     if isinstance(param, TyperArgument):
-        param.display_type_rich = _no_type  # type: ignore[method-assign]
+        param.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
     elif param.is_flag and param.metavar is None:
         param.metavar = ""
     return param
-
-
-def _no_type(ctx: Context) -> str | None:
-    return None
 
 
 _COMMANDS = "gradscope.commands"

@@ -1,7 +1,7 @@
 """Renders a graph as one self-contained page.
 
 It is readable without script; with script, its picture can be moved, opened and searched.
-``assets`` has template, style and script; nothing is fetched. ``escaped`` handles every string from
+``assets`` has template, style and script; nothing is fetched. ``markup`` handles every string from
 outside. In the script's data, a group's ``parts`` are ids of operations (0 and up) and of groups
 (-1 for the first).
 """
@@ -9,7 +9,6 @@ outside. In the script's data, a group's ``parts`` are ids of operations (0 and 
 from __future__ import annotations
 
 import dataclasses
-import html
 import importlib.resources
 import json
 import re
@@ -36,7 +35,7 @@ from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.records.tensors import finite_or_none
 from gradscope.reporters.finding_lines import error_lines
 from gradscope.typeset.numbers import count, number, plural, shape, size
-from gradscope.typeset.text import plain
+from gradscope.typeset.text import markup, plain
 
 #: Members of a fold that have a line in the outline.
 MEMBERS = 1_000
@@ -47,11 +46,6 @@ MARKS = {
     "missing": "the gradient ends before it",
     "nonfinite": "NaN or Inf first appears here",
 }
-
-
-def escaped(text: str) -> str:
-    """Return text for HTML, with unprintable characters as escapes."""
-    return html.escape(plain(text), quote=True)
 
 
 def facts(graph: AutogradGraph, flow: Flow) -> str:
@@ -74,7 +68,7 @@ def facts(graph: AutogradGraph, flow: Flow) -> str:
         *((word, plural(n, "operation")) for word, n in _troubles(flow) if graph.complete),
     ]
     return "\n".join(
-        f"<div><dt>{escaped(name)}</dt><dd>{escaped(value)}</dd></div>"
+        f"<div><dt>{markup(name)}</dt><dd>{markup(value)}</dd></div>"
         for name, value in rows
         if value
     )
@@ -94,9 +88,7 @@ def _troubles(flow: Flow) -> Iterator[tuple[str, int]]:
 def figure(picture: str) -> str:
     """Return the picture for the page without script, or a sentence."""
     drawn = picture.startswith("<svg")
-    inner = (
-        f'<div class="sheet-of-paper">{picture}</div>' if drawn else f"<p>{escaped(picture)}</p>"
-    )
+    inner = f'<div class="sheet-of-paper">{picture}</div>' if drawn else f"<p>{markup(picture)}</p>"
     return f'<section id="picture" aria-label="Picture">\n{inner}\n</section>'
 
 
@@ -104,7 +96,7 @@ def answers(graph: AutogradGraph) -> str:
     """Return the parameters that are not in the graph, with causes, and a failure of the run."""
     sections = ""
     if graph.error is not None:
-        lines = "".join(f"<p>{escaped(str(line).strip())}</p>" for line in error_lines(graph.error))
+        lines = "".join(f"<p>{markup(str(line).strip())}</p>" for line in error_lines(graph.error))
         sections = (
             f'<section><h2>The run failed</h2><ul class="answers"><li>{lines}</li></ul></section>\n'
         )
@@ -120,15 +112,15 @@ def answers(graph: AutogradGraph) -> str:
 
 def _answer(answer: Answer) -> str:
     others = [name for name in answer.upstream if name != answer.name]
-    lines = [f"<strong>{escaped(answer.name)}</strong> {escaped(answer.message)}"]
+    lines = [f"<strong>{markup(answer.name)}</strong> {markup(answer.message)}"]
     if answer.location:
-        lines.append(f'<p class="soft">at {escaped(answer.location)}</p>')
+        lines.append(f'<p class="soft">at {markup(answer.location)}</p>')
     if others:
-        shown = ", ".join(map(escaped, others[:30]))
+        shown = ", ".join(map(markup, others[:30]))
         more = f" and {count(len(others) - 30)} more" if len(others) > 30 else ""
         lines.append(f'<p class="soft">the same for {shown}{more}</p>')
     if answer.advice:
-        lines.append(f"<p>{escaped(answer.advice)}</p>")
+        lines.append(f"<p>{markup(answer.advice)}</p>")
     return f"<li>{''.join(lines)}</li>"
 
 
@@ -164,7 +156,7 @@ def outline(root: Group, flow: Flow, *, full: bool) -> str:
 
 
 def _summary(group: Group) -> str:
-    kind = f' <span class="soft">{escaped(group.type)}</span>' if group.type else ""
+    kind = f' <span class="soft">{markup(group.type)}</span>' if group.type else ""
     figures = [plural(group.ops, "operation")]
     if group.parameters:
         figures.append(plural(group.parameters, "element"))
@@ -172,8 +164,8 @@ def _summary(group: Group) -> str:
         figures.append(f"saved {size(group.saved_bytes)}")
     figures.append(_gradient(group.grad_norm, group.nonfinite, group.grad_low, group.grad_high))
     mark = f' <span class="flag">{MARKS[group.mark]}</span>' if group.mark else ""
-    line = escaped(" · ".join(figures))
-    return f'<span class="n">{escaped(group.label)}{group.repeats}</span>{kind} {line}{mark}'
+    line = markup(" · ".join(figures))
+    return f'<span class="n">{markup(group.label)}{group.repeats}</span>{kind} {line}{mark}'
 
 
 def _gradient(
@@ -202,14 +194,14 @@ def _operation(node: GraphNode, flow: Flow) -> str:
     flag = f' <span class="flag">{MARKS[mark]}</span>' if mark else ""
     leaves = "".join(f"<li>{_leaf(flow.nodes[leaf])}</li>" for leaf in flow.leaves.get(node.id, ()))
     below = f"<ul>{leaves}</ul>" if leaves else ""
-    name = escaped(node.op)
-    return f'<span class="n">{name}</span> {escaped(" · ".join(figures))}{flag}{below}'
+    name = markup(node.op)
+    return f'<span class="n">{name}</span> {markup(" · ".join(figures))}{flag}{below}'
 
 
 def _leaf(node: GraphNode) -> str:
     sizes = f" {shape(node.shape)}" if node.shape is not None else ""
     name = node.name or ("input" if node.kind == "input" else "unnamed parameter")
-    return escaped(f"{name}{sizes} · {_gradient(node.grad_norm, node.grad_nonfinite)}")
+    return markup(f"{name}{sizes} · {_gradient(node.grad_norm, node.grad_nonfinite)}")
 
 
 def footer(graph: AutogradGraph, *, complete: bool) -> str:
@@ -222,7 +214,7 @@ def footer(graph: AutogradGraph, *, complete: bool) -> str:
             "with their operations counted; the search finds a parameter by the box that uses it. "
             "The json format has every node."
         )
-    return escaped(" ".join(sentences))
+    return markup(" ".join(sentences))
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,8 +451,8 @@ def render(graph: AutogradGraph, view: GraphView) -> str:
     picture = _picture(graph, view)
     heading = f"Autograd graph of {plain(graph.run.model)}"
     parts = {
-        "title": escaped(heading),
-        "heading": escaped(heading),
+        "title": markup(heading),
+        "heading": markup(heading),
         "style": _resource("page.css"),
         "facts": facts(graph, flow),
         "picture": figure(picture),

@@ -223,7 +223,9 @@ def document(report: WhyReport, view: TextView, format: str) -> Document:
     ]
     name = facts(report)
     heading = f"why: {name[0]}"
-    return Document("why", [name], notes(report.run), blocks, report.versions, heading=heading)
+    return Document(
+        "why", [name], notes(report.run.notices), blocks, report.versions, heading=heading
+    )
 
 
 FORMATS = formats(document)

@@ -96,7 +96,7 @@ def verdict(model: CheckedModel) -> Line:
 
 def notes(model: CheckedModel) -> list[str]:
     """Return the notices on inferred or adjusted settings, if there is a finding or an error."""
-    return header.notes(model.run) if model.findings or model.error else []
+    return header.notes(model.run.notices) if model.findings or model.error else []
 
 
 def summary(check: CheckReport) -> str:

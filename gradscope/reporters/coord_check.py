@@ -290,7 +290,7 @@ def document(report: CoordCheckReport, view: TextView, format: str) -> Document:
     lines = facts(report)
     heading = f"coord-check: {lines[0][0]}"
     return Document(
-        "coord-check", lines, notes(report.run), blocks, report.versions, heading=heading
+        "coord-check", lines, notes(report.run.notices), blocks, report.versions, heading=heading
     )
 
 

@@ -16,7 +16,7 @@ from gradscope.records.run import RunInfo
 from gradscope.reporters.check import of_checks
 from gradscope.reporters.document import Block, Document, Found, Prose, Remarks, formats
 from gradscope.reporters.finding_lines import ordered
-from gradscope.reporters.header import label, loss_facts, run_facts
+from gradscope.reporters.header import label, loss_facts, notes, run_facts
 from gradscope.reporters.views import DiffView
 from gradscope.rules import COMPARISONS
 from gradscope.typeset.console import Line
@@ -231,12 +231,6 @@ def _loss(run: RunInfo, loss: float | None) -> list[str]:
     return [f"{fact}{value}" for fact in loss_facts(run)]
 
 
-def notes(report: DiffReport) -> list[str]:
-    """Settings of both runs, and inferred ones of either."""
-    shared = dict.fromkeys((*report.notices, *report.a.notices, *report.b.notices))
-    return [f"note: {plain(notice)}" for notice in shared]
-
-
 def verdict(report: DiffReport) -> Iterator[Line]:
     """Yield whether B diverges from A, in forward and in backward, and by how much."""
     codes = {finding.code: finding for finding in report.findings}
@@ -311,7 +305,8 @@ def document(report: DiffReport, view: DiffView, format: str) -> Document:
     if view.table != "findings":
         blocks.append(Remarks(legend(report), "terms"))
     title = f"{plain(report.a.model)} against {plain(report.b.model)}"
-    given = (facts(report), notes(report), blocks, report.versions)
+    both = dict.fromkeys((*report.notices, *report.a.notices, *report.b.notices))
+    given = (facts(report), notes(both), blocks, report.versions)
     return Document("diff", *given, title=title, heading="gradscope diff")
 
 

@@ -17,7 +17,7 @@ from gradscope.records.experiment import (
     ExperimentReport,
 )
 from gradscope.reporters.document import Block, Document, Found, Prose, formats
-from gradscope.reporters.header import TONES
+from gradscope.reporters.header import TONES, notes
 from gradscope.reporters.views import TextView
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import duration, number, plural
@@ -34,11 +34,6 @@ def facts(report: ExperimentReport) -> list[str]:
     limits = f"arms of {plural(report.steps, 'step')} or {duration(report.seconds)}"
     count = len({one.name for one in report.ran})  # several losses have a row each
     return [plain(report.script), limits, f"{plural(count, 'arm')} with a loss"]
-
-
-def notes(report: ExperimentReport) -> list[str]:
-    """Return notices about the trainings."""
-    return [f"note: {plain(one)}" for one in report.notices]
 
 
 def verdict(report: ExperimentReport) -> Iterator[Line]:
@@ -150,7 +145,7 @@ def document(report: ExperimentReport, view: TextView, format: str) -> Document:
         blocks.append(Part("losses", panels=charts))
     blocks += filter(None, [arms])
     heading = f"experiment: {facts(report)[0]}"
-    given = ([facts(report)], notes(report), blocks, report.versions)
+    given = ([facts(report)], notes(report.notices), blocks, report.versions)
     return Document("experiment", *given, heading=heading)
 
 

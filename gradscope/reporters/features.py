@@ -119,7 +119,7 @@ def document(
         blocks.append(Remarks(lines, "skipped"))
     blocks.append(Drawn([Text(f"wrote {plain(str(path))}") for path in written]))
     facts = [run_facts(report.run), [_summary(report)]]
-    return Document("features", facts, notes(report.run), blocks, report.versions)
+    return Document("features", facts, notes(report.run.notices), blocks, report.versions)
 
 
 def _summary(report: FeaturesReport) -> str:

@@ -90,15 +90,15 @@ def loss_facts(run: RunInfo) -> list[str]:
     return [f"loss {plain(run.loss)}{how}"]
 
 
-def notes(run: RunInfo) -> list[str]:
-    """Return notices about inferred or corrected settings."""
-    return [f"note: {plain(notice)}" for notice in run.notices]
+def notes(notices: Iterable[str]) -> list[str]:
+    """Return notices, such as those about inferred or corrected settings, as lines."""
+    return [f"note: {plain(notice)}" for notice in notices]
 
 
 def header(run: RunInfo, facts: Iterable[Sequence[str]], width: int | None) -> Iterator[Text]:
     """Yield facts side by side, the very first in bold, then the notes."""
     yield from fact_lines(facts, width)
-    for note in notes(run):
+    for note in notes(run.notices):
         yield from dimmed(note, width)
 
 

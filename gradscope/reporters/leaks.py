@@ -123,7 +123,9 @@ def document(report: LeaksReport, view: TextView, format: str) -> Document:
         blocks.append(Part("dependencies", maps=maps(report)))
     facts = run_facts(report.run)
     heading = f"leaks: {facts[0]}"
-    return Document("leaks", [facts], notes(report.run), blocks, report.versions, heading=heading)
+    return Document(
+        "leaks", [facts], notes(report.run.notices), blocks, report.versions, heading=heading
+    )
 
 
 FORMATS = formats(document)

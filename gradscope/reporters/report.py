@@ -348,7 +348,7 @@ def document(report: Report, view: View, format: str) -> Document:
     proofs = filter(None, [verified(report), adds_up(report)])
     blocks.append(Prose(list(proofs), "totals", facts=totals(report)))
     blocks += [] if paged else found
-    return Document("inspect", facts(report), notes(report.run), blocks, report.versions)
+    return Document("inspect", facts(report), notes(report.run.notices), blocks, report.versions)
 
 
 def _found(report: Report, view: View, paged: bool) -> Iterator[Block]:

@@ -120,7 +120,7 @@ def document(
     if not paged:
         blocks.append(Drawn([Text(f"wrote {plain(str(path))}") for path in files]))
     facts = [run_facts(report.run)]
-    return Document("saliency", facts, notes(report.run), blocks, report.versions)
+    return Document("saliency", facts, notes(report.run.notices), blocks, report.versions)
 
 
 def _parts(image: ImageAttribution, files: Sequence[bytes]) -> Iterator[Part]:

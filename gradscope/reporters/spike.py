@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -22,6 +21,7 @@ _SAMPLES, _STEPS = 8, 8
 #: Number of samples whose input is drawn on the page.
 _PICTURES = 16
 _TONES = {"undetermined": "warn"}
+_REMEDY = "use a wider terminal, or -f json"
 
 
 def title(report: SpikeReport) -> list[str]:
@@ -91,17 +91,18 @@ def _call_facts(calls: Sequence[CallState]) -> Iterator[str]:
 def tables(report: SpikeReport) -> Iterator[Table]:
     """The samples, and the steps before."""
     if report.samples:
-        yield replace(_samples(report.samples), remedy="use a wider terminal, or -f json")
+        yield _samples(report.samples)
     if report.signals:
-        yield replace(_signals(report), remedy="use a wider terminal, or -f json")
+        yield _signals(report)
     if report.earlier:
-        yield replace(_earlier(report.earlier), remedy="use a wider terminal, or -f json")
+        yield _earlier(report.earlier)
 
 
 def _samples(samples: Sequence[SpikeSample]) -> Table:
     shown = samples[:_SAMPLES]
     several = any(one.call for one in samples)
-    table = of_columns(
+    rest = len(samples) - len(shown)
+    return of_columns(
         "samples, the worst first",
         [
             (Heading("sample"), [str(one.index) for one in shown]),
@@ -120,10 +121,9 @@ def _samples(samples: Sequence[SpikeSample]) -> Table:
                 [", ".join(map(plain, one.layers)) for one in shown],
             ),
         ],
+        legend=(f"and {plural(rest, 'sample')} more: -f json has all",) if rest else (),
+        remedy=_REMEDY,
     )
-    rest = len(samples) - len(shown)
-    legend = (f"and {plural(rest, 'sample')} more: -f json has all",) if rest else ()
-    return replace(table, legend=legend)
 
 
 def _signals(report: SpikeReport) -> Table:
@@ -141,6 +141,7 @@ def _signals(report: SpikeReport) -> Table:
             (Heading("weight norm", keep=50), [_number(one.weight_norm) for one in shown]),
             (Heading("loss scale", keep=60), [_number(one.loss_scale) for one in shown]),
         ],
+        remedy=_REMEDY,
     )
 
 
@@ -148,28 +149,24 @@ def _earlier(batches: Sequence[EarlierBatch]) -> Table:
     """The batches before, each with its worst sample: NaN or Inf, then loss, then input."""
     worst = [max(one.samples, key=_badness, default=None) for one in batches]
     losses = [[s.loss for s in one.samples if s.loss is not None] for one in batches]
+
+    def of_worst(text: Callable[[SpikeSample], str]) -> list[str]:
+        return ["" if one is None else text(one) for one in worst]
+
     return of_columns(
         "the batches before, each with its worst sample",
         [
             (Heading("step"), [count(one.step) for one in batches]),
             (Heading("samples"), [count(len(one.samples)) for one in batches]),
-            (Heading("worst"), ["" if one is None else str(one.index) for one in worst]),
-            (
-                Heading("dataset index"),
-                ["" if one is None else _text(one.dataset_index) for one in worst],
-            ),
-            (Heading("loss"), ["" if one is None else _number(one.loss) for one in worst]),
+            (Heading("worst"), of_worst(lambda one: str(one.index))),
+            (Heading("dataset index"), of_worst(lambda one: _text(one.dataset_index))),
+            (Heading("loss"), of_worst(lambda one: _number(one.loss))),
             (Heading("median loss"), [_number(median(one)) if one else "" for one in losses]),
-            (
-                Heading("largest input", keep=50),
-                ["" if one is None else _number(one.input_max) for one in worst],
-            ),
-            (
-                Heading("NaN or Inf in", False),
-                ["" if one is None else one.nonfinite or "" for one in worst],
-            ),
+            (Heading("largest input", keep=50), of_worst(lambda one: _number(one.input_max))),
+            (Heading("NaN or Inf in", False), of_worst(lambda one: one.nonfinite or "")),
             (Heading("note", False, wraps=True), [plain(one.note) for one in batches]),
         ],
+        remedy=_REMEDY,
     )
 
 

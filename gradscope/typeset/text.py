@@ -6,6 +6,7 @@ import csv
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from html import escape
 from io import StringIO
 
 from rich.cells import cell_len
@@ -20,6 +21,11 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(_escape(c) if unicodedata.category(c) in _UNPRINTABLE else c for c in text)
+
+
+def markup(text: str) -> str:
+    """Return text for HTML and SVG, with unprintable characters as escapes."""
+    return escape(plain(text), quote=True)
 
 
 def _escape(character: str) -> str:

@@ -7,7 +7,6 @@ import pytest
 from gradscope import plugins
 from gradscope.diagrams import GraphView, html
 from gradscope.diagrams import terminal as graph_terminal
-from gradscope.diagrams.html import escaped
 from gradscope.records.answers import WhyReport
 from gradscope.records.graph import AutogradGraph
 from gradscope.records.report import CheckedModel, CheckReport, Report
@@ -15,6 +14,7 @@ from gradscope.records.run import ErrorRecord, Frame, RelatedLine, RunInfo
 from gradscope.records.tensors import TensorStats
 from gradscope.reporters.finding_lines import error_lines
 from gradscope.reporters.views import TextView, View
+from gradscope.typeset.text import markup
 
 github = plugins.load("gradscope.reporters.report", "github")
 sarif = plugins.load("gradscope.reporters.report", "sarif")
@@ -93,7 +93,7 @@ def test_formats_for_machines_hold_all_of_them():
 def test_the_page_holds_all_of_them():
     page = html.render(GRAPH, GraphView())
     for line in LINES:
-        assert f"<p>{escaped(line.strip())}</p>" in page
+        assert f"<p>{markup(line.strip())}</p>" in page
 
 
 def test_a_location_stands_for_frames_that_are_not_there():

@@ -34,15 +34,11 @@ def qualified(history: RunHistory) -> RunHistory:
     def full(series: _Series) -> _Series:
         return replace(series, name=below(names.get(series.model), series.name))
 
-    return replace(
-        history,
-        parameters=tuple(map(full, history.parameters)),
-        calls=tuple(map(full, history.calls)),
-        attention=tuple(map(full, history.attention)),
-        experts=tuple(map(full, history.experts)),
-        residual=tuple(map(full, history.residual)),
-        findings=tuple(_finding(one, names) for one in findings),
-    )
+    series: dict[str, Any] = {
+        kind: tuple(map(full, getattr(history, kind))) for kind in ("parameters", "calls", *PROBES)
+    }
+    named = tuple(_finding(one, names) for one in findings)
+    return replace(history, **series, findings=named)
 
 
 def _of_run(found: TrainingFinding) -> TrainingFinding:
