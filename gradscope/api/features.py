@@ -410,7 +410,7 @@ def _figures(task: FeatureRun, found: FeatureArray, places: Any) -> dict[str, An
             "neighbours, by L2 in feature space"
         )
     elif classes:
-        task.notices.append("one class: k-NN accuracy would be 1 whatever the features")
+        task.notices.append("one class: k-NN accuracy would always be 1")
     else:
         task.notices.append("no classes: put pictures in sub-folders, one for each")
     progress.begin("measuring trustworthiness")
@@ -480,7 +480,9 @@ def activations(
     task.require_pictures(used)
     without = [sweep.layer.title for sweep in sweeps.values() if not sweep.is_map]
     if without:
-        task.notices.append(f"no map: {', '.join(without)} has units, and no places in the picture")
+        task.notices.append(
+            f"no map: {', '.join(without)} has units, but no positions in the picture"
+        )
     names = [one.name for one in pictures]
     report = task.report(
         [layer.title for layer in layers],

@@ -44,7 +44,7 @@ _WITH_LINES = ("html", "json")
 
 EXAMPLES = (
     ("gradscope graph ./net.py:Net", "A tree: how the loss reaches every parameter."),
-    ("gradscope graph torchvision:resnet18 --depth 1 -o graph.svg", "A picture, a box a stage."),
+    ("gradscope graph torchvision:resnet18 --depth 1 -o graph.svg", "A picture, a box per stage."),
     ("gradscope graph model.yaml -o graph.png --direction LR --hide-views", "For a slide."),
     ("gradscope graph model.yaml -o graph.html", "A page to open and close modules in."),
     ("gradscope graph model.yaml --to stem.weight", "One path, or where it is cut."),

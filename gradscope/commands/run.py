@@ -297,7 +297,7 @@ def run(
         int,
         option(
             "N",
-            "With such a step, keep the batches of the last N steps: its own and those before it.",
+            "With each kept step, keep the batches of the last N steps, its own included.",
             min=1,
         ),
     ] = 1,

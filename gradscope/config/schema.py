@@ -161,7 +161,7 @@ class Rules(Strict):
     ] = Field(default=None, description="The thresholds of another tool instead of gradscope's.")
     select: _Codes = Field(
         default=[],
-        description="Only these rules: codes, beginnings of codes (GS1), or names; none is all.",
+        description="Only these rules: codes, beginnings of codes (GS1), or names; empty: all.",
     )
     ignore: _Codes = Field(default=[], description="Not these rules, written as in select.")
     thresholds: Annotated[
@@ -181,8 +181,8 @@ class Rules(Strict):
         Expected("error, warning, info, never or null", FAIL_ON),
     ] = Field(
         default=None,
-        description="Exit with 1 where a finding is as bad as this or worse; null leaves it to "
-        "the command: never for inspect, error for check.",
+        description="Exit with 1 if a finding has this severity or worse; null leaves it to the "
+        "command: never for inspect, error for check.",
     )
 
 
@@ -317,8 +317,8 @@ class Config(Strict):
         Expected("a mapping with backend, mode, dynamic, fullgraph, or true or false"),
     ] = Field(
         default=None,
-        description="Compile the model by torch.compile; true takes its defaults. diff runs it "
-        "compiled, and all else runs it as it was written.",
+        description="Compile the model by torch.compile; true takes its defaults. Only diff runs "
+        "it compiled; all other commands run it eagerly.",
         json_schema_extra=or_truth,
     )
     autocast: Annotated[
@@ -347,7 +347,7 @@ class Config(Strict):
     )
     rules: Annotated[
         Rules, Expected("a mapping with preset, select, ignore, thresholds, fail_on")
-    ] = Field(default_factory=Rules, description="Which rules run, and how strictly.")
+    ] = Field(default_factory=Rules, description="Which rules run, and their thresholds.")
 
 
 #: The keys that hold their own keys, and those that hold a list of such mappings.

@@ -227,7 +227,7 @@ def _unseen(one: Outputs, other: Outputs, layout: Layout, kept: Kept) -> str | N
     for path in judged_outputs(one, layout, kept):
         tensor, changed = one[path], other.get(path)
         if changed is None or changed.shape != tensor.shape:
-            return f"the output `{path}` has another shape where other things change"
+            return f"the output `{path}` has another shape after the change"
         if tensor.is_floating_point() and float(tensor.isnan().float().mean()) > NANS:
             return "the outputs are NaN"
     return None

@@ -290,8 +290,8 @@ def check_given(found: StepMethod | None, inputs: Any, target: Any, place: Place
     """
     if found is not None and not found.own_target and isinstance(target, str):
         raise ConfigError(
-            f"`target: {target}` is drawn once there is an output, and `{found.name}` takes the "
-            "target before",
+            f"`target: {target}` is drawn to fit the output, but `{found.name}` needs the target "
+            "before that",
             place=place,
             help="name its values, or a source: `target: {shape: [4], fill: randint(10)}`",
         )
@@ -299,6 +299,6 @@ def check_given(found: StepMethod | None, inputs: Any, target: Any, place: Place
         raise ConfigError(
             f"what `{found.name}` takes as its batch cannot be inferred",
             place=place,
-            help="name `input`, and `target` where the batch is (inputs, target); a list of "
-            "sources is a batch of several parts",
+            help="give `input`, and `target` if the batch is (inputs, target); a list of sources "
+            "is a batch of several parts",
         )

@@ -161,8 +161,8 @@ def _mismatch(ids: Tensor, shape: tuple[int, ...], scores: Tensor) -> Mismatch:
     places = tuple(scores.shape[:-1])
     if len(places) > 1 and tuple(ids.shape) in (places, (math.prod(places),)):
         sentence = (
-            f"the target is {list(ids.shape)}; of the scores {list(scores.shape)} the classes are "
-            f"expected at dimension 1, and {scores.shape[-1]} are last"
+            f"the target is {list(ids.shape)}; the scores {list(scores.shape)} need the classes at "
+            f"dimension 1, but the {scores.shape[-1]} classes are last"
         )
         help = (
             "move them in the model, `logits.movedim(-1, 1)`, or flatten both: a loss of your own "

@@ -269,7 +269,7 @@ _PARTS = ("backbone",)
 _INSTEAD = {
     "checkpoint_path": "name the file as the config's `checkpoint`",
     "pretrained": "set the config's `weights: DEFAULT`",
-    "weights_only": "save the file as .safetensors where it must be read otherwise",
+    "weights_only": "if gradscope cannot read the file, save it as .safetensors",
 }
 SAFE = {"trust_remote_code": False, "weights_only": True}
 

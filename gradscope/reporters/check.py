@@ -112,7 +112,7 @@ def summary(check: CheckReport) -> str:
     if check.rules:
         text += f"; {plural(len(check.rules), 'rule')} ran"
         if check.models and all(model.run.device == "meta" for model in check.models):
-            text += "; rules on values found none on the device `meta`"
+            text += "; the device `meta` has no values for rules that read them"
     if known:
         text += f"; {plural(known, 'finding')} in the baseline not counted"
     return text

@@ -116,8 +116,8 @@ class SharedSamples:
         return parts[closest]
 
     def _axes(self, a: torch.Tensor, b: torch.Tensor) -> Iterator[int]:
-        """Yield the possible axes of samples: the first, also with several rows for each sample;
-        and the second."""
+        """Yield the possible axes of samples: the first, which may have several rows for each
+        sample, and the second."""
         for axis in range(min(2, a.dim())):
             rows, rest = divmod(a.shape[axis], self.sizes[0])
             wanted = list(a.shape)

@@ -90,7 +90,7 @@ class Destination:
         if not hasattr(module, "joined"):
             raise OptionError(
                 f"`--to {name}` is a format of files; a run that goes on is sent to a tracker",
-                help=f"afterwards: `gradscope export --to {name} PATH`",
+                help=f"after the run: `gradscope export --to {name} PATH`",
             )
         check_packages(name, module)
         if hasattr(module, "address"):

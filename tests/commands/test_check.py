@@ -189,7 +189,7 @@ def test_an_own_loss_without_a_graph_is_never_ok(check: Check) -> None:
 
 def test_meta_has_no_values_that_a_rule_could_look_at(check: Check) -> None:
     _, out, _ = check("sound.yaml", "--device", "meta")
-    assert out.splitlines()[-1].endswith("rules on values found none on the device `meta`")
+    assert out.splitlines()[-1].endswith("the device `meta` has no values for rules that read them")
 
 
 def test_an_interrupt_names_what_was_not_looked_at(

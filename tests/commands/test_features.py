@@ -110,7 +110,7 @@ def test_a_sequence_has_no_map_and_says_so(run, where):
     transform = "input.transform={resize: [16, 16]}"
     code, out, err = run("activations", where, "-m", "./nets.py:Rows", "-l", "lstm", transform)
     assert code == 0, err
-    assert "no map: lstm has units, and no places in the picture" in out
+    assert "no map: lstm has units, but no positions in the picture" in out
 
 
 def test_mixed_sizes_run_one_shape_after_the_other(run):

@@ -173,7 +173,7 @@ def test_a_method_that_raises_is_explained(net):
 REFUSED = {
     "a method that there is not": (["call=training_stp"], "did you mean `training_step`?"),
     "a module": (["call=fc"], "it has `batches`|`broken`"),
-    "no batch": (["call=training_step"], "name `input`, and `target`"),
+    "no batch": (["call=training_step"], "give `input`, and `target`"),
     "a target that is drawn later": (
         ["call=compare", "input.shape=[4, 8]", "target=random"],
         "name its values, or a source",

@@ -21,7 +21,7 @@ EXAMPLES = (
     ("gradscope features neighbors", "The digits that the bundled network finds most like an 8."),
     (
         "gradscope features neighbors cat.jpg photos/ -k 12 --cache photos.safetensors",
-        "Of a folder; the next search begins with the features of this one.",
+        "In a folder; the next search reuses the features.",
     ),
     (
         "gradscope features neighbors cat.jpg photos/ -l layer3 --metric l2 -f json",

@@ -114,7 +114,7 @@ def _plain(result: NonFiniteResult, values: list[float]) -> tuple[str, str]:
         text = f"{result.name} of {text} is above {largest(result.out.dtype)}"
         return text, wider(result.out.dtype)
     text = f"{result.name} of " + " and ".join(spelled(v) for v in values)
-    return text, f"keep the argument of `{result.name}` where it is finite: `clamp` it"
+    return text, f"`clamp` the argument of `{result.name}` to the range with finite results"
 
 
 def _overflows(result: NonFiniteResult, values: list[float]) -> bool:

@@ -157,7 +157,7 @@ def _holder(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.values()
 
 
-_ADVICE = "trace its inputs back to where they became so large, or 0"
+_ADVICE = "find the operation that made its inputs so large, or 0"
 #: A run's inputs have these names if there is one of each.
 _ROLES = ("input", "target")
 

@@ -53,5 +53,5 @@ def judge(subject: Subject) -> AxisResult:
         return doubtful("order", found)
     none = torch.zeros(0, dtype=torch.bool, device="cpu")
     trial = Trial(base, moved_base, subject.layout, kept, none, pairing=moved(places), exact=False)
-    words = "gives other results where the elements come in another order"
+    words = "gives other results if the elements come in another order"
     return leak(subject, "order", words, found, trial, reach="all elements", advice=_ADVICE)

@@ -102,7 +102,7 @@ def _of_amount(subject: Subject, content: str) -> AxisResult:
         return clean("padding", f"{content}{why}")
     if found.doubt:
         return doubtful("padding", found)
-    words = "gives another result where there is more padding"
+    words = "gives another result if there is more padding"
     trial = _trial(subject, half(length))
     reach = "the amount of padding"
     return leak(subject, "padding", words, found, trial, reach=reach, advice=_ADVICE)

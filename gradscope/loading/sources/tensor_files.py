@@ -97,7 +97,7 @@ def refused(path: Path, reason: str, place: Place | None) -> ConfigError:
         return ConfigError(
             f"{shown(path)} is a TorchScript archive, not a file of weights",
             place=place,
-            help="where it was made: torch.save(model.state_dict(), 'weights.pt')",
+            help="in the program that wrote it: torch.save(model.state_dict(), 'weights.pt')",
         )
     found = _GLOBAL.search(reason)
     if found is None and not _is_pickle(path):

@@ -104,7 +104,7 @@ def _pretrained(create: Any, name: str, cfg: Any, request: Request) -> Any:
         raise ConfigError(
             f"cannot load the weights `{name}`: {first_line(reason)}",
             place=request.place("weights"),
-            help=f"where there is a network: {fetch}; then copy its folder into {_cache(source)}",
+            help=f"with a network: {fetch}; then copy its folder into {_cache(source)}",
         ) from error
 
 

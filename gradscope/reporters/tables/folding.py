@@ -130,7 +130,8 @@ def _by_level(items: list[_Item[Row]]) -> list[_Item[Row]]:
 
 
 def _blocks(items: Sequence[_Item[Row]], level: int) -> Iterator[list[_Item[Row]]]:
-    """Yield stretches of items below one module of this depth; an item above it is alone."""
+    """Yield the items below each module of this depth together; an item above this depth is
+    alone."""
     block: list[_Item[Row]] = []
     for item in items:
         deep = len(item.parts) > level

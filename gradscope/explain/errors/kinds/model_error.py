@@ -285,8 +285,8 @@ def _probabilities(case: Case) -> Explanation | None:
     if values.isnan().any():
         return Explanation(
             f"the output {list(given.shape)} has NaN, which is not a probability.",
-            "look for where the nan comes from, in the input, or in a logarithm, a root or a"
-            " division of the forward",
+            "find the origin of the NaN: the input, or a logarithm, a root or a division in the"
+            " forward",
         )
     low, high = values.aminmax()
     return Explanation(
@@ -306,7 +306,7 @@ def _inference(case: Case) -> Explanation | None:
             return Explanation(
                 f"`{x}` {list(tensors[x].shape)} was computed under `torch.inference_mode()`,"
                 " and backward takes no such tensor.",
-                f"compute `{x}` under `torch.no_grad()` instead, or give on a copy:"
+                f"compute `{x}` under `torch.no_grad()` instead, or pass on a copy:"
                 f" `{method(x, 'clone()')}`",
             )
     return None

@@ -136,7 +136,7 @@ def _expanded(case: Case) -> Explanation | None:
     return Explanation(
         f"{x.label} cannot become {found[4]}: only dimensions of 1 expand, and dimension {found[3]}"
         f" must be {found[1]} and has {found[2]}.",
-        f"ask for {found[2]} there, or make `{x.text or 'it'}` {found[1]} long: where it is a table"
+        f"ask for {found[2]} there, or make `{x.text or 'it'}` {found[1]} long; if it is a table"
         " of positions, the input is longer than the table",
     )
 
@@ -261,8 +261,8 @@ def _joined(case: Case) -> Explanation | None:
     found = re.search(r"except in dimension (\d+).* got size (\d+)", case.text)
     if "same number of dimensions" in case.text:
         return Explanation(
-            f"`torch.cat` wants as many dimensions in each, and got {listed(parts)}.",
-            "add the one that lacks with `unsqueeze`, or `flatten` the longer one",
+            f"`torch.cat` needs tensors with equally many dimensions, but got {listed(parts)}.",
+            "add the missing dimension with `unsqueeze`, or `flatten` the longer one",
         )
     if found is None:
         return None
