@@ -32,7 +32,7 @@ from unittest import mock
 _IMPORTED = [
     *("numpy", "PIL.Image", "pydantic", "rich.table", "torch", "torchvision", "typer"),
     *("gradscope.cli", "gradscope.commands.run", "gradscope.rules"),
-    *("gradscope.training.observer", "gradscope.training.cause_tracer"),
+    *("gradscope.training.observer", "gradscope.training.traced_steps"),
     "frozen",
 ]
 

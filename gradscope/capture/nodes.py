@@ -79,6 +79,34 @@ def stacks_recorded() -> Iterator[None]:
         torch.set_anomaly_enabled(*before)
 
 
+class NodeStacks:
+    """Makes PyTorch keep the Python stacks of nodes for a while, which costs time.
+
+    It changes nothing for a script that already does so (``torch.autograd.set_detect_anomaly``).
+    """
+
+    def __init__(self) -> None:
+        #: Whether they are kept now.
+        self.kept = False
+
+    def begin(self) -> None:
+        """Keep the stacks of the nodes that are made from now on."""
+        if not (self.kept or torch.is_anomaly_enabled()):
+            self._set(True)
+
+    def end(self) -> bool:
+        """Stop keeping stacks; return True if they were kept."""
+        kept = self.kept
+        if kept:
+            self._set(False)
+        return kept
+
+    def _set(self, on: bool) -> None:
+        # Not by its class, which warns.
+        torch.set_anomaly_enabled(on, torch.is_anomaly_check_nan_enabled())
+        self.kept = on
+
+
 def stack_of(node: Node) -> Sequence[str]:
     """Return the formatted frames that made a node; empty without a record."""
     metadata: dict[str, Any] = node.metadata  # type: ignore[assignment]  # torch types a method

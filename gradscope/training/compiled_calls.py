@@ -29,7 +29,7 @@ from gradscope.errors import LayerError
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall
 from gradscope.training.nan_detector.first_event import first_non_finite_event
-from gradscope.training.nan_detector.unknown_origin import DEEP_ADVICE
+from gradscope.training.nan_detector.first_module import DEEP_ADVICE
 from gradscope.training.probe_shift import ProbeShift
 
 _COMPILER = "compile with `backend='eager'` and `backend='aot_eager'`, to see which one has it too"

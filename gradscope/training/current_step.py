@@ -266,16 +266,26 @@ class CurrentStep:
         name, number = ("", step) if known is None else (known.name, known.steps)
         # At the least cost, for most are never asked for.
         return partial(
-            _record,
-            (step, name, number, now - began, now - last, sampled),
-            (
-                *([_divided(loss, self.divisor) for loss in self.losses], self.summed),
-                *(self.nonfinite, self.gradient_norm, self.clipped_norm, rates, self.scale),
-            ),
+            TrainingStep,
+            step=step,
+            optimizer=name,
+            optimizer_step=number,
+            time=now - began,
+            seconds=now - last,
+            losses=tuple([_divided(loss, self.divisor) for loss in self.losses]),
+            nonfinite=self.nonfinite,
+            gradient_norm=finite_or_none(self.gradient_norm),
+            clipped_norm=finite_or_none(self.clipped_norm),
+            learning_rates=tuple(rates),
+            loss_scale=self.scale,
+            sampled=sampled,
+            norms=self.norms,
             # How long it took until it first had to wait for other processes.
-            (self.norms, self.batch, self.ready and max(0.0, self.ready - last)),
-            self.update_rms,
-            self.parts,
+            own_seconds=self.ready and max(0.0, self.ready - last),
+            batch=self.batch,
+            summed=self.summed,
+            update_rms=finite_or_none(self.update_rms),
+            parts=self.parts,
         )
 
     def begin(self, held: Collection[nn.Parameter] | None = None) -> None:
@@ -319,46 +329,6 @@ def loss_of(roots: Sequence[torch.Tensor]) -> float | None:
     if is_spread(root) and not all(one.is_replicate() for one in placements_of(root)):
         return None
     return float(local(root).item())
-
-
-def _record(
-    made: tuple[int, str, int, float, float, bool],
-    signs: tuple[
-        list[float | None],
-        tuple[int, int] | None,
-        str | None,
-        float | None,
-        float | None,
-        list[float],
-        float | None,
-    ],
-    of_several: tuple[tuple[GroupNorm, ...], int | None, float | None],
-    update_rms: float | None,
-    parts: GradientParts | None,
-) -> TrainingStep:
-    step, optimizer, optimizer_step, time, seconds, sampled = made
-    losses, summed, nonfinite, gradient_norm, clipped_norm, rates, scale = signs
-    norms, batch, own_seconds = of_several
-    return TrainingStep(
-        step=step,
-        optimizer=optimizer,
-        optimizer_step=optimizer_step,
-        time=time,
-        seconds=seconds,
-        losses=tuple(losses),
-        nonfinite=nonfinite,
-        gradient_norm=finite_or_none(gradient_norm),
-        clipped_norm=finite_or_none(clipped_norm),
-        learning_rates=tuple(rates),
-        loss_scale=scale,
-        sampled=sampled,
-        norms=norms,
-        own_seconds=own_seconds,
-        batch=batch,
-        summed=summed,
-        update_rms=finite_or_none(update_rms),
-        parts=parts,
-    )
 
 
 def _divided(loss: float | None, by: float) -> float | None:

@@ -10,7 +10,7 @@ import gc
 import inspect
 import sys
 from collections.abc import Container, Iterable, Iterator, Sequence
-from types import FrameType, MethodType
+from types import FrameType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -206,3 +206,19 @@ def compiled_inside(
     if not compiled:
         return None
     return "model" if any(unwrapped(m)[0] is model for m in compiled) else "parts"
+
+
+def stages_imported() -> ModuleType | None:
+    """Return PyTorch's module that runs stages; None if the script has not imported it."""
+    return sys.modules.get("torch.distributed.pipelining.stage")
+
+
+def stage_of(outer: nn.Module) -> int | None:
+    """Return the number of a model's stage, counted from 0 over all processes."""
+    imported = stages_imported()
+    if imported is None:
+        return None
+    kind = imported._PipelineStageBase
+    # Not `isinstance`: a lazy proxy would load its object.
+    stages: list[Any] = [one for one in gc.get_objects() if issubclass(type(one), kind)]
+    return next((one.stage_index for one in stages if one.submod is outer), None)

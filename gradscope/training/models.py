@@ -12,8 +12,7 @@ from torch import nn
 from gradscope.capture.names import modules_of, written_class
 from gradscope.loading.surgery import unwrapped
 from gradscope.records.training import TrainedModel, without_calls
-from gradscope.training.discovery import compiled_inside, outermost_modules, variable_name
-from gradscope.training.pipeline_stages import stage_of
+from gradscope.training.discovery import compiled_inside, outermost_modules, stage_of, variable_name
 from gradscope.training.replicas import wrapper_of
 
 #: The ids of stages begin here: no process has so many models.

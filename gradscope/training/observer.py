@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
+from gradscope.capture.nodes import NodeStacks
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.leaks import AxisResult
 from gradscope.records.loop import LoopRecord
 from gradscope.records.ranks import UNUSED
 from gradscope.records.training import TrainingEvent
 from gradscope.records.transformer import PROBES
-from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.discovery import (
     IN_PLACE,
@@ -33,13 +34,10 @@ from gradscope.training.limit import Limit
 from gradscope.training.loop.loop import Loop
 from gradscope.training.loop.patches import LoopObserver, observe_loop
 from gradscope.training.loop.script_lines import written_assignment
-from gradscope.training.loop_events import LoopEvents
 from gradscope.training.metrics_schedule import MetricsSchedule
-from gradscope.training.model_calls import ModelCalls
-from gradscope.training.model_search import ModelSearch
+from gradscope.training.model_calls import ModelCalls, ModelSearch
 from gradscope.training.models import Model, Models
 from gradscope.training.nan_detector.detector import NanDetector
-from gradscope.training.node_stacks import NodeStacks
 from gradscope.training.optimizer_turns import OptimizerTurns
 from gradscope.training.optimizers import Optimizers
 from gradscope.training.patches import Root, observe, observe_stages
@@ -48,7 +46,7 @@ from gradscope.training.replicas import several_processes
 from gradscope.training.sample_schedule import Schedule
 from gradscope.training.spikes.spikes import Spikes
 from gradscope.training.steps import Parts, Steps
-from gradscope.training.traced_steps import TracedSteps
+from gradscope.training.traced_steps import CauseTracer, TracedSteps
 from gradscope.training.unused import unused_parameters
 
 if TYPE_CHECKING:
@@ -167,7 +165,7 @@ class Observer:
         self.graph_is_held = guard(self._let_go)
         self.compiled = guard(self._compiled)
         self.was_compiled = guard(self._was_compiled)
-        passed_on = LoopEvents(parts, search.clearing)
+        passed_on = _LoopEvents(parts, search.clearing)
         self._loop_events: LoopObserver = guard.events(LoopObserver, passed_on, loop)
         #: The script raises this, and its models are still there.
         self.script_failed = guard(self._script_failed)
@@ -396,8 +394,7 @@ class Observer:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Exclude the calls in the block from the training."""
-        sampler = self._parts.sampling.sampler
-        with nullcontext() if sampler is None else sampler.paused():
+        with self._parts.sampling.paused():
             self._calls.aside = True
             try:
                 yield
@@ -441,3 +438,46 @@ class Observer:
             sampling.begin(models)
             self._loop.functions.sample_begins(self._guard(self._loop.functions.keep))
             self._steps.interrupt_rest()
+
+
+class _LoopEvents:
+    """Handles some events of ``loop.patches.LoopObserver``; the loop itself handles the others.
+
+    Args:
+        parts: the loop, the current step and the spikes get events.
+        search: searches for models if a module was set.
+    """
+
+    def __init__(self, parts: Parts, search: Callable[[], None]) -> None:
+        self._loop, self._optimizers, self._current = parts.loop, parts.optimizers, parts.current
+        self._indices = None if parts.spikes is None else parts.spikes.indices
+        self._search = search
+
+    def clearing(self) -> None:
+        """Note that ``zero_grad`` is about to clear gradients."""
+        self._search()
+        self._loop.clearing()
+
+    def clipping(self, parameters: Sequence[torch.Tensor], by_norm: bool) -> None:
+        """Note that these parameters' gradients are about to be clipped."""
+        if by_norm:
+            self._current.gradients.multiplied(parameters, 1)
+
+    def unscaled(self, optimizer: Optimizer) -> None:
+        """Note that a gradient scaler divided an optimizer's gradients."""
+        known = self._optimizers.known(optimizer)
+        known.is_unscaled = True
+        self._current.gradients.multiplied(known.held, 0)
+        self._loop.unscaled(optimizer)
+
+    def epoch_begins(self, loader: DataLoader[Any]) -> None:
+        """Note the start of an iteration over a data loader."""
+        self._loop.epoch_begins(loader)
+        if self._indices is not None:
+            self._indices.epoch_begins(loader)
+
+    def batch_drawn(self, iterator: Any, indices: Any) -> None:
+        """Note that a data loader's iterator drew the indices of a batch."""
+        self._loop.batch_drawn(iterator)
+        if self._indices is not None:
+            self._indices.drawn(iterator, indices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -67,6 +68,10 @@ class OptimizerTurns:
         if self.sampler is not None:
             self._nodes.append(self.sampler.remove())
             self.sampler = None
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Ignore calls in the block: they are not the script's."""
+        return nullcontext() if self.sampler is None else self.sampler.paused()
 
     def records(
         self,

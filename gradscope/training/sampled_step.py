@@ -41,12 +41,12 @@ from gradscope.records.training import (
     TrainingStep,
 )
 from gradscope.training.current_step import CurrentStep
-from gradscope.training.gradient_parts import LocalNorms, micro_batches
 from gradscope.training.guard import Guard
 from gradscope.training.memory import weight_copies
 from gradscope.training.models import Model
 from gradscope.training.nan_detector.recorded_calls import RecordedCall, calling_line
 from gradscope.training.optimizers import ObservedOptimizer
+from gradscope.training.parameter_norms import LocalNorms, micro_batches
 from gradscope.training.replicas import data_place, held_alike, input_digest, several_processes
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Protocol
 from gradscope.errors import message_of
 from gradscope.training.import_hook import ImportHook
 from gradscope.training.launch import Script
-from gradscope.training.processes import OtherProcesses
 from gradscope.training.session import RunSettings, Session
+from gradscope.training.unobserved import OtherProcesses
 
 #: Seconds between checks if torch was imported past the hook, until it is.
 _CHECK_SECONDS = 60.0

@@ -51,12 +51,12 @@ from gradscope.runfile.folder import FOLDER
 from gradscope.runfile.writer import RunWriter
 from gradscope.training.findings import RunFindings
 from gradscope.training.limit import Limit
-from gradscope.training.processes import OtherProcesses
 from gradscope.training.sample_schedule import Schedule
 from gradscope.training.tracker_thread import TrackerSettings, TrackerThread
 from gradscope.training.unobserved import (
     NO_MODEL,
     ONE_OF_SEVERAL,
+    OtherProcesses,
     attached_late,
     raised_early,
     why_no_step,

@@ -17,12 +17,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from gradscope.capture.nodes import NodeStacks
 from gradscope.capture.optimizer_steps import LastStep
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.loop import LoopRecord
 from gradscope.records.tensors import finite_or_none
 from gradscope.records.training import TrainingEvent
-from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.current_step import CurrentStep, LossScales, loss_of
 from gradscope.training.extra_passes import refusal
 from gradscope.training.gradients import are_finite, small
@@ -32,7 +32,6 @@ from gradscope.training.loop.loop import Loop
 from gradscope.training.metrics_schedule import MetricsSchedule
 from gradscope.training.models import Models
 from gradscope.training.nan_detector.detector import NanDetector
-from gradscope.training.node_stacks import NodeStacks
 from gradscope.training.optimizer_turns import OptimizerTurns
 from gradscope.training.optimizers import ObservedOptimizer, Optimizers, settings
 from gradscope.training.parameter_norms import ParameterNormRecords
@@ -41,7 +40,7 @@ from gradscope.training.placements import Placements
 from gradscope.training.sample_schedule import Schedule, is_fixed, next_fixed
 from gradscope.training.sampled_step import update_rms
 from gradscope.training.spikes.spikes import Spikes
-from gradscope.training.traced_steps import TracedSteps
+from gradscope.training.traced_steps import CauseTracer, TracedSteps
 
 if TYPE_CHECKING:
     from gradscope.training.compiled_calls import CompiledCalls
@@ -308,7 +307,7 @@ class Steps:
         if parts.loop.tokens.wants_replay:
             self._replay_tokens()
         if spikes is not None:
-            with nullcontext() if sampler is None else sampler.paused():
+            with parts.sampling.paused():
                 spikes.gradients_ready(step, optimizer, known, current)
         if sampler is not None:
             if not closure:
@@ -320,12 +319,11 @@ class Steps:
 
     def _measure_shift(self, shift: ProbeShift) -> None:
         """Run the forward of step 1 again without probes, before the weights move."""
-        parts, sampler = self._parts, self._parts.sampling.sampler
+        parts = self._parts
         if parts.nan_detector is None:
             return
         began = time.perf_counter()
-        paused = nullcontext() if sampler is None else sampler.paused()
-        with paused, parts.nan_detector.replaying() as calls:
+        with parts.sampling.paused(), parts.nan_detector.replaying() as calls:
             shift.measure(calls, list(parts.models), parts.current, alone=parts.placements is None)
         self.event("probes", shift.line(), moved=shift.moved, loss=parts.current.loss)
         # The time that the compiler takes counts for no step.
@@ -337,11 +335,10 @@ class Steps:
         """Find the tokens that outputs of this step's calls depend on, with the weights of these
         calls.
         """
-        parts, sampler = self._parts, self._parts.sampling.sampler
+        parts = self._parts
         if parts.nan_detector is None or parts.tracer.active:
             return
-        paused = nullcontext() if sampler is None else sampler.paused()
-        with paused, parts.nan_detector.replaying() as calls:
+        with parts.sampling.paused(), parts.nan_detector.replaying() as calls:
             parts.loop.tokens.replay(calls, list(parts.models), refusal)
 
     def ended(self, optimizer: Optimizer, *_: object) -> None:
@@ -568,7 +565,7 @@ class Steps:
         self._located = True
         where = "loss" if current.in_loss else "gradients"
         sampler = parts.sampling.sampler
-        with nullcontext() if sampler is None else sampler.paused():
+        with parts.sampling.paused():
             calls = None if sampler is None else sampler.calls
             origins = parts.nan_detector.locate(where=where, seen=calls)
             if parts.compiled is not None:

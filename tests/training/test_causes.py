@@ -14,10 +14,10 @@ import torch
 from gradscope.records.loop import LoopRecord
 from gradscope.records.training import TrainingFinding
 from gradscope.rules import RuleSettings, folded
-from gradscope.training.cause_tracer import CauseTracer
 from gradscope.training.findings import RunFindings
 from gradscope.training.observer import Observer
 from gradscope.training.sample_schedule import Schedule
+from gradscope.training.traced_steps import CauseTracer
 from training.traced_programs import TRACED
 
 CODES = ("GS103", "GS401", "GS402", "GS816")

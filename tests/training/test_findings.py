@@ -17,8 +17,7 @@ from gradscope.records.report import Report
 from gradscope.records.tensors import NONE, NormNames, ParameterNorms, packed
 from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
 from gradscope.rules import RuleSettings
-from gradscope.training.findings import RunFindings
-from gradscope.training.step_ranges import MOST, StepRanges
+from gradscope.training.findings import MOST, RunFindings, StepRanges
 
 HEALTHY = stack(1.0, 1.0, 1.0, 1.0)
 VANISHING = stack(1e-9, 1e-9, 1.0, 1.0)

@@ -14,9 +14,9 @@ from torch import nn
 
 from gradscope.errors import OptionError
 from gradscope.runfile.reader import RunFile
-from gradscope.training import processes, unobserved
+from gradscope.training import unobserved
 from gradscope.training.launch import Script
-from gradscope.training.processes import OtherProcesses
+from gradscope.training.unobserved import OtherProcesses
 
 TRAIN = """
 import torch
@@ -213,8 +213,8 @@ def test_a_fork_is_counted():
 
 def test_children_count_from_a_second_on(monkeypatch):
     seconds = iter([0.0, 0.9, 41.0])
-    monkeypatch.setattr(processes, "_seconds_of_children", lambda: next(seconds))
-    monkeypatch.setattr(processes, "_STARTERS", {})
+    monkeypatch.setattr(unobserved, "_seconds_of_children", lambda: next(seconds))
+    monkeypatch.setattr(unobserved, "_STARTERS", {})
     others = OtherProcesses()
     assert others.started("train.py") is None
     assert "(by subprocess; 41.00 s of processor time)" in (others.started("train.py") or "")

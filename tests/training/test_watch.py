@@ -644,7 +644,7 @@ def test_a_logger_gets_it_where_it_lets_it_through(
 
 def test_findings_name_commands_for_this_run(tmp_path, monkeypatch):
     # Without a trace there is no cause to name.
-    monkeypatch.setattr("gradscope.training.cause_tracer.CauseTracer.wanted", False)
+    monkeypatch.setattr("gradscope.training.traced_steps.CauseTracer.wanted", False)
 
     class Cut(nn.Sequential):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

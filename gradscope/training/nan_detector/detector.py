@@ -15,14 +15,22 @@ from gradscope.explain.non_finite.graph_replay import explain_singular_derivativ
 from gradscope.explain.non_finite.reasons import FINITE, KINDS, NAN, level
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall
-from gradscope.training.nan_detector.first_module import first_non_finite_module, returned_finite
-from gradscope.training.nan_detector.loss_operations import LossLines, explain_loss, loss_part
-from gradscope.training.nan_detector.no_collectives import NoCollectives, no_collectives
+from gradscope.training.extra_passes import NoCollectives, no_collectives
+from gradscope.training.nan_detector.first_module import (
+    first_non_finite_module,
+    given,
+    returned_finite,
+    unlocated,
+)
+from gradscope.training.nan_detector.loss_operations import (
+    LossLines,
+    SingularPlans,
+    explain_loss,
+    loss_part,
+)
 from gradscope.training.nan_detector.recorded_calls import MarkedEdge, RecordedCall, nodes_of
 from gradscope.training.nan_detector.replayed_calls import rerun, rerun_results
 from gradscope.training.nan_detector.side_effects import SideEffects
-from gradscope.training.nan_detector.singular_nodes import SingularPlans
-from gradscope.training.nan_detector.unknown_origin import given, unlocated
 
 Models = Callable[[], Sequence[tuple[str, nn.Module]]]
 

@@ -22,7 +22,7 @@ from gradscope.running.state import (
     run_eagerly,
     state_restored,
 )
-from gradscope.training.nan_detector.no_collectives import NeedsOtherRanks
+from gradscope.training.extra_passes import NeedsOtherRanks
 from gradscope.training.nan_detector.recorded_calls import RecordedCall, cloned, tensors_of
 
 

@@ -15,7 +15,7 @@ from gradscope.nesting import find, replaced
 from gradscope.per_sample.contributions import SampleGradients, TooSlow, sample_gradients
 from gradscope.records.spike import SpikeSample
 from gradscope.records.tensors import finite_or_none
-from gradscope.training.nan_detector.no_collectives import NeedsOtherRanks
+from gradscope.training.extra_passes import NeedsOtherRanks
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.nan_detector.replayed_calls import as_it_began, paired, rerun_results
 from gradscope.training.replicas import batch_comes_first, batch_size

@@ -31,8 +31,8 @@ from gradscope.explain.non_finite.reasons import level
 from gradscope.runfile.reader import RunFile
 from gradscope.training import memory
 from gradscope.training.current_step import loss_of
+from gradscope.training.extra_passes import NeedsOtherRanks, no_collectives
 from gradscope.training.gradients import are_finite
-from gradscope.training.nan_detector.no_collectives import NeedsOtherRanks, no_collectives
 
 
 class Collectives(TorchDispatchMode):
