@@ -17,7 +17,7 @@ from gradscope.records.report import Report
 from gradscope.records.tensors import NONE, NormNames, ParameterNorms, packed
 from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
 from gradscope.rules import RuleSettings
-from gradscope.training.findings import MOST, RunFindings, StepRanges
+from gradscope.training.findings import MOST_RANGES, RunFindings, StepRanges
 
 HEALTHY = stack(1.0, 1.0, 1.0, 1.0)
 VANISHING = stack(1e-9, 1e-9, 1.0, 1.0)
@@ -104,7 +104,7 @@ def test_no_more_intervals_than_can_be_read():
     intervals = StepRanges()
     for number in range(10_000):
         intervals.add(number * 3, number * 3)
-    assert len(intervals.all()) == MOST
+    assert len(intervals.all()) == MOST_RANGES
     assert intervals.all()[0][0] == 0
     assert intervals.all()[-1][1] == 29_997
 

@@ -16,7 +16,7 @@ from gradscope.capture.remembered import remembered
 from gradscope.capture.shards import PLAIN
 from gradscope.nesting import find
 from gradscope.records.loop_figures import LoopBatches
-from gradscope.training.loop.script_lines import script_line
+from gradscope.training.loop.script_lines import script_place
 
 
 class Batches:
@@ -159,7 +159,7 @@ class BatchFacts:
         if count < _FEWEST or not all(_plain(one) and one.shape[0] == count for one in given):
             return
         if facts.location is None:
-            facts.location = str(script_line() or "") or None
+            facts.location = script_place()
         alike = all(_same_rows(one) for one in given)
         facts.batches += 1
         facts.alike += alike

@@ -16,7 +16,11 @@ from gradscope.records.loop_figures import LoopCopy
 from gradscope.training.discovery import frozen_modules, holder_of, variable_name
 from gradscope.training.guard import Guard
 from gradscope.training.loop.model_uses import plain_parameters, signature
-from gradscope.training.loop.script_lines import script_line, written_assignment, written_in_main
+from gradscope.training.loop.script_lines import (
+    script_place,
+    written_assignment,
+    written_in_main,
+)
 from gradscope.training.models import Models
 
 #: Words for what follows a model that trains, in the name of a variable or a class, its own or its
@@ -107,8 +111,7 @@ class Copies:
         copy.calls += 1
         copy.steps.add(step())
         if copy.location is None:
-            line = script_line()
-            copy.location = None if line is None else str(line)
+            copy.location = script_place()
 
     def close(self) -> None:
         """Remove the hooks."""

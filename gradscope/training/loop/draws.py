@@ -11,7 +11,7 @@ import torch
 
 from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.records.loop_figures import Draw, LoopFact
-from gradscope.training.loop.script_lines import script_line
+from gradscope.training.loop.script_lines import script_place
 
 #: Class of the distribution, and the size of the last axis of what it gives.
 _Key = tuple[str, int]
@@ -67,8 +67,7 @@ class Draws:
         key = _key(distribution, drawn)
         known = self._drawn.get(key)
         if known is None:
-            line = script_line()
-            known = self._drawn[key] = _Drawn(None if line is None else str(line))
+            known = self._drawn[key] = _Drawn(script_place())
         if known.latest != step:
             known.steps, known.latest = known.steps + 1, step
         if inside:
@@ -138,8 +137,7 @@ class Seeds:
         if known.latest != step:
             known.steps, known.latest = known.steps + 1, step
         if step and known.line is None:  # the first may be the script's own start
-            line = script_line()
-            known.line = None if line is None else str(line)
+            known.line = script_place()
 
     def facts(self) -> Iterator[LoopFact]:
         """Yield the facts on seeds, each with the number of its steps."""

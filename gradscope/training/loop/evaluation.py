@@ -15,7 +15,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from gradscope.capture.shards import is_spread
 from gradscope.nesting import find
 from gradscope.records.loop_figures import LoopInputs
-from gradscope.training.loop.script_lines import script_line
+from gradscope.training.loop.script_lines import script_place
 
 _Layers = list[weakref.ref[nn.Module]]
 
@@ -160,7 +160,7 @@ class EvaluationInputs:
         known.shift = min(known.shift, abs(mean - before) / usual)
         known.ratio = min(known.ratio, max(deviation / usual, usual / deviation))
         known.example = mean, deviation
-        known.location = known.location or (str(script_line() or "") or None)
+        known.location = known.location or script_place()
 
     def records(self) -> Iterator[LoopInputs]:
         """Yield the record of each model that is evaluated."""

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from gradscope.records.loop import EmptyLoad, LeftState
 from gradscope.training.loop.model_uses import digest
 from gradscope.training.loop.optimizer_uses import OptimizerUses
-from gradscope.training.loop.script_lines import script_line
+from gradscope.training.loop.script_lines import script_line, script_place
 
 #: The most checkpoints noted, and the depth to which their dictionaries are searched.
 _OF_CHECKPOINT, _DEPTH = 8, 3
@@ -58,8 +58,7 @@ class Checkpoints:
         ]
         weights = [shapes for one in found if (shapes := _shapes(one))]
         if states and weights:
-            line = script_line()
-            self._read.append(_Checkpoint(weights, states, None if line is None else str(line)))
+            self._read.append(_Checkpoint(weights, states, script_place()))
 
     def loaded(self, module: nn.Module) -> None:
         """Note a ``load_state_dict`` of a module."""
@@ -196,8 +195,7 @@ class Loads:
                 before.steps = steps
                 before.count += 1
                 if before.location is None:
-                    line = script_line()
-                    before.location = None if line is None else str(line)
+                    before.location = script_place()
 
     def matched(self, module: nn.Module, result: object) -> None:
         """Note the result of ``load_state_dict``: the keys that did not match."""

@@ -38,7 +38,12 @@ from gradscope.training.loop.parameter_records import ParameterRecords
 from gradscope.training.loop.q_targets import index_targets, unmasked_targets
 from gradscope.training.loop.rounds import Rounds
 from gradscope.training.loop.schedulers import Schedulers
-from gradscope.training.loop.script_lines import ScriptLine, script_line, written_assignment
+from gradscope.training.loop.script_lines import (
+    ScriptLine,
+    script_line,
+    script_place,
+    written_assignment,
+)
 from gradscope.training.loop.script_text import last_losses, shuffled_alone, written_dropout
 from gradscope.training.loop.token_targets import TokenTargets
 from gradscope.training.models import Model, Models
@@ -254,8 +259,7 @@ class Loop:
 
     def filled(self, tensor: torch.Tensor) -> None:
         """Note a tensor that ``torch.nn.init`` filled with one number."""
-        line = script_line()
-        self._equal_weights.filled(tensor, None if line is None else str(line))
+        self._equal_weights.filled(tensor, script_place())
 
     def asked_without_graph(self) -> None:
         """Note a ``torch.autograd.grad`` without ``create_graph`` for a tensor that is not a

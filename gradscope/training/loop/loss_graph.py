@@ -9,7 +9,8 @@ from typing import Protocol
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.explain.shared.frames import locate, shown, user_line
+from gradscope.capture.nodes import stack_of
+from gradscope.explain.shared.frames import locate, shown
 from gradscope.records.loop_figures import LossOperation, LossTargets, Reach
 from gradscope.training.loop.batches import GeneratedInputs
 from gradscope.training.loop.constant_targets import Targets
@@ -26,16 +27,20 @@ from gradscope.training.loop.loss_walk import (
     has_logsumexp,
     is_linked_beside,
     kind,
+    line_of,
     negated_loss,
     operations,
     scores_of,
     shape_of,
-    stack_of,
     terms,
 )
 from gradscope.training.loop.operands import broadcast, divergence_fault
 from gradscope.training.loop.reach import Bounded, Reaches
-from gradscope.training.loop.script_lines import ScriptLine, script_line, written_or_made
+from gradscope.training.loop.script_lines import (
+    ScriptLine,
+    script_place,
+    written_or_made,
+)
 from gradscope.training.loop.token_targets import TokenTargets
 from gradscope.training.loop.weighted_terms import weighted_terms
 
@@ -170,8 +175,7 @@ class LossGraphs:
                 mean = getattr(one, "_saved_reduction", MEAN) == MEAN
                 targets.full = targets.full and one is node and mean
                 if factors.get(one, 0.0) > 0:
-                    stack = stack_of(one)
-                    place = locate(stack) if stack else None
+                    place = locate(stack_of(one))
                     targets.played(place, generated=self._on_generated(one))
             if sampled and self._tokens is not None and kind(one) in CLASSES:
                 self._place_tokens(self._tokens, one)
@@ -184,40 +188,35 @@ class LossGraphs:
                 key, shapes[key], where = fault
                 faults.setdefault(key, []).append(where)
         for part in loss_parts(node) if sampled else ():
-            self._add_figures((part.kind, part.name), part.figures, part.node)
+            self._place(self._count((part.kind, part.name), figures=part.figures), part.node)
         for key, nodes in faults.items():
-            seen = self._seen.setdefault(key, _Operation(shapes[key]))
-            seen.count += 1
+            seen = self._count(key, shapes[key])
             seen.alone = not is_linked_beside(node, nodes)
             if key[0] == "scores":
                 self._place_function(seen, nodes[0], key[1])
             self._place(seen, nodes[0])
 
-    def _add_figures(self, key: _Key, figures: tuple[float, ...], node: Node) -> None:
-        """Add these figures for a part of the loss."""
-        seen = self._seen.setdefault(key, _Operation(()))
+    def _count(
+        self, key: _Key, shapes: tuple[Shape, ...] = (), figures: tuple[float, ...] = ()
+    ) -> _Operation:
+        """Count an operation once more; the shapes and the first figures are those of the first."""
+        seen = self._seen.setdefault(key, _Operation(shapes))
         seen.count += 1
-        seen.first = seen.first or figures
-        seen.figures = figures
-        self._place(seen, node)
+        seen.first, seen.figures = seen.first or figures, figures
+        return seen
 
     def _find_number(self, node: Node) -> None:
         """Find a sum of a loss and a constant: the constant may come from a tensor."""
         if kind(node) not in ("AddBackward", "SubBackward") or shape_of(node) != ():
             return
-        stack = stack_of(node)
-        if stack is None or all(one is not None for one, _ in node.next_functions):
+        line = line_of(node)
+        if line is None or all(one is not None for one, _ in node.next_functions):
             return
-        line = user_line(stack)
-        if line is None:
-            return
-        found = number_term(line[0], line[1])
+        found = number_term(*line)
         if found is None:
-            self._find_penalty(node, line[0], line[1])
+            self._find_penalty(node, *line)
             return
-        seen = self._seen.setdefault(("number", found[0]), _Operation(()))
-        seen.count += 1
-        seen.location = f"{shown(line[0])}:{found[1]}"
+        self._count(("number", found[0])).location = f"{shown(line[0])}:{found[1]}"
 
     def _place_tokens(self, tokens: TokenTargets, node: Node) -> None:
         found = tokens.read(node)
@@ -234,9 +233,7 @@ class LossGraphs:
         first = node.next_functions[0][0] is None
         term = graphless_term(file, line, asked.line, first=first)
         if term is not None:
-            seen = self._seen.setdefault(("penalty", term), _Operation(()))
-            seen.count += 1
-            seen.location = str(asked)
+            self._count(("penalty", term)).location = str(asked)
 
     def divergence(self, given: torch.Tensor, target: torch.Tensor, *, log_target: bool) -> None:
         """Check the arguments of ``kl_div`` in a sampled step: the first must be
@@ -246,11 +243,8 @@ class LossGraphs:
         if fault is None:
             return
         name, figures = fault[0], (*fault[1], float(self._divergences))
-        seen = self._seen.setdefault((name, "kl_div"), _Operation(()))
-        seen.count += 1
-        seen.first = seen.first or figures
-        seen.figures = figures
-        seen.location = seen.location or (str(script_line() or "") or None)
+        seen = self._count((name, "kl_div"), figures=figures)
+        seen.location = seen.location or script_place()
 
     def _on_generated(self, loss: Node) -> bool:
         """Return True if the scores of a loss come from a call that got another model's result."""
@@ -262,27 +256,24 @@ class LossGraphs:
         """Note the line of a record, if it is known."""
         if found.location is not None:
             return
-        stack = stack_of(node)
-        found.location = locate(stack) if stack else None
+        found.location = locate(stack_of(node))
         number = node._sequence_nr()
         found.inside = any(start <= number < end for start, end, _ in self._calls)
 
     def _place_function(self, found: _Operation, node: Node, name: str) -> None:
         """Note the line that names the function of a loss, or makes its module."""
-        stack = stack_of(node) if found.location is None else None
-        line = user_line(stack) if stack else None
+        line = line_of(node) if found.location is None else None
         if line is not None:
-            found.location = written_or_made(line[0], line[1], name)
+            found.location = written_or_made(*line, name)
 
     def _place_activation(self, found: Bounded, node: Node | None) -> None:
         """Note the line of the last activation."""
         if node is None or found.activation_at is not None:
             return
-        stack = stack_of(node)
-        line = user_line(stack) if stack else None
+        line = line_of(node)
         found.needs_line = line is None
         if line is not None:
-            found.activation_at = written_or_made(line[0], line[1], kind(node))
+            found.activation_at = written_or_made(*line, kind(node))
 
     def operations(self) -> tuple[LossOperation, ...]:
         """Return the operations that are always mistakes."""
@@ -306,9 +297,8 @@ class LossGraphs:
 
 def _made(loss: Node) -> str | None:
     """Return the line that makes the targets of a loss."""
-    stack = stack_of(loss)
-    line = user_line(stack) if stack else None
-    return None if line is None else targets_made(line[0], line[1])
+    line = line_of(loss)
+    return None if line is None else targets_made(*line)
 
 
 def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:

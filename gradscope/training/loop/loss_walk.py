@@ -13,8 +13,9 @@ from torch.autograd.graph import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradscope.capture.graph import LEAF, saved_tensors
-from gradscope.capture.nodes import MOVES
+from gradscope.capture.nodes import MOVES, stack_of
 from gradscope.capture.shards import is_spread
+from gradscope.explain.shared.frames import user_line
 
 Shape = tuple[int, ...]
 
@@ -65,10 +66,10 @@ def shape_of(node: Node, output: int = 0) -> Shape | None:
     return None if not made or made[0].is_nested_tensor else tuple(made[0].shape)
 
 
-def stack_of(node: Node) -> list[str] | None:
-    """Return the Python stack of a node's creation, if PyTorch keeps stacks."""
-    kept: dict[str, list[str]] = node.metadata  # type: ignore[assignment]  # torch types a method
-    return kept.get("traceback_")
+def line_of(node: Node) -> tuple[str, int] | None:
+    """Return the user's file and line that made a node, if PyTorch keeps stacks."""
+    line = user_line(stack_of(node))
+    return None if line is None else line[:2]
 
 
 def operations(root: Node) -> Iterator[Node]:

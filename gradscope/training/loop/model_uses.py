@@ -31,7 +31,7 @@ from gradscope.training.loop.model_structure import (
     repeated_modules,
     unused_activations,
 )
-from gradscope.training.loop.script_lines import script_line, written_call
+from gradscope.training.loop.script_lines import script_place, written_call
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import Optimizers
 
@@ -131,8 +131,7 @@ class ModelUses:
         found = module()
         if found is not None:
             self._uncalled.pop(found, None)
-            line = script_line()
-            self._called_at[found] = None if line is None else str(line)
+            self._called_at[found] = script_place()
             self._first_inputs.called(found, args)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from gradscope.records.loop import LoopOptimizer, LoopParameter
 from gradscope.training.loop.gradient_use import GradientUse
 from gradscope.training.loop.held_parameters import HeldParameters
 from gradscope.training.loop.schedulers import inner
-from gradscope.training.loop.script_lines import ScriptLine, call_of, script_line
+from gradscope.training.loop.script_lines import ScriptLine, call_of, script_place
 from gradscope.training.models import Models
 from gradscope.training.optimizers import LastingParameters, ObservedOptimizer, Optimizers
 
@@ -122,7 +122,7 @@ class OptimizerUses:
         mine = self._of.get(optimizer)
         if mine is not None:
             mine.restored = mine.rate, rate_of(optimizer)
-            mine.restored_at = str(script_line() or "") or None
+            mine.restored_at = script_place()
 
     def line_of(self, name: str) -> str | None:
         """Return the line of the script that made an optimizer."""

@@ -18,16 +18,15 @@ from gradscope.explain.shared.frames import (
     last_name,
     products,
     tree_of,
-    user_line,
 )
 from gradscope.training.loop.loss_walk import (
     DIFFERENCES,
     SOFTMAX,
     kind,
+    line_of,
     operations,
     saved,
     shape_of,
-    stack_of,
 )
 
 #: What a variable's name says that more of it is better.
@@ -114,11 +113,10 @@ def _sign(node: Node) -> int | None:
 
 def _by_returns(node: Node) -> str | None:
     """Return the name of the returns that a node multiplies by; None for any other product."""
-    factor, stack = _factor(node), stack_of(node)
-    line = None if stack is None else user_line(stack)
+    factor, line = _factor(node), line_of(node)
     if line is None or factor is None or kind(node) != "MulBackward":
         return None
-    name, alone = _returns(line[0], line[1])
+    name, alone = _returns(*line)
     # Of several products on a line, one by a number may be another, as by -1.
     return name if alone or factor.numel() > 1 else None
 

@@ -6,7 +6,7 @@ import sys
 
 from gradscope.explain.shared.frames import nearest
 from gradscope.records.loop import LoopEvent, Round
-from gradscope.training.loop.script_lines import script_line
+from gradscope.training.loop.script_lines import script_place
 
 #: Number of events kept in a round, and of kinds of rounds: a regular loop has few of either.
 _LONGEST, _MOST = 64, 256
@@ -28,8 +28,7 @@ class Rounds:
         key = kind, of, facts, frame and (frame.f_code, frame.f_lineno)
         event = self._known.get(key)
         if event is None:
-            line = script_line()
-            place = None if line is None else str(line)
+            place = script_place()
             event = self._known[key] = LoopEvent(kind, of, facts, place)
         events = self._events
         if not events or (events[-1] is not event and len(events) < _LONGEST):

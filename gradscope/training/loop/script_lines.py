@@ -31,6 +31,12 @@ def script_line(within: FrameType | None = None) -> ScriptLine | None:
     return None if frame is None else ScriptLine(frame.f_code.co_filename, frame.f_lineno)
 
 
+def script_place() -> str | None:
+    """Return the same line as ``train.py:31``."""
+    line = script_line()
+    return None if line is None else str(line)
+
+
 def main_file() -> str | None:
     """Return the file of the main module; None without one, for example at a prompt."""
     return getattr(sys.modules.get("__main__"), "__file__", None)

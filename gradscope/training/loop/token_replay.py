@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from gradscope.capture.optimizer_steps import wide
 from gradscope.nesting import find
-from gradscope.training.loop.script_lines import script_line
+from gradscope.training.loop.script_lines import script_place
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.nan_detector.replayed_calls import as_it_began
 
@@ -126,5 +126,5 @@ class _FirstAttention(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.location is None and func in _ATTENTION:
-            self.location = str(script_line() or "") or None
+            self.location = script_place()
         return func(*args, **(kwargs or {}))

@@ -16,7 +16,7 @@ from gradscope.capture.shards import is_spread
 from gradscope.nesting import find
 from gradscope.records.loop_figures import LoopTokens
 from gradscope.training.loop.loss_walk import saved, shape_of, signed
-from gradscope.training.loop.script_lines import script_line
+from gradscope.training.loop.script_lines import script_place
 from gradscope.training.loop.token_replay import Seen, replayed
 from gradscope.training.models import Model
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
@@ -35,7 +35,7 @@ class _Call:
 
     def __init__(self, model: int, tensors: Sequence[torch.Tensor]) -> None:
         self.model = model
-        self.location = str(script_line() or "") or None
+        self.location = script_place()
         self.shapes: list[tuple[int, ...]] = []  # of what it returned
         self.tokens = [
             (place, one)
