@@ -13,8 +13,7 @@ from gradscope.api.reading import read_history
 from gradscope.errors import OptionError
 from gradscope.experiment.arm_runs import ArmRun, ArmRuns
 from gradscope.experiment.arms import AS_IT_IS, Arm, chosen
-from gradscope.experiment.comparison import Arms, Dependence
-from gradscope.experiment.curves import Curve
+from gradscope.experiment.comparison import Arms, Curve, Dependence
 from gradscope.experiment.judge import Judged, course, gains_nothing, judge
 from gradscope.experiment.scratch import Scratch
 from gradscope.experiment.script_facts import losses_of

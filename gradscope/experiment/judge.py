@@ -18,8 +18,8 @@ from gradscope.experiment.comparison import (
     SAMPLES,
     SIGMA,
     Arms,
+    Curve,
 )
-from gradscope.experiment.curves import Curve
 from gradscope.records.experiment import SHIFTED
 from gradscope.typeset.numbers import number, plural
 

@@ -41,13 +41,12 @@ from gradscope.training.nan_detector.detector import NanDetector
 from gradscope.training.optimizer_turns import OptimizerTurns
 from gradscope.training.optimizers import Optimizers
 from gradscope.training.patches import Root, observe, observe_stages
-from gradscope.training.placements import Placements
+from gradscope.training.placements import Placements, unused_parameters
 from gradscope.training.replicas import several_processes
 from gradscope.training.sample_schedule import Schedule
 from gradscope.training.spikes.spikes import Spikes
 from gradscope.training.steps import Parts, Steps
 from gradscope.training.traced_steps import CauseTracer, TracedSteps
-from gradscope.training.unused import unused_parameters
 
 if TYPE_CHECKING:
     from gradscope.training.leak_check import LeakCheck

@@ -43,9 +43,8 @@ from gradscope.training.spikes.spikes import Spikes
 from gradscope.training.traced_steps import CauseTracer, TracedSteps
 
 if TYPE_CHECKING:
-    from gradscope.training.compiled_calls import CompiledCalls
+    from gradscope.training.compiled_calls import CompiledCalls, ProbeShift
     from gradscope.training.leak_check import LeakCheck
-    from gradscope.training.probe_shift import ProbeShift
 
 #: The first step after which the loop is judged: a fact of fewer steps proves little.
 _FIRST_JUDGED = 5

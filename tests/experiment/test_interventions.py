@@ -406,7 +406,7 @@ def test_a_relation_of_a_tenth_is_seen_where_the_test_says_so() -> None:
 
 def test_a_sketch_keeps_inner_products() -> None:
     """Of numbers, and of tokens: how many places have the same one."""
-    from gradscope.experiment.interventions._samples import sketch
+    from gradscope.experiment.interventions._relation import sketch
 
     x = torch.randn(8, 5000, generator=torch.Generator().manual_seed(0))
     exact, found = x.double() @ x.double().T, sketch(x, 1024).double()
@@ -541,7 +541,7 @@ def test_a_compiled_model_is_changed_too() -> None:
     ],
 )
 def test_the_lowest_loss(name: str, target: torch.Tensor, options: Any, lowest: Any) -> None:
-    from gradscope.experiment.interventions._floors import floor
+    from gradscope.experiment.interventions.one_batch import floor
 
     found = floor(name, target, options)
     assert found == (None if lowest is None else pytest.approx(lowest, abs=1e-7))

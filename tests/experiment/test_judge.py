@@ -8,8 +8,7 @@ import pytest
 
 from gradscope.errors import OptionError
 from gradscope.experiment.arms import ARMS, AS_IT_IS, chosen
-from gradscope.experiment.comparison import Arms, Dependence
-from gradscope.experiment.curves import Curve
+from gradscope.experiment.comparison import Arms, Curve, Dependence
 from gradscope.experiment.judge import gains_nothing, judge
 from gradscope.records.experiment import CAUSES
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from gradscope.per_sample.noise_scale import NoiseScale, noise_scale
+from gradscope.per_sample.step import NoiseScale, noise_scale
 
 
 def regression(

@@ -26,7 +26,7 @@ from gradscope.records.training import StepSample, TrainingFinding, TrainingStep
 from gradscope.records.transformer import PROBES
 from gradscope.rules import Blocks, RuleSettings
 from gradscope.training.findings import RunFindings
-from gradscope.training.loop.backward_roots import Losses
+from gradscope.training.loop.backwards import Losses
 from gradscope.training.loop.clipping import Clipping
 from gradscope.training.loop.held_parameters import HeldParameters
 

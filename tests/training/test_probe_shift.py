@@ -95,7 +95,7 @@ def test_it_is_the_difference_of_two_runs() -> None:
 
 def test_the_extra_forward_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batch statistics, random numbers and weights are those of a run without it."""
-    monkeypatch.setattr("gradscope.training.probe_shift.notices", lambda _: "not today")
+    monkeypatch.setattr("gradscope.training.compiled_calls.notices", lambda _: "not today")
     losses, state, line, _ = probed()
     assert line == "--compiled: how far the probes moved the loss is unknown: not today"
     monkeypatch.undo()

@@ -16,7 +16,7 @@ from gradscope.experiment.interventions._models import (
     on_calls,
     with_tensors,
 )
-from gradscope.experiment.interventions._samples import hashes
+from gradscope.experiment.interventions._relation import hashes
 from gradscope.leaks.meaning import LABELS, role_named
 from gradscope.training.replicas import batch_comes_first
 

@@ -18,7 +18,7 @@ from gradscope.records.loop import LoopCause, LoopModel, LoopRecord
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.discovery import variable_name
-from gradscope.training.loop.backward_roots import Losses
+from gradscope.training.loop.backwards import KeptGraphs, Losses
 from gradscope.training.loop.batches import Batches, BatchFacts
 from gradscope.training.loop.clipping import Clipping
 from gradscope.training.loop.construction import Construction
@@ -29,7 +29,6 @@ from gradscope.training.loop.data_sets import DataSets
 from gradscope.training.loop.draws import Draws, Seeds
 from gradscope.training.loop.evaluation import EvaluationInputs, Modes
 from gradscope.training.loop.initial_weights import Adapters, EqualWeights
-from gradscope.training.loop.kept_graphs import KeptGraphs
 from gradscope.training.loop.loads import Checkpoints, Loads
 from gradscope.training.loop.loss_graph import LossGraphs
 from gradscope.training.loop.model_uses import ModelUses
