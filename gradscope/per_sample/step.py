@@ -1,8 +1,8 @@
 """Records the gradient of each sample in a step of a workload.
 
-It estimates the noise of the gradient relative to its size, by B_simple = tr(Σ) / |G|² of McCandlish
-et al. (https://arxiv.org/abs/1812.06162), where Σ is the covariance of one sample's gradient and G
-the true gradient. If the batch is far smaller than B_simple, twice the samples halve the steps; if
+It estimates the noise of the gradient relative to its size, by B_simple = tr(Σ) / |G|² of
+McCandlish et al. (https://arxiv.org/abs/1812.06162), where Σ is the covariance of one sample's
+gradient and G the true gradient. If the batch is far smaller than B_simple, twice the samples halve the steps; if
 it is far larger, they help little.
 """
 

@@ -1,5 +1,7 @@
-"""Records how a loop uses its optimizers, alive or freed, and checks by identity and version whether
-their steps get the right gradients."""
+"""Records how a loop uses its optimizers, alive or freed.
+
+Checks by identity and version whether their steps get the right gradients.
+"""
 
 from __future__ import annotations
 
