@@ -2,8 +2,8 @@
 
 It estimates the noise of the gradient relative to its size, by B_simple = tr(Σ) / |G|² of
 McCandlish et al. (https://arxiv.org/abs/1812.06162), where Σ is the covariance of one sample's
-gradient and G the true gradient. If the batch is far smaller than B_simple, twice the samples halve the steps; if
-it is far larger, they help little.
+gradient and G the true gradient. If the batch is far smaller than B_simple, twice the samples halve
+the steps; if it is far larger, they help little.
 """
 
 from __future__ import annotations
