@@ -6,8 +6,8 @@ import sys
 import threading
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
@@ -19,6 +19,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from gradscope.capture.frontier import NOTE, ObservedTensor, between
 from gradscope.capture.gradients import GradientHooks
 from gradscope.capture.graph import Edge, Span, edge_of, walk
+from gradscope.capture.hooks import hooked
 from gradscope.capture.measurements import version
 from gradscope.nesting import find
 from gradscope.patterns import Named
@@ -127,6 +128,40 @@ class ModuleCalls:
     ) -> None:
         """Forward hook: calls ``end``."""
         self.end(module)
+
+    @contextmanager
+    def observed(
+        self,
+        modules: Iterable[nn.Module],
+        before: Callable[[ModuleCall, tuple[Any, ...], dict[str, Any]], Any] | None = None,
+        after: Callable[[ModuleCall, Any], Any] | None = None,
+    ) -> Iterator[None]:
+        """Note the calls of these modules in the block, apart from scripted ones.
+
+        ``before`` and ``after`` are not called for a recomputation. A result other than None
+        replaces the arguments, or the output.
+
+        Args:
+            modules: those to follow.
+            before: gets each call as it begins, with its arguments.
+            after: gets each call as it returns, with its output.
+        """
+
+        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            call = self.begin(module)
+            return None if before is None or call.recomputed else before(call, args, kwargs)
+
+        def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+            call = self.end(module)
+            return None if after is None or call is None or call.recomputed else after(call, output)
+
+        scripted = torch.jit.ScriptModule
+        with hooked([m for m in modules if not isinstance(m, scripted)], enter, leave):
+            yield
+
+    def around(self, call: ModuleCall) -> ModuleCall | None:
+        """Return the call that made this one; None for an outermost call."""
+        return self._calls[call.parent] if call.parent >= 0 else None
 
     def innermost(self, module: nn.Module | None = None) -> ModuleCall | None:
         """Return the innermost running call, of any module or of this one."""

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradscope.capture.calls import ModuleCall
 from gradscope.capture.graph import dense_parts
-from gradscope.capture.hooks import Handle, hook_tensor, hookable_modules, hooked
+from gradscope.capture.hooks import Handle, hook_tensor, hookable_modules
 from gradscope.capture.names import named_parameters
 from gradscope.explain.shared.tracing_modes import ModuleCalls
 from gradscope.nesting import find
@@ -221,7 +222,7 @@ def forecast(
     counter = Counter([Cast(d, s) for d in dtypes for s in sorted({1.0, *scales, *POWERS})])
     tracer = _CastTracer(model, counter)
     try:
-        with hooked(hookable_modules(model), tracer.calls.enter, tracer.leave):
+        with tracer.calls.observed(hookable_modules(model), after=tracer.returned):
             backward(forward())
     finally:
         tracer.release()
@@ -233,7 +234,7 @@ def forecast(
 
 
 class _CastTracer:
-    """Counts the elements of each call's outputs and of their gradients; ``leave`` is a hook."""
+    """Counts the elements of each call's outputs and of their gradients."""
 
     def __init__(self, model: nn.Module, counter: Counter) -> None:
         self.calls = ModuleCalls(model, forecast.__code__)
@@ -241,13 +242,8 @@ class _CastTracer:
         self._counter = counter
         self._handles: list[Handle] = []
 
-    def leave(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
+    def returned(self, call: ModuleCall, output: Any) -> None:
         """Note the end of a module's forward; a checkpoint's recomputation is counted already."""
-        call = self.calls.end(module)
-        if call is None or call.recomputed:
-            return
         for _, tensor in find(output, torch.Tensor):
             if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
                 continue  # one sample's, inside vmap or grad: it has no elements to count

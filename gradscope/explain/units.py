@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.capture.hooks import hookable_modules, hooked
+from gradscope.capture.hooks import hookable_modules
 from gradscope.explain.shared.frames import CallSite
 from gradscope.explain.shared.operations import Operation, Trait, by_operator
 from gradscope.explain.shared.tracing_modes import (
@@ -329,7 +329,7 @@ def unit_activity(
         slope: a smooth nonlinearity counts as flat below this slope.
     """
     tracer = _UnitTracer(model, Flat(sigmoid, tanh, softmax, slope))
-    with hooked(hookable_modules(model), tracer.calls.enter, tracer.calls.leave):
+    with tracer.calls.observed(hookable_modules(model)):
         _run(forward, tracer)
     return tuple(_record(key, seen, active) for key, seen in tracer.seen.items())
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from gradscope.capture.calls import ModuleCalls
-from gradscope.capture.hooks import hookable_modules, hooked
+from gradscope.capture.calls import ModuleCall, ModuleCalls
+from gradscope.capture.hooks import hookable_modules
 from gradscope.comparison.alignment import CallKey
 from gradscope.nesting import find
 from gradscope.running.step import Observer, Step
@@ -60,9 +60,9 @@ class CoordinateObserver(Observer):
         calls, found = ModuleCalls(self.names), {}
         seen: dict[tuple[int, int], tuple[CallKey, torch.Tensor]] = {}
 
-        def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            call, tensor = calls.end(module), _activation(output)
-            if call is None or call.recomputed or tensor is None:
+        def after(call: ModuleCall, output: Any) -> None:
+            tensor = _activation(output)
+            if tensor is None:
                 return
             key, version = (call.name, call.number), (id(tensor), tensor._version)
             if version in seen:
@@ -70,17 +70,12 @@ class CoordinateObserver(Observer):
             else:
                 seen[version] = key, tensor
                 found[key] = self._measured(key, tensor.detach())
-                self.types[key] = type(module).__name__
+                self.types[key] = type(call.module).__name__
             if not call.name:
                 self.output = key
 
-        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
-            calls.begin(module)
-
-        modules = [
-            module for module in hookable_modules(step.workload.model) if module in self.names
-        ]
-        with hooked(modules, before, after):
+        modules = [one for one in hookable_modules(step.workload.model) if one in self.names]
+        with calls.observed(modules, after=after):
             yield
         self.steps.append(found)
 

@@ -15,8 +15,7 @@ import torch
 from torch import nn
 from torch.autograd.gradcheck import GradcheckError, gradcheck
 
-from gradscope.capture.calls import ModuleCalls, call_tensors
-from gradscope.capture.hooks import hooked
+from gradscope.capture.calls import ModuleCall, ModuleCalls, call_tensors
 from gradscope.capture.measurements import is_floating
 from gradscope.loading.workload import widened
 from gradscope.nesting import find, replaced
@@ -56,21 +55,17 @@ def gradient_checks(step: Step, chosen: dict[nn.Module, Named]) -> tuple[Gradien
     calls: list[_Call] = []
     running = ModuleCalls({module: named.name for module, named in chosen.items()})
 
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        begun = running.begin(module)
-        if begun.recomputed:
-            return
-        call = _Call(begun.name, type(module).__name__, begun.number)
+    def before(begun: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        call = _Call(begun.name, type(begun.module).__name__, begun.number)
         calls.append(call)
         try:
             call.states = random_states()
             call.args, call.kwargs = _own((args, kwargs))
-            call.module = copy.deepcopy(module).double()
+            call.module = copy.deepcopy(begun.module).double()
         except Exception as error:
             call.fault = f"cannot be copied: {_first_line(error)}"
 
-    modules = [module for module in chosen if not isinstance(module, torch.jit.ScriptModule)]
-    with hooked(modules, before, running.leave):
+    with running.observed(chosen, before=before):
         step.forward()
     with torch.enable_grad():
         return tuple(check for call in calls for check in _checks(call))

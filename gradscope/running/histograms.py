@@ -6,14 +6,14 @@ Counts are by sign and power of two: exact, and the same bins for every tensor.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from gradscope.capture.calls import ModuleCalls
-from gradscope.capture.hooks import hook_tensor, hooked
+from gradscope.capture.calls import ModuleCall, ModuleCalls
+from gradscope.capture.hooks import hook_tensor
 from gradscope.nesting import find
 from gradscope.patterns import Named
 from gradscope.records.full_samples import Histogram
@@ -79,40 +79,31 @@ class _Output:
             self.gradient = gradient.clone() if self.gradient is None else self.gradient + gradient
 
 
-@dataclass
-class _Outputs:
-    """The outputs of the chosen modules' calls, in the order of their return."""
-
-    calls: ModuleCalls
-    found: list[_Output] = field(default_factory=list)
-
-    def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """Make histograms of the call's outputs, and wait for their gradients."""
-        call = self.calls.end(module)
-        if call is None or call.recomputed:
-            return
-        for path, tensor in find(output, torch.Tensor):
-            if tensor.device.type == "meta":
-                continue
-            what = counted(tensor)
-            one = _Output(Histogram(call.name, "activation", path, call=call.number, **what))
-            self.found.append(one)
-            if tensor.requires_grad:
-                hook_tensor(tensor, one.add)
-
-
 def histograms(step: Step, chosen: dict[nn.Module, Named]) -> tuple[Histogram, ...]:
     """Return histograms of each call's outputs and their gradients, then of the parameters.
 
     ``step`` comes from a rerun, and runs here.
     """
-    outputs = _Outputs(ModuleCalls({module: named.name for module, named in chosen.items()}))
+    outputs: list[_Output] = []
+
+    def after(call: ModuleCall, output: Any) -> None:
+        """Make histograms of the call's outputs, and wait for their gradients."""
+        for path, tensor in find(output, torch.Tensor):
+            if tensor.device.type == "meta":
+                continue
+            what = counted(tensor)
+            one = _Output(Histogram(call.name, "activation", path, call=call.number, **what))
+            outputs.append(one)
+            if tensor.requires_grad:
+                hook_tensor(tensor, one.add)
+
     # Scripted modules take no hooks; their parameters are still read.
-    modules = [module for module in chosen if not isinstance(module, torch.jit.ScriptModule)]
-    with hooked(modules, outputs.calls.enter, outputs.after):
+    with ModuleCalls({module: named.name for module, named in chosen.items()}).observed(
+        chosen, after=after
+    ):
         step.compute_gradients()
     found = []
-    for one in outputs.found:
+    for one in outputs:
         found.append(one.activation)
         if one.gradient is not None:
             known = one.activation

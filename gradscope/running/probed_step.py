@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from gradscope.capture.calls import ModuleCall, ModuleCalls
-from gradscope.capture.hooks import hooked
 from gradscope.capture.names import module_names
 from gradscope.capture.shards import PLAIN
 from gradscope.comparison.alignment import CallKey
@@ -86,7 +85,6 @@ class ProbePoints:
         self._names = names
         self._probe = probe
         self._unprobed = unprobed
-        self._calls = ModuleCalls(names)
 
     def arm(self) -> None:
         """Note the start of backward."""
@@ -95,23 +93,16 @@ class ProbePoints:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Install the probe points until the block ends."""
-        modules = [m for m in self._names if not isinstance(m, torch.jit.ScriptModule)]
-        with hooked(modules, self._before, self._after):
+        with ModuleCalls(self._names).observed(self._names, self._before, self._after):
             yield
 
-    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call = self._calls.begin(module)
-        if call.recomputed or (call.name, call.number) in self._unprobed:
+    def _before(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if (call.name, call.number) in self._unprobed:
             return None
         # Positional arguments and keywords in one nesting: a tensor in both stays one.
         return self._tapped((args, kwargs), call, output=False)
 
-    def _after(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> Any:
-        call = self._calls.end(module)
-        if call is None or call.recomputed:
-            return None
+    def _after(self, call: ModuleCall, output: Any) -> Any:
         return self._tapped(output, call, output=True)
 
     def _tapped(self, tree: Any, call: ModuleCall, *, output: bool) -> Any:

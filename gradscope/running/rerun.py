@@ -16,7 +16,7 @@ from torch import nn
 
 from gradscope.capture.calls import ModuleCall, ModuleCalls, call_tensors
 from gradscope.capture.graph import SavedBytes
-from gradscope.capture.hooks import hookable_modules, hooked
+from gradscope.capture.hooks import hookable_modules
 from gradscope.capture.names import first_names, module_names, named_parameters
 from gradscope.capture.saved_memory import counting_saved
 from gradscope.comparison.alignment import CallKey
@@ -262,7 +262,7 @@ def plain_step(workload: Workload, number: int = 0) -> PlainStep:
     try:
         with (
             rerun(workload, number, observer=observer) as step,
-            hooked(hookable_modules(model), calls.before, calls.after),
+            calls.observed(),
         ):
             step.compute_gradients()
             return PlainStep(calls.found, observer.loss, gradients_of(model))
@@ -285,29 +285,27 @@ class _Calls:
 
     def __init__(self, model: nn.Module) -> None:
         self.found: dict[CallKey, PlainCall] = {}
-        self._calls = ModuleCalls(module_names(model))
+        self._model, self._calls = model, ModuleCalls(module_names(model))
         self._given: dict[ModuleCall, list[tuple[torch.Tensor, int]]] = {}
 
-    def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Note the start of a call."""
-        around = self._calls.innermost()
-        call = self._calls.begin(module)
-        if call.recomputed:
-            return
+    def observed(self) -> AbstractContextManager[None]:
+        """Note the calls in the block."""
+        modules = hookable_modules(self._model)
+        return self._calls.observed(modules, self._before, self._after)
+
+    def _before(self, call: ModuleCall, args: Any, kwargs: Any) -> None:
+        around = self._calls.around(call)
         parent = None if around is None else self.found[around.name, around.number]
         key = call.name, call.number
-        self.found[key] = PlainCall(key, type(module).__name__, parent.key if parent else None)
+        self.found[key] = PlainCall(key, type(call.module).__name__, parent.key if parent else None)
         if parent is not None:
             parent.leaf = False
         self._given[call] = [
             (t, t._version) for _, t in call_tensors(args, kwargs) if not t.is_inference()
         ]
 
-    def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """Note the return of a call, and whether it wrote to its arguments."""
-        call = self._calls.end(module)
-        if call is None or call.recomputed:
-            return
+    def _after(self, call: ModuleCall, output: Any) -> None:
+        """Note whether a call wrote to its arguments."""
         found = self.found[call.name, call.number]
         found.writes = any(t._version != version for t, version in self._given.pop(call))
         found.shapes = tuple(tuple(t.shape) for _, t in find(output, torch.Tensor))

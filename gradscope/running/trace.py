@@ -13,9 +13,8 @@ import torch
 from torch import nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from gradscope.capture.calls import Call, ModuleCalls
+from gradscope.capture.calls import Call, ModuleCall, ModuleCalls
 from gradscope.capture.graph import free_nodes
-from gradscope.capture.hooks import hooked
 from gradscope.capture.names import module_names, named_modules
 from gradscope.capture.nodes import stacks_recorded
 from gradscope.capture.recorder import Recorder
@@ -141,19 +140,15 @@ class RootSum(Observer):
     def around_forward(self, step: Step) -> Iterator[None]:
         names = module_names(step.workload.model)
         chosen = {m: name for m, name in names.items() if name == self.output.name}
-        calls = ModuleCalls(chosen)
 
-        def after(
-            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-        ) -> None:
-            call = calls.end(module)
-            if call is not None and call.number == self.output.call:
+        def after(call: ModuleCall, output: Any) -> None:
+            if call.number == self.output.call:
                 for path, tensor in find(output, torch.Tensor):
                     if path == self.output.path and self._sum is None:
                         # At once: it may be written to later.
                         self._sum = tensor.sum()
 
-        with hooked(list(chosen), calls.enter, after):
+        with ModuleCalls(chosen).observed(chosen, after=after):
             yield
         self._sum = None
 
