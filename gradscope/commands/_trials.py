@@ -34,7 +34,7 @@ from gradscope.runfile.database import copy
 from gradscope.runfile.folder import SUFFIX
 from gradscope.runfile.reader import RunFile
 from gradscope.training.launch import Script
-from gradscope.training.trial import Trial, Tried, tried
+from gradscope.training.limit import Trial, Tried, tried
 from gradscope.typeset.console import Line, paragraphs, printed
 from gradscope.typeset.text import plain
 

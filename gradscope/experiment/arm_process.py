@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.experiment.arms import BY_NAME, OTHER_SEED, Arm
-from gradscope.experiment.writes import Writes
+from gradscope.experiment.scratch import Writes
 from gradscope.training.import_hook import ImportHook
 
 _ROOM = "gradscope.experiment.interventions"

@@ -24,7 +24,7 @@ from gradscope.records.experiment import DATA
 from gradscope.records.training import RunHistory
 from gradscope.runfile.reader import RunFile
 from gradscope.training.launch import Script
-from gradscope.training.trial import Trial, Tried, tried
+from gradscope.training.limit import Trial, Tried, tried
 
 #: Arms whose findings are read; the others sample no step.
 _SAMPLED = (AS_IT_IS.name, "one-batch")

@@ -1,17 +1,24 @@
-"""Makes a copy of the working folder for an arm, which is deleted afterwards.
+"""Makes a copy of the working folder for an arm, and refuses writes outside of it.
 
+The copy is deleted afterwards.
 If writing were refused, most scripts would fail at their first checkpoint. If it were allowed, the
 arm with learning rate × 100 could overwrite the user's best checkpoint. Small files are copied and
-large ones are linked, so data sets need no space.
+large ones are linked, so data sets need no space. It guards against accidents and is not a sandbox:
+it sees ``open`` of Python, and ``torch.save``.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import sys
+import tempfile
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 #: The largest file that is copied, and the most bytes in all; other files are linked.
 LARGEST, MOST_BYTES = 1 << 20, 64 << 20
@@ -113,3 +120,101 @@ def _names(folder: Path) -> list[str]:
         return [entry.name for entry in folder.iterdir()]
     except OSError:
         return []
+
+
+#: Events of Python's that change a file, with the positions of the paths in their arguments.
+_EVENTS = {
+    "os.remove": (0,),
+    "os.rename": (0, 1),
+    "os.rmdir": (0,),
+    "os.mkdir": (0,),
+    "os.truncate": (0,),
+    "os.link": (1,),
+    "os.symlink": (1,),
+    "shutil.rmtree": (0,),
+    "sqlite3.connect": (0,),
+}
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+#: Variables of the environment that name a cache.
+_CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_HOME", "MPLCONFIGDIR")
+
+
+class Writes:
+    """Refuses to write outside of the scratch copy.
+
+    Args:
+        scratch: the root of the copy.
+        source: the original folder, where nothing may be written.
+        refused: called with each refused path.
+    """
+
+    def __init__(self, scratch: Path, source: Path, refused: Callable[[str], None]) -> None:
+        self._scratch, self._source = os.path.realpath(scratch), os.path.realpath(source)
+        caches = [os.environ[name] for name in _CACHES if os.environ.get(name)]
+        temporary = [tempfile.gettempdir(), "/dev", "/proc"]
+        home = [str(Path.home() / name) for name in (".cache", ".triton", ".config", ".nv")]
+        self._allowed = [os.path.realpath(path) for path in (*caches, *temporary, *home)]
+        self._refused, self._process = refused, os.getpid()
+
+    def install(self) -> None:
+        """Refuse from now on, until the process ends; Python cannot remove an audit hook."""
+        sys.addaudithook(self._audit)
+
+    def check(self, path: Any) -> None:
+        """Refuse a path outside of the copy; replace a link to a file by a copy of the file.
+
+        Raises:
+            PermissionError: the path is outside.
+        """
+        if not isinstance(path, str | bytes | os.PathLike):
+            return  # a descriptor, or a stream
+        name = os.fsdecode(path)
+        real, link = os.path.realpath(name), Path(name)
+        inside = _within(os.path.realpath(link.absolute().parent), self._scratch)
+        if inside and link.is_symlink() and link.is_file():
+            if not _within(real, self._scratch):
+                link.unlink()
+                shutil.copyfile(real, name)
+            return
+        if _within(real, self._scratch) or name.endswith(".pyc") or "__pycache__" in name:
+            return
+        if any(_within(real, one) for one in self._allowed_for(real)):
+            return
+        self._refused(name)
+        raise PermissionError(
+            errno.EACCES, "an arm of `gradscope experiment` writes in its scratch copy only", name
+        )
+
+    def _allowed_for(self, real: str) -> list[str]:
+        """The folders that may hold a path: of one in the source, those that lie in it themselves,
+        as a temporary folder of the project's own.
+        """
+        if not _within(real, self._source):
+            return self._allowed
+        return [one for one in self._allowed if one != self._source and _within(one, self._source)]
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, mode, flags = arguments
+            writes = any(c in mode for c in "wax+") if isinstance(mode, str) else flags & _WRITING
+            if writes:
+                self._checked(path)
+        elif event in _EVENTS:
+            if event == "os.mkdir" and Path(os.fsdecode(arguments[0])).is_dir():
+                return  # Python reports it, and most scripts expect it
+            for place in _EVENTS[event]:
+                self._checked(arguments[place])
+
+    def _checked(self, path: Any) -> None:
+        if not self._inside and path != ":memory:":
+            self._inside = True
+            try:
+                self.check(path)
+            finally:
+                self._inside = False
+
+    _inside = False  # our own work on files is not checked
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)

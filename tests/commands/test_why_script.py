@@ -22,7 +22,7 @@ from gradscope.records import json as record_json
 from gradscope.records.answers import WhyReport
 from gradscope.runfile.reader import RunFile
 from gradscope.training.launch import Script
-from gradscope.training.trial import Trial, Tried
+from gradscope.training.limit import Trial, Tried
 
 HOME = str(Path(gradscope.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": HOME, "OMP_NUM_THREADS": "1"}

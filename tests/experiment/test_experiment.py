@@ -24,7 +24,7 @@ from gradscope.experiment.arms import BY_NAME
 from gradscope.experiment.interventions.other_seed import SHIFT
 from gradscope.records.experiment import CAUSES, ArmResult, ExperimentReport
 from gradscope.reporters.views import TextView
-from gradscope.training.trial import Trial, Tried
+from gradscope.training.limit import Trial, Tried
 
 as_json = plugins.load("gradscope.reporters.experiment", "json")
 html = plugins.load("gradscope.reporters.experiment", "html")

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.experiment import scratch
-from gradscope.experiment.scratch import Scratch
-from gradscope.experiment.writes import Writes
+from gradscope.experiment.scratch import Scratch, Writes
 
 
 @pytest.fixture

@@ -19,13 +19,12 @@ from gradscope.records.loop_figures import LoopFact
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.discovery import variable_name
 from gradscope.training.loop.backwards import KeptGraphs, Losses
-from gradscope.training.loop.batches import Batches, BatchFacts
+from gradscope.training.loop.batches import Batches, BatchFacts, DataSets
 from gradscope.training.loop.clipping import Clipping
 from gradscope.training.loop.construction import Construction
 from gradscope.training.loop.contrastive import Triplets
 from gradscope.training.loop.copies import Copies
 from gradscope.training.loop.custom_functions import CustomFunctions
-from gradscope.training.loop.data_sets import DataSets
 from gradscope.training.loop.draws import Draws, Seeds
 from gradscope.training.loop.evaluation import EvaluationInputs, Modes
 from gradscope.training.loop.initial_weights import Adapters, EqualWeights
@@ -35,8 +34,7 @@ from gradscope.training.loop.model_uses import ModelUses
 from gradscope.training.loop.optimizer_uses import OptimizerUses
 from gradscope.training.loop.parameter_records import ParameterRecords
 from gradscope.training.loop.q_targets import index_targets, unmasked_targets
-from gradscope.training.loop.rounds import Rounds
-from gradscope.training.loop.schedulers import Schedulers
+from gradscope.training.loop.rounds import Rounds, Schedulers
 from gradscope.training.loop.script_lines import (
     ScriptLine,
     script_line,

@@ -21,9 +21,9 @@ from gradscope.records.loop import LoopModel, PlainTensor
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.guard import Guard
 from gradscope.training.loop.construction import Construction
-from gradscope.training.loop.first_inputs import FirstInputs
 from gradscope.training.loop.model_structure import (
     ACTIVATIONS,
+    FirstInputs,
     attribute_line,
     layer_pairs,
     plain_tensors,

@@ -18,7 +18,7 @@ from gradscope.capture.names import named_parameters
 from gradscope.capture.shards import version_of
 from gradscope.records.loop import LoopOptimizer, LoopParameter
 from gradscope.training.loop.held_parameters import HeldParameters
-from gradscope.training.loop.schedulers import inner
+from gradscope.training.loop.rounds import inner
 from gradscope.training.loop.script_lines import ScriptLine, call_of, script_place
 from gradscope.training.models import Models
 from gradscope.training.optimizers import LastingParameters, ObservedOptimizer, Optimizers

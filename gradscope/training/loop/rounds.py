@@ -1,12 +1,23 @@
-"""Records the order of events between steps; each kind of order is stored once."""
+"""Records the order of events between steps, each kind of order once, and the learning-rate
+schedulers."""
 
 from __future__ import annotations
 
+import ast
+import functools
+import re
 import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
 
-from gradscope.explain.shared.frames import nearest
-from gradscope.records.loop import LoopEvent, Round
-from gradscope.training.loop.script_lines import script_place
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from gradscope.explain.shared.frames import nearest, shown, tree_of
+from gradscope.records.loop import LoopEvent, LoopScheduler, Round
+from gradscope.training.discovery import variable_name
+from gradscope.training.loop.script_lines import ScriptLine, call_of, script_line, script_place
 
 #: Number of events kept in a round, and of kinds of rounds: a regular loop has few of either.
 _LONGEST, _MOST = 64, 256
@@ -61,3 +72,114 @@ class Rounds:
     def all(self) -> tuple[Round, ...]:
         """The kinds of rounds so far."""
         return tuple(Round(key, *numbers) for key, numbers in self._kinds.items())
+
+
+#: Arguments with the length of a warm-up, as ``warmup_steps`` and ``num_warmup_steps``.
+_WARMUP = re.compile(r"(num_|lr_)?warmup_(steps|iters|epochs|ratio)$")
+
+
+class _Seen:
+    """One scheduler: the place that made it, and its number of steps at the last sample."""
+
+    __slots__ = ("epoch", "made", "name", "record", "ref", "steps")
+
+    def __init__(self, scheduler: LRScheduler, made: ScriptLine | None) -> None:
+        self.ref, self.made, self.epoch = weakref.ref(scheduler), made, -1
+        self.steps = 0
+        self.name: str | None = None
+        #: What was known of it last: one that a function made is gone when the function returns.
+        self.record: LoopScheduler | None = None
+
+
+class Schedulers:
+    """Counts their steps by ``last_epoch``, because a wrapper of ``step`` would change the line in
+    its warnings."""
+
+    def __init__(self) -> None:
+        self._seen: list[_Seen] = []
+
+    def made(self, scheduler: LRScheduler) -> None:
+        """Note a new scheduler."""
+        if not any(seen.ref() is scheduler for seen in self._seen):
+            self._seen.append(_Seen(scheduler, script_line()))
+
+    def stepped(self) -> list[str]:
+        """Return the names of the schedulers that made a step since the last request."""
+        found = []
+        for seen in self._seen:
+            scheduler = seen.ref()
+            if scheduler is None:
+                continue
+            epoch = getattr(scheduler, "last_epoch", 0)
+            if seen.epoch < 0:  # its constructor makes the first
+                seen.epoch = 0
+            if epoch != seen.epoch:
+                seen.steps += 1
+                seen.epoch = epoch
+                seen.name = seen.name or variable_name(scheduler) or type(scheduler).__name__
+                found.append(seen.name)
+        return found
+
+    def records(self, name_of: Callable[[Optimizer], str]) -> tuple[LoopScheduler, ...]:
+        """Return the records of all schedulers."""
+        for seen in self._seen:
+            scheduler = seen.ref()
+            if scheduler is None:
+                if seen.record is not None:
+                    seen.record = replace(seen.record, steps=seen.steps)
+            elif isinstance(getattr(scheduler, "optimizer", None), Optimizer):
+                seen.name = seen.name or variable_name(scheduler)
+                name = seen.name or type(scheduler).__name__
+                made = str(seen.made) if seen.made else None
+                seen.record = LoopScheduler(
+                    name=name,
+                    kind=type(scheduler).__name__,
+                    location=(call_of(name, "step", seen.made.file) if seen.made else None) or made,
+                    made=made,
+                    warmup=_warmup(seen.made.file) if seen.made else None,
+                    target=_target(inner(scheduler.optimizer)),
+                    optimizer=name_of(inner(scheduler.optimizer)),
+                    steps=seen.steps,
+                    settings=_settings(scheduler),
+                )
+        return tuple(seen.record for seen in self._seen if seen.record is not None)
+
+
+@functools.cache
+def _warmup(file: str) -> str | None:
+    """Return the line of the only argument in a file that sets the length of a warm-up to a
+    number."""
+    tree = tree_of(file)
+    found = {
+        one.value.lineno
+        for one in (ast.walk(tree) if tree is not None else ())
+        if isinstance(one, ast.keyword) and one.arg and _WARMUP.match(one.arg)
+        if isinstance(one.value, ast.Constant | ast.Name) and not _is_nothing(one.value)
+    }
+    return f"{shown(file)}:{found.pop()}" if len(found) == 1 else None
+
+
+def _is_nothing(value: ast.Constant | ast.Name) -> bool:
+    return isinstance(value, ast.Constant) and not value.value
+
+
+def inner(optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer inside the wrappers of a library."""
+    while isinstance(wrapped := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = wrapped
+    return optimizer
+
+
+def _target(optimizer: Optimizer) -> float | None:
+    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+    rate = group.get("max_lr", group.get("initial_lr"))
+    return float(rate) if isinstance(rate, int | float) else None
+
+
+def _settings(scheduler: LRScheduler) -> dict[str, float]:
+    found = vars(scheduler)
+    return {
+        key: float(value)
+        for key, value in found.items()
+        if isinstance(value, int | float) and not key.startswith("_") and key != "last_epoch"
+    }
