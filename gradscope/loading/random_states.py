@@ -76,6 +76,19 @@ def python_state() -> RandomState:
     return RandomState(PYTHON, random.getstate())
 
 
+def numpy_state() -> RandomState | None:
+    """Return the state of NumPy's global generator; None if NumPy was not imported."""
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else RandomState(NUMPY, numpy.random.get_state(legacy=False))
+
+
+def all_states(devices: Sequence[torch.device] = ()) -> list[RandomState]:
+    """Return the states of PyTorch's generators, on the CPU and on these GPUs, of Python's, and of
+    NumPy's if it was imported."""
+    drawn = numpy_state()
+    return [torch_state(), *gpu_states(devices), python_state(), *([drawn] if drawn else [])]
+
+
 def gpu_states(devices: Sequence[torch.device]) -> list[RandomState]:
     """Return the states of the GPUs' generators."""
     return [RandomState(str(device), torch.cuda.get_rng_state(device)) for device in devices]

@@ -106,12 +106,15 @@ class _Comparison:
         drew: list[nn.Module] = []
         running: list[tuple[torch.Tensor, bool]] = []
 
+        def states() -> torch.Tensor:
+            return torch.cat([one.state for one in random_states()])
+
         def before(*_: Any) -> None:
-            running.append((torch.cat(random_states()), False))
+            running.append((states(), False))
 
         def after(module: nn.Module, *_: Any) -> None:
             state, inner = running.pop()
-            moved = not torch.equal(state, torch.cat(random_states()))
+            moved = not torch.equal(state, states())
             if moved and not inner:
                 drew.append(module)
             if moved and running:

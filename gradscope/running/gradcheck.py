@@ -17,6 +17,7 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck
 
 from gradscope.capture.calls import ModuleCall, ModuleCalls, call_tensors
 from gradscope.capture.measurements import is_floating
+from gradscope.loading.random_states import RandomState
 from gradscope.loading.workload import widened
 from gradscope.nesting import find, replaced
 from gradscope.patterns import Named
@@ -43,7 +44,7 @@ class _Call:
     module: nn.Module | None = None
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
-    states: tuple[torch.Tensor, ...] = ()
+    states: Sequence[RandomState] = ()
     fault: str = ""
 
 
@@ -198,7 +199,8 @@ class _Function:
     def _run(self) -> tuple[torch.Tensor, ...]:
         """Return the floating outputs, from the call's random state and buffers."""
         call = self._call
-        _set_random_states(call.states)
+        for state in call.states:
+            state()
         for buffer, value in self._buffers:
             buffer.data.copy_(value)  # past the version that a graph remembers
 
@@ -225,12 +227,6 @@ def _moved(leaves: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None
 
 def _drawn(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like)
-
-
-def _set_random_states(states: tuple[torch.Tensor, ...]) -> None:
-    torch.set_rng_state(states[0])
-    if states[1:]:
-        torch.cuda.set_rng_state_all(states[1:])
 
 
 def _first_line(error: BaseException) -> str:

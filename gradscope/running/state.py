@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -16,6 +15,8 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.capture.hooks import before_any_call
 from gradscope.capture.shards import local
+from gradscope.loading.random_states import RandomState, all_states, gpu_states, torch_state
+from gradscope.nesting import replaced
 
 Restore = Callable[[], None]
 #: A module's parameters, buffers, children and hooks are in such, as are caches of its own.
@@ -86,24 +87,27 @@ def gradients_restored(leaves: list[torch.Tensor]) -> Iterator[None]:
 @contextmanager
 def random_state_restored(devices: set[torch.device]) -> Iterator[None]:
     """Restore Python's, NumPy's and PyTorch's random states after the block."""
-    python_state = random.getstate()
-    # Not imported for this: a program that did not load NumPy has no NumPy state to keep.
-    numpy_random: Any = getattr(sys.modules.get("numpy"), "random", None)
-    numpy_state = numpy_random.get_state(legacy=False) if numpy_random else None
-    cuda = [device for device in devices if device.type == "cuda"]
-    with torch.random.fork_rng(devices=cuda):
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            if numpy_random:
-                numpy_random.set_state(numpy_state)
+    before = all_states([device for device in devices if device.type == "cuda"])
+    try:
+        yield
+    finally:
+        for one in before:
+            one()
 
 
-def random_states() -> tuple[torch.Tensor, ...]:
-    """Return PyTorch's random states, of the CPU and of each GPU in use."""
-    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return torch.get_rng_state(), *gpus
+def random_states() -> list[RandomState]:
+    """Return PyTorch's random states, of the CPU and of each GPU."""
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    return [torch_state(), *gpu_states([torch.device("cuda", number) for number in gpus])]
+
+
+def cloned(data: Any) -> Any:
+    """Return the same data on copies of its tensors, which are leaves."""
+
+    def clone(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+    return replaced(data, torch.Tensor, clone)
 
 
 @contextmanager

@@ -27,8 +27,8 @@ from gradscope.errors import ConfigError
 from gradscope.loading.batches import Batch, MicroBatch, cut
 from gradscope.loading.devices import seed_everything
 from gradscope.loading.workload import Workload
-from gradscope.nesting import replaced
 from gradscope.running.state import (
+    cloned,
     deeper_recursion,
     gradients_restored,
     others_restored,
@@ -344,11 +344,7 @@ def _modules(workload: Workload) -> list[nn.Module]:
 
 def cloned_batch(batch: Batch) -> Batch:
     """Return the batch on copies of its tensors, for the model or the loss to write into."""
-
-    def clone(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-    return Batch(*replaced((batch.args, batch.kwargs, batch.target), torch.Tensor, clone))
+    return Batch(*cloned((batch.args, batch.kwargs, batch.target)))
 
 
 def zero_gradients(model: nn.Module) -> None:

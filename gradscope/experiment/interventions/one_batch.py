@@ -11,8 +11,6 @@ from __future__ import annotations
 import copy
 import functools
 import math
-import random
-import sys
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -32,6 +30,7 @@ from gradscope.experiment.interventions._models import (
     with_tensors,
 )
 from gradscope.leaks.meaning import LABELS, role_named
+from gradscope.loading.random_states import RandomState, all_states
 
 _ZERO = ("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "multi_margin_loss")
 _BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
@@ -159,20 +158,15 @@ class _Draws:
 
     def __init__(self) -> None:
         self.repeats = False
-        self._states: tuple[Any, Any, Any] | None = None
+        self._states: list[RandomState] = []
 
     def step_ended(self) -> None:
         """Keep the state at the end of a step, or restore the last one kept."""
-        numpy = sys.modules.get("numpy")
-        if not self.repeats or self._states is None:
-            drawn = None if numpy is None else numpy.random.get_state(legacy=False)
-            self._states = torch.get_rng_state(), random.getstate(), drawn
+        if not self.repeats or not self._states:
+            self._states = all_states()
             return
-        ours, pythons, drawn = self._states
-        torch.set_rng_state(ours)
-        random.setstate(pythons)
-        if numpy is not None and drawn is not None:
-            numpy.random.set_state(drawn)
+        for one in self._states:
+            one()
 
 
 def _repeat_loaders(patches: ExitStack, notes: dict[str, Any]) -> None:

@@ -25,7 +25,8 @@ from gradscope.capture.shards import is_spread
 from gradscope.explain.non_finite.reasons import level
 from gradscope.explain.shared.frames import is_hidden
 from gradscope.loading.random_states import RandomState
-from gradscope.nesting import find, replaced
+from gradscope.nesting import find
+from gradscope.running.state import cloned
 from gradscope.training.nan_detector.side_effects import BufferValues, Modes, PutBack, SideEffects
 
 _PLAIN = (int, float, str, type(None))
@@ -106,7 +107,7 @@ class RecordedCall:
         if side_effects.keeps:
             self.before = side_effects.snapshot()
             if side_effects.writes_arguments:
-                self.args, self.kwargs = cloned(args, kwargs)
+                self.args, self.kwargs = cloned((args, kwargs))
                 self.copied = True
         trained = side_effects.trained()
         self._weights = None if trained is None else (id(trained), trained._version)
@@ -274,16 +275,6 @@ class RecordedCall:
                 hook.clear()
             else:
                 hook.remove()
-
-
-def cloned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the same arguments on new tensors, which are leaves."""
-
-    def clone(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-    both: tuple[Any, Any] = replaced((args, kwargs), torch.Tensor, clone)
-    return both
 
 
 def tensors_of(values: Any) -> list[torch.Tensor]:

@@ -17,13 +17,14 @@ from gradscope.loading.surgery import unwrapped
 from gradscope.nesting import find
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.running.state import (
+    cloned,
     deeper_recursion,
     post_accumulate_hooks_disabled,
     run_eagerly,
     state_restored,
 )
 from gradscope.training.extra_passes import NeedsOtherRanks
-from gradscope.training.nan_detector.recorded_calls import RecordedCall, cloned, tensors_of
+from gradscope.training.nan_detector.recorded_calls import RecordedCall, tensors_of
 
 
 def rerun(call: RecordedCall, *, alone: bool, backward: bool) -> tuple[NonFiniteOrigin, ...]:
@@ -91,7 +92,7 @@ def as_it_began(
             kept.enter_context(run_eagerly())
         kept.enter_context(deeper_recursion())
         kept.enter_context(post_accumulate_hooks_disabled(module))
-        args, kwargs = cloned(call.args, call.kwargs)
+        args, kwargs = cloned((call.args, call.kwargs))
         kept.enter_context(call.surroundings())
         state = torch.default_generator.get_state()
         yield module, args, kwargs

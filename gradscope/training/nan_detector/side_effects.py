@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import pickle
 import random
-import sys
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -17,9 +15,8 @@ from gradscope.capture.measurements import version
 from gradscope.capture.remembered import TensorPlace, buffer_places, parameter_places
 from gradscope.capture.shards import local
 from gradscope.loading.random_states import (
-    NUMPY,
-    RandomState,
     gpu_states,
+    numpy_state,
     python_state,
     torch_state,
 )
@@ -84,8 +81,8 @@ class SideEffects:
             kept += gpu_states(self._devices)
         if self._python:
             kept.append(python_state())
-        if self._numpy and _numpy() is not None:
-            kept.append(RandomState(NUMPY, _numpy().get_state(legacy=False)))
+        if self._numpy and (drawn := numpy_state()) is not None:
+            kept.append(drawn)
         if self._stateful:
             kept.append(_attributes(self._stateful))
         if self._buffers:
@@ -169,14 +166,9 @@ class Modes:
                 module.training = training
 
 
-def _numpy() -> Any:
-    return getattr(sys.modules.get("numpy"), "random", None)
-
-
-def _numpy_state() -> bytes | None:
+def _numpy_state() -> bytes:
     """Return NumPy's random state in a form that can be compared: it holds an array."""
-    numpy_random = _numpy()
-    return None if numpy_random is None else pickle.dumps(numpy_random.get_state(legacy=False))
+    return pickle.dumps(numpy_state())
 
 
 def _attributes(modules: Sequence[weakref.ref[nn.Module]]) -> PutBack:
