@@ -18,7 +18,7 @@ from gradscope.capture.hooks import Handle, hook_node, hook_tensor, raised_by_a_
 from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.capture.shards import local, placements_of
 from gradscope.capture.stats import Measured, measure
-from gradscope.errors import message_of
+from gradscope.errors import first_line
 
 Extract = Callable[[torch.Tensor], torch.Tensor | None]
 
@@ -98,7 +98,7 @@ class GradientSlot:
             if raised_by_a_handler(error):
                 raise
             # A gradient that cannot be reduced must not stop the user's backward; a note says so.
-            self.note = f"unmeasured: {(message_of(error) or type(error).__name__).splitlines()[0]}"
+            self.note = f"unmeasured: {first_line(error)}"
 
 
 @torch.no_grad()

@@ -50,7 +50,7 @@ from gradscope.capture.saved_memory import noticing_hooked_saves
 from gradscope.capture.stats import Measured, head_of, resolve
 from gradscope.capture.trace import Trace
 from gradscope.capture.transformer.parts import TransformerCalls, TransformerParts
-from gradscope.errors import message_of
+from gradscope.errors import first_line
 from gradscope.nesting import find
 from gradscope.patterns import Named
 from gradscope.records.graph import Chain, GraphCall
@@ -349,7 +349,7 @@ class Recorder:
                 raise
             # A tensor that cannot be reduced (inside vmap, fake, opaque layout) gets a row with a
             # note.
-            call.note(f"unmeasured: {(message_of(error) or type(error).__name__).splitlines()[0]}")
+            call.note(f"unmeasured: {first_line(error)}")
             return self._measurements.remember(tensor, head_of(tensor)).measured
 
     # ---------------------------------------------------------------- before backward

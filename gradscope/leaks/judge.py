@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gradscope import plugins
+from gradscope.errors import first_line
 from gradscope.leaks.forwards import Forwards, Rows, cuts, tile, unmasked, vocabularies
 from gradscope.leaks.meaning import HIDDEN, LENGTHS, MASK, Meaning, read_meaning
 from gradscope.leaks.subject import (
@@ -84,7 +85,9 @@ def _subject(forwards: Forwards, wishes: Wishes) -> Subject:
             except StepFailed as failure:
                 failed = failure  # on rows that are masked, on so many rows, or on its own batch
             else:
-                subject.masks_fail = None if failed is None else _first_line(failed)
+                subject.masks_fail = (
+                    None if failed is None else first_line(failed.__cause__ or failed)
+                )
                 return subject
     subject = _of_rows(forwards, wishes, tiled=False)
     _ = subject.gradients
@@ -92,11 +95,6 @@ def _subject(forwards: Forwards, wishes: Wishes) -> Subject:
         only = f"the model takes batches of {meaning.samples} only: axes are judged on these"
         subject.notices.append(only)
     return subject
-
-
-def _first_line(failure: StepFailed) -> str:
-    cause = failure.__cause__ or failure
-    return (str(cause).strip() or type(cause).__name__).splitlines()[0]
 
 
 def _of_rows(forwards: Forwards, wishes: Wishes, *, tiled: bool, masks: bool = True) -> Subject:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradscope.config.inputs import is_keywords
 from gradscope.config.targets import is_target
 from gradscope.loading.batches import Batch, as_it_is, raw_batches, to_batch
 from gradscope.loading.devices import seed_everything
-from gradscope.loading.inference import Inferred, infer
+from gradscope.loading.first_layer import Inferred
+from gradscope.loading.inference import infer
 from gradscope.loading.sources import Build, Context
 from gradscope.loading.sources.grammar import plan_call, plan_target
 from gradscope.loading.sources.tensors import Modifiers
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Batch", "given", "make_batches"]
 

@@ -12,8 +12,8 @@ from gradscope.config.loaded_config import LoadedConfig
 from gradscope.config.targets import MISSING
 from gradscope.errors import ConfigError, GradscopeError
 from gradscope.loading import specs
+from gradscope.loading.first_layer import required_arguments
 from gradscope.loading.inference import infer
-from gradscope.loading.inference.first_layer import required_arguments
 from gradscope.loading.targets import Argument, Targets
 from gradscope.loading.workload import build_model
 

@@ -17,6 +17,7 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck
 
 from gradscope.capture.calls import ModuleCall, ModuleCalls, call_tensors
 from gradscope.capture.measurements import is_floating
+from gradscope.errors import first_line
 from gradscope.loading.random_states import RandomState
 from gradscope.loading.workload import widened
 from gradscope.nesting import find, replaced
@@ -64,7 +65,7 @@ def gradient_checks(step: Step, chosen: dict[nn.Module, Named]) -> tuple[Gradien
             call.args, call.kwargs = _own((args, kwargs))
             call.module = copy.deepcopy(begun.module).double()
         except Exception as error:
-            call.fault = f"cannot be copied: {_first_line(error)}"
+            call.fault = f"cannot be copied: {first_line(error)}"
 
     with running.observed(chosen, before=before):
         step.forward()
@@ -94,7 +95,7 @@ def _checks(call: _Call) -> Iterator[GradientCheck]:
             yield replace(least, verdict="non-deterministic", note=_FORWARD)
             return
     except Exception as error:
-        yield replace(least, note=f"fails in float64: {_first_line(error)}")
+        yield replace(least, note=f"fails in float64: {first_line(error)}")
         return
     for name in function.names:
         yield _check(replace(least, input=name), function, name)
@@ -109,7 +110,7 @@ def _check(least: GradientCheck, function: _Function, name: str) -> GradientChec
             with function.beside():
                 wrong = _KINK if function.fault(name) is None else wrong
     except Exception as error:
-        return replace(least, note=f"fails in float64: {_first_line(error)}")
+        return replace(least, note=f"fails in float64: {first_line(error)}")
     found = replace(least, verdict="right", backward=backward, differences=differences)
     if wrong is None:
         return found
@@ -227,7 +228,3 @@ def _moved(leaves: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None
 
 def _drawn(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -20,7 +20,7 @@ from gradscope.capture.hooks import hookable_modules
 from gradscope.capture.names import first_names, module_names, named_parameters
 from gradscope.capture.saved_memory import counting_saved
 from gradscope.comparison.alignment import CallKey
-from gradscope.errors import GradscopeError, message_of
+from gradscope.errors import GradscopeError, first_line
 from gradscope.loading.optimizers import RATE
 from gradscope.loading.workload import Workload
 from gradscope.nesting import find
@@ -139,7 +139,7 @@ def count_saved(step: Step, notices: list[str]) -> SavedBytes | None:
             plain.forward()
     except Exception as error:
         # `torch.func` forbids hooks on saved tensors, for one: the report goes without.
-        first = (message_of(error) or type(error).__name__).splitlines()[0]
+        first = first_line(error)
         notices.append(f"saved bytes: not counted: {first}")
         return None
     return saved

@@ -35,7 +35,7 @@ from gradscope.capture.traced_probes import (
     listen,
     without_probes,
 )
-from gradscope.errors import LayerError, message_of
+from gradscope.errors import LayerError, first_line
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall
 from gradscope.training.current_step import CurrentStep
@@ -113,7 +113,7 @@ class ProbeShift:
         try:
             plain = _plain_outputs(call, outer)
         except Exception as error:  # of the compiler, or of a script that forbids to compile again
-            first = (message_of(error) or type(error).__name__).splitlines()[0]
+            first = first_line(error)
             self._why = f"without probes the model raised `{type(error).__name__}: {first}`"
             return None
         if [t.shape for t in plain] != [t.shape for t in ours]:

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from gradscope.capture.hooks import raised_by_a_handler
-from gradscope.errors import message_of
+from gradscope.errors import first_line
 from gradscope.leaks.judge import judge
 from gradscope.leaks.subject import Wishes
 from gradscope.loading.batches import Batch
@@ -96,7 +96,7 @@ class LeakCheck:
                 if raised_by_a_handler(error):
                     raise
                 cause = error.__cause__ or error
-                first = (message_of(cause).strip() or type(cause).__name__).splitlines()[0]
+                first = first_line(cause)
                 why = f"{type(cause).__name__}: {first}"
         self._lines.append((name, f"not judged: {why}" if why else in_words(axes)))
         self._found(step, model.id, axes)

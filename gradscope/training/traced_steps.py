@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
-from gradscope.errors import message_of
+from gradscope.errors import first_line
 from gradscope.explain.missing.explain_missing import MissingTrace
 from gradscope.explain.non_finite.explain_non_finite import ScriptStepTracer
 from gradscope.explain.shared.tracing_modes import Handler, lent
@@ -247,7 +247,7 @@ class CauseTracer:
         return not self.active and self._modes_with_zero > 0
 
     def _fail(self, error: Exception) -> None:
-        first = (message_of(error).strip() or type(error).__name__).splitlines()[0]
+        first = first_line(error)
         self.untraced = f"internal error in gradscope's tracer: {type(error).__name__}: {first}"
         self.active = False
 

@@ -28,7 +28,7 @@ from gradscope.capture.transformer.attention import (
 )
 from gradscope.capture.transformer.experts import Holders, Routing, is_distribution, routing
 from gradscope.capture.transformer.patches import observe_functions
-from gradscope.errors import message_of
+from gradscope.errors import first_line
 from gradscope.nesting import find
 from gradscope.records.transformer import MEASURES, AttentionCall, ExpertCall, ResidualCall
 
@@ -306,7 +306,7 @@ def _measured(call: Call, compute: Callable[[], _Figures]) -> _Figures | None:
     except Exception as error:
         if raised_by_a_handler(error):
             raise
-        message = (message_of(error) or type(error).__name__).splitlines()[0]
+        message = first_line(error)
         call.note(f"unmeasured: {message}")
         return None
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, SequentialSampler
 
 from gradscope.nesting import find
@@ -84,6 +83,10 @@ class Loop:
         self._loads = Loads(uses)
         self._checkpoints = Checkpoints(uses)
         self._parameters = ParameterRecords(models, uses, model_uses, construction)
+        # Events that one part alone needs.
+        self.scheduler_made, self.scored = self._schedulers.made, self._draws.scored
+        self.batch_drawn, self.used_up = self._data.batch_drawn, self._data.used_up
+        self.read = self._checkpoints.read
         # By line: in how many steps parameters were made within a model's call, and the last.
         self._made_inside: dict[str, tuple[int, int]] = {}
         self._clips: dict[tuple[int, int], tuple[str, frozenset[str]]] = {}
@@ -153,10 +156,6 @@ class Loop:
         """
         return self.changed or not (self.backwards or self.model_uses.called)
 
-    def scheduler_made(self, scheduler: LRScheduler) -> None:
-        """Note a new learning-rate scheduler."""
-        self._schedulers.made(scheduler)
-
     def epoch_begins(self, loader: DataLoader[Any]) -> None:
         """Note a new iteration over a data loader."""
         with contextlib.suppress(TypeError):  # a stream has no length
@@ -225,14 +224,6 @@ class Loop:
         if module is not None and not module.training:
             self._graphs.evaluated(output, self._steps)
 
-    def batch_drawn(self, iterator: object) -> None:
-        """Note the indices of a batch from a data loader's iterator."""
-        self._data.batch_drawn(iterator)
-
-    def used_up(self, iterator: object) -> None:
-        """Note that a data loader's iterator is exhausted."""
-        self._data.used_up(iterator)
-
     def seeded(self, seed: object) -> None:
         """Note a call of ``torch.manual_seed``."""
         self._seeds.seeded(seed, self._steps)
@@ -245,10 +236,6 @@ class Loop:
             if module is model.module_ref() or module is model.outer():
                 others = [one.module for one in self._models if one is not model]
                 self._loads.loaded(model.id, model.module, others)
-
-    def read(self, data: object) -> None:
-        """Note a result of ``torch.load``."""
-        self._checkpoints.read(data)
 
     def drew(self, distribution: object, drawn: object) -> None:
         """Note a sample of a distribution."""
@@ -283,10 +270,6 @@ class Loop:
         """Note that the optimizer's state was loaded."""
         self._checkpoints.optimizer_loaded()
         self.optimizer_uses.restored(optimizer)
-
-    def scored(self, distribution: object, value: object) -> None:
-        """Note a call of ``log_prob``."""
-        self._draws.scored(distribution, value)
 
     @property
     def wants_stacks(self) -> bool:

@@ -1,4 +1,9 @@
-"""Infers inputs of torchvision, timm and transformers models, and of the bundled demo."""
+"""Infers the inputs of a model without ``input`` in its config.
+
+For torchvision, timm and transformers models, and the bundled demo; ``first_layer.py`` does so for
+all others. Each function returns an ``Inferred`` in the config's grammar, which the code for the
+user's ``input`` reads too. A new family is a function here and a line in ``infer``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from gradscope import demo
-from gradscope.loading.inference.first_layer import Inferred
+from gradscope.loading.first_layer import Inferred, infer_layers
 from gradscope.loading.sources import Context, in_channels
 
 #: Boxes as (x1, y1, x2, y2), in pixels of a 224 × 224 picture.
@@ -272,3 +277,18 @@ def _pixels(config: Any, rows: int) -> dict[str, Any]:
     if getattr(config, "model_type", "") in _CLIPS:
         shape = [config.num_frames, *shape]
     return {"shape": [rows, *shape]}
+
+
+def infer(context: Context, *, batch: int | None = None) -> Inferred:
+    """Infer the input from the model's library, with ``batch`` rows (default: 2).
+
+    Raises:
+        ConfigError: the input cannot be inferred; the help suggests one from the model's layers.
+    """
+    families = {
+        "demo": infer_demo,
+        "torchvision": infer_torchvision,
+        "timm": infer_timm,
+        "hf": infer_transformers,
+    }
+    return families.get(context.kind.library, infer_layers)(context, batch)
