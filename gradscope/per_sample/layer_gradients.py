@@ -50,7 +50,7 @@ def gradients(call: LayerCall, samples: slice) -> Gradients:
     Raises:
         Exception: the module cannot run on one sample.
     """
-    return _function(call.module)(call, samples)
+    return _FUNCTIONS.get(type(call.module), _one_by_one)(call, samples)
 
 
 def known(module: nn.Module) -> bool:
@@ -59,10 +59,6 @@ def known(module: nn.Module) -> bool:
         return True
     leaf = next(module.children(), None) is None
     return leaf and not isinstance(module, nn.modules.batchnorm._BatchNorm)
-
-
-def _function(module: nn.Module) -> _Function:
-    return _FUNCTIONS.get(type(module), _one_by_one)
 
 
 def _linear(call: LayerCall, samples: slice) -> Gradients:

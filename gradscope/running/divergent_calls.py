@@ -309,7 +309,7 @@ def compare_outputs(
                 tensor,
                 other.outputs.get(path),
                 step,
-                _of_output(draws, path),
+                [draw.values.get(ProbeKey("", 0, True, path)) for draw in draws],
                 exact.values.get(ProbeKey("", 0, True, path)),
             )
             for path, tensor in one.outputs.items()
@@ -378,10 +378,6 @@ def _outputs(workload: Workload) -> _Outputs:
             return _Outputs(observer.outputs, observer.loss, gradients_of(workload.model))
     except Exception as failure:
         raise StepFailed(workload, observer.phase) from failure
-
-
-def _of_output(draws: Sequence[Comparison], path: str) -> list[Difference | None]:
-    return [draw.values.get(ProbeKey("", 0, True, path)) for draw in draws]
 
 
 def _diff(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -402,13 +402,13 @@ def _is_hinge(node: Node, trace: BackwardTrace) -> bool:
 def _hook_at(model: nn.Module, module: str | None) -> str | None:
     """Return the line of a module's backward hook, if there is only one."""
     owner = None if module is None else modules_by_name(model)[module]
-    hooks = [] if owner is None else [*owner._backward_hooks.values(), *_before(owner)]
+    hooks = (
+        []
+        if owner is None
+        else [*owner._backward_hooks.values(), *owner._backward_pre_hooks.values()]
+    )
     code = getattr(hooks[0], "__code__", None) if len(hooks) == 1 else None
     return None if code is None else f"{shown(code.co_filename)}:{code.co_firstlineno}"
-
-
-def _before(module: nn.Module) -> list[Callable[..., Any]]:
-    return list(module._backward_pre_hooks.values())
 
 
 def _by_names(blockers: Iterable[Blocker]) -> list[Blocker]:

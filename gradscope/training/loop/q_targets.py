@@ -127,7 +127,8 @@ def _has_ends(tree: ast.Module) -> bool:
 def _uses_ends(tree: ast.Module) -> bool:
     """Return True if an expression computes with a flag or chooses by it, or if a test on a flag
     decides about a target. A result that nothing reads does not count."""
-    read = {one.id for one in ast.walk(tree) if _is_read(one) and isinstance(one, ast.Name)}
+    names = (one for one in ast.walk(tree) if isinstance(one, ast.Name))
+    read = {one.id for one in names if isinstance(one.ctx, ast.Load)}
     left: list[ast.AST] = [tree]
     while left:
         node = left.pop()
@@ -157,10 +158,6 @@ def _uses_ends(tree: ast.Module) -> bool:
                 return True  # over samples: a test on each may decide
         left += ast.iter_child_nodes(node)
     return False
-
-
-def _is_read(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
 
 
 def _is_end(node: ast.expr) -> bool:

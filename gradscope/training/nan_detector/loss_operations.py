@@ -2,8 +2,8 @@
 
 The script computes these operations, so they cannot be replayed: their nodes are read while the
 graph exists. When a gradient is found to be NaN or Inf, the graph is gone. So the loss is walked
-once, and the path to nodes with a singular derivative is remembered. Each later backward keeps their
-saved tensors until the end of the step.
+once, and the path to nodes with a singular derivative is remembered. Each later backward keeps
+their saved tensors until the end of the step.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class SideEffects:
         self._parameters = list(parameter_places(module))
         trained = (p for p in self._parameters if (one := p()) is not None and one.requires_grad)
         self.trained: Callable[[], torch.Tensor | None] = next(trained, lambda: None)
-        self._devices = _cuda(module)
+        self._devices = list({p.device for p in module.parameters() if p.device.type == "cuda"})
         self._mixed = True
         self._python, self._numpy = True, True
         self.draws = True
@@ -230,7 +230,3 @@ def _same(buffer: torch.Tensor | None, copy: torch.Tensor | None) -> bool:
 
 def _version(tensor: torch.Tensor | None) -> int:
     return -1 if tensor is None else version(tensor)
-
-
-def _cuda(module: nn.Module) -> list[torch.device]:
-    return list({p.device for p in module.parameters() if p.device.type == "cuda"})
