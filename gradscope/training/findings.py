@@ -7,9 +7,8 @@ ranges: between two successive samples with the finding, all steps count. No tor
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.leaks import RULES, AxisResult
@@ -28,9 +27,6 @@ from gradscope.rules import (
     StepHistory,
     Weights,
 )
-
-if TYPE_CHECKING:
-    from gradscope.training.observer import Observer
 
 #: Above this many the two that are nearest to each other become one.
 MOST_RANGES = 100
@@ -128,10 +124,16 @@ class RunFindings:
     returned every 64 steps. ``all`` is exact.
 
     Attributes:
-        observer: knows the lines of the script; None: no finding gets one.
+        made_at: returns the line that made a module or a parameter, by the model's number.
+        called_at: returns the line of a module's first call, in the same way.
+        optimizer_at: returns the line that made an optimizer, by its name.
+        attribute_at: returns the line that sets an attribute, by its name.
     """
 
-    observer: Observer | None = None
+    made_at: Callable[[int, str], str | None] | None = None
+    called_at: Callable[[int, str], str | None] | None = None
+    optimizer_at: Callable[[str], str | None] | None = None
+    attribute_at: Callable[[str], str | None] | None = None
 
     def __init__(self, settings: RuleSettings) -> None:
         active = tuple(settings.active())
@@ -245,21 +247,19 @@ class RunFindings:
     def _located(self, finding: Finding, runs: Runs, sample: StepSample) -> Finding:
         """Return a finding in a sample with the line that its rule names as its place."""
         line = self._at_optimizer(finding, runs, sample.optimizer).location
-        if self.observer is None:
-            return replace(finding, location=line)
-        if runs.at_call:
-            line = line or self.observer.called_at(sample.model, finding.name)
-        if runs.at_model_call:
-            line = line or self.observer.called_at(sample.model, "")
-        if runs.at_attribute and finding.cause:
-            line = line or self.observer.attribute_at(finding.cause)
+        if runs.at_call and self.called_at is not None:
+            line = line or self.called_at(sample.model, finding.name)
+        if runs.at_model_call and self.called_at is not None:
+            line = line or self.called_at(sample.model, "")
+        if runs.at_attribute and self.attribute_at is not None and finding.cause:
+            line = line or self.attribute_at(finding.cause)
         return replace(finding, location=line)
 
     def _at_optimizer(self, finding: Finding, runs: Runs, optimizer: str) -> Finding:
         """Return a finding with the line that made the optimizer, if its rule names that."""
-        if finding.location or not runs.at_optimizer or self.observer is None:
+        if finding.location or not runs.at_optimizer or self.optimizer_at is None:
             return finding
-        return replace(finding, location=self.observer.optimizer_at(optimizer))
+        return replace(finding, location=self.optimizer_at(optimizer))
 
     def loop(self, record: LoopRecord) -> tuple[TrainingFinding, ...]:
         """Judge the loop so far, by facts of every step.
@@ -332,9 +332,9 @@ class RunFindings:
         before = self._of_loop.get(key)
         if before is not None:
             return replace(finding, made=before.finding.made)
-        if self.observer is None or model is None or not finding.name:
+        if self.made_at is None or model is None or not finding.name:
             return finding
-        return replace(finding, made=self.observer.made_at(model, finding.name))
+        return replace(finding, made=self.made_at(model, finding.name))
 
     def _judged(
         self, verdicts: _Judged, at: int, model: int | None, found: Found, *, steps: bool

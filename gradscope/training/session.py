@@ -273,7 +273,10 @@ class Session:
                 began=self._began,
                 failed=self._failed,
             )
-            self._findings.observer = self.observer
+            self._findings.made_at = self.observer.made_at
+            self._findings.called_at = self.observer.called_at
+            self._findings.optimizer_at = self.observer.optimizer_at
+            self._findings.attribute_at = self.observer.attribute_at
             self.observer.start()
             _observing.append(self)
             steps = self.observer.adopt() if late else None
