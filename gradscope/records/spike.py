@@ -61,6 +61,7 @@ class SpikeSample:
             gradient of the batch without the sample, from another forward and backward.
         twin: an earlier call whose sample with this index has the same inputs.
         constant_in: the inputs, by their paths among the arguments, that repeat one value.
+        predicted_loss: of a classifier, the loss with the class that the model predicts.
     """
 
     index: int
@@ -81,6 +82,7 @@ class SpikeSample:
     norm_without: float | None = field(default=None, metadata=SPARSE)
     twin: int | None = field(default=None, metadata=SPARSE)
     constant_in: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    predicted_loss: float | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

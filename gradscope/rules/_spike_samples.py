@@ -38,8 +38,11 @@ _LOSS = 3.0
 _LOSS_NEAR = 2.5
 #: The median of a batch is unusual at this many times the largest of the steps before.
 _ALL = 1.5
-#: A sample is blamed if its loss is this many times the largest loss of a sample before.
-_UNLIKE = 2.0
+#: A sample is blamed if its loss is this many times the largest loss of a sample before; at the
+#: first figure only if it is also that many deviations above the usual ones.
+_UNLIKE, _FAR_UNLIKE = 2.0, 3.0
+#: Rare samples, too, may repeat one value: with fewer steps before, the loss must be unusual.
+_MANY = 64
 #: A text is unusually long at this many times the longest of the others, and of the steps before.
 _LONG = 2.0
 #: If no two inputs were equal before, this many equal inputs are unusual, or this part of the
@@ -170,8 +173,13 @@ def is_unusual_loss(largest: float | None, middle: float | None, history: BatchH
         return False
     if middle > _ALL * medians:
         return False  # the other samples, too, have larger losses than before
-    deviations = math.log(largest / history.usual_loss) / max(_SPREAD, history.spread_loss or 1.0)
-    return largest > _LOSS * high or deviations > _DEVIATIONS
+    return largest > _LOSS * high or _loss_deviations(largest, history) > _DEVIATIONS
+
+
+def _loss_deviations(largest: float, history: BatchHistory) -> float:
+    """Return how far a loss is above the usual largest one, in robust deviations of logarithms."""
+    above = math.log(largest / (history.usual_loss or math.inf))
+    return above / max(_SPREAD, history.spread_loss or 1.0)
 
 
 def is_unusual_constant(path: str, loss: float | None, history: BatchHistory) -> bool:
@@ -183,9 +191,14 @@ def is_unusual_constant(path: str, loss: float | None, history: BatchHistory) ->
         loss: of the sample.
         history: of the steps before.
     """
-    if path not in history.varied or history.loss_steps < KNOWN:
+    return path in history.varied and is_larger_loss(loss, history)
+
+
+def is_larger_loss(loss: float | None, history: BatchHistory) -> bool:
+    """Return True if the loss of a sample is above those of all samples before."""
+    if loss is None or history.high_loss is None or history.loss_steps < KNOWN:
         return False
-    return loss is not None and history.high_loss is not None and loss > history.high_loss > 0
+    return loss > history.high_loss > 0
 
 
 def is_unusual_length(length: int | None, history: BatchHistory) -> bool:
@@ -270,8 +283,16 @@ def _few(capsule: Capsule) -> list[_Group] | None:
         if max(one.gradient_norm or 0.0 for one in group) < _UNUSUAL * usual:
             return None
         if held >= _HALF and not _still_high(capsule, held):
-            return groups[:k]
+            return None if _came_before(capsule, group) else groups[:k]
     return None
+
+
+def _came_before(capsule: Capsule, group: _Group) -> bool:
+    """Return True if only the loss of a step is unusual, and a sample before had as large a one."""
+    if capsule.kind != "loss" or capsule.norm is None or capsule.high_norm is None:
+        return False
+    loss = max(one.loss or 0.0 for one in group)
+    return capsule.norm <= _UNUSUAL * capsule.high_norm and 0 < loss <= _largest_before(capsule)
 
 
 def _left_out(capsule: Capsule) -> list[_Group] | None:
@@ -330,7 +351,8 @@ def _difference(sample: SpikeSample, others: Sequence[SpikeSample], history: Bat
             f"its input reaches {number(sample.input_max)}; of the {history.steps} steps before, "
             f"nearly all inputs are below {number(history.high_input)}"
         )
-    if sample.constant and history.constant == 0 and history.steps >= KNOWN:
+    large = is_larger_loss(sample.loss, history)
+    if sample.constant and history.constant == 0 and history.steps >= (KNOWN if large else _MANY):
         return (
             f"its input repeats one value; no other input does, of this step and the "
             f"{history.steps} before"
@@ -369,15 +391,19 @@ def _label(capsule: Capsule) -> Blame | None:
     losses = sorted(one.loss or 0.0 for one in rest)
     usual, high = median(losses), worst[0].loss or 0.0
     history = capsule.history
-    # Of noise with long tails, larger losses came earlier.
-    seen = [one.sample_loss or 0.0 for one in capsule.signals[:-1]]
+    predicted = worst[0].predicted_loss
+    if predicted is not None and high <= predicted:
+        return None  # the model predicts this label
     unlike = (
         is_unusual_loss(high, usual, history)
         and losses[-1] <= max(history.high_loss or 0.0, high / _LOSS)
-        and high > _UNLIKE * max(seen, default=0.0)
+        and high > _unlike(high, history) * _largest_before(capsule)
     )
+    has_history = history.loss_steps >= KNOWN and (history.usual_loss or 0.0) > 0
+    larger = high > _LOSS * (history.high_loss or 0.0) and high > _UNLIKE * _largest_before(capsule)
     gradient_is_usual = (
         capsule.kind == "loss"
+        and (larger or not has_history)
         and capsule.high_norm is not None
         and len(worst) * high >= sum(losses)
         and (math.inf if capsule.norm is None else capsule.norm) <= 2 * capsule.high_norm
@@ -393,9 +419,23 @@ def _label(capsule: Capsule) -> Blame | None:
     parts = [
         f"{_which(worst, capsule)}: its loss is {number(high)} (median {number(usual)}){evidence}.",
         *_worst_token(worst[0]),
+        *([] if predicted is None else [f"With another label it would be {number(predicted)}."]),
         "Its input is of usual size: check its label.",
     ]
     return Blame("labels", " ".join(parts), tuple(worst))
+
+
+def _largest_before(capsule: Capsule) -> float:
+    """Return the largest loss of a sample in the steps before; 0 if none is known.
+
+    Of noise with long tails, larger losses came earlier.
+    """
+    return max((one.sample_loss or 0.0 for one in capsule.signals[:-1]), default=0.0)
+
+
+def _unlike(loss: float, history: BatchHistory) -> float:
+    """Return how many times the largest loss before an unusual loss must be."""
+    return _UNLIKE if _loss_deviations(loss, history) > _DEVIATIONS else _FAR_UNLIKE
 
 
 # ---------------------------------------------------------------- the sentences

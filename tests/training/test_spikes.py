@@ -386,6 +386,7 @@ def test_a_square_by_hand_and_a_sum_with_a_penalty_are_read_too() -> None:
     "function",
     [
         lambda x: (x + 0.5).clamp_min(0),
+        lambda x: F.relu(x + 0.5),
         lambda x: (x + 0.5).clamp(0, 0.8),
         lambda x: F.softplus(x, beta=2.0),
         lambda x: F.logsigmoid(x),
@@ -399,6 +400,34 @@ def test_the_terms_of_a_pairwise_loss_are_read(
     rows = row_losses([sign * function(given).mean()])
     assert rows is not None
     assert rows.of_samples(6) == pytest.approx((sign * function(given)).tolist(), rel=1e-12)
+
+
+@pytest.mark.parametrize("reduced", [lambda t: t.mean(1).mean(), lambda t: t.mean(1).sum() / 6])
+def test_the_terms_of_a_loss_that_is_reduced_twice_are_read(
+    reduced: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    given = VALUES.clone().requires_grad_()
+    each = F.mse_loss(given, WANTED, reduction="none")
+    rows = row_losses([reduced(each)])
+    assert rows is not None
+    assert rows.of_samples(6) == pytest.approx(each.double().mean(1).tolist(), rel=1e-6)
+    assert (
+        row_losses([reduced(each) + reduced(F.mse_loss(given, VALUES + 1, reduction="none"))])
+        is None
+    )
+
+
+def test_the_loss_of_the_predicted_class_is_known_for_one_class_a_sample() -> None:
+    scores = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([0, 1, 2, 3, 0, 1])
+    rows = row_losses([F.cross_entropy(scores, target)])
+    assert rows is not None
+    best = F.cross_entropy(scores, scores.argmax(1), reduction="none")
+    assert rows.predictions(6) == pytest.approx(best.tolist(), rel=1e-12)
+    assert rows.predictions(3) == [None] * 3
+    weighted = row_losses([F.cross_entropy(scores, target, weight=torch.arange(1.0, 5).double())])
+    assert weighted is not None
+    assert weighted.predictions(6) == [None] * 6
 
 
 def test_the_constant_factor_of_a_loss_is_known() -> None:
@@ -436,7 +465,7 @@ def test_the_indices_are_those_of_the_batch(workers: int) -> None:
 # ---------------------------------------------------------------- single samples, and changes
 
 HISTORY = BatchHistory(
-    steps=40, loss_steps=32, usual_loss=1.0, high_loss=2.0, usual_median=0.5, high_median=0.8,
+    steps=64, loss_steps=32, usual_loss=1.0, high_loss=2.0, usual_median=0.5, high_median=0.8,
     usual_input=3.0, high_input=4.0, spread_input=0.1, constant=0, length=16,
     copies=1, twins=0,
 )  # fmt: skip
@@ -471,6 +500,24 @@ def test_a_sample_unlike_all_before_is_named_in_a_usual_step(
     assert words in message
     first = with_worst_first(quiet(**odd)).samples[0]
     assert (first.index == 15) == (cause != "undetermined")
+
+
+@pytest.mark.parametrize(
+    ("steps", "loss", "cause"),
+    [(63, 1.9, "undetermined"), (63, 2.1, "samples"), (64, 1.9, "samples")],
+)
+def test_one_repeated_value_after_few_steps_needs_a_large_loss(
+    steps: int, loss: float, cause: str
+) -> None:
+    given = quiet(constant=True, loss=loss)
+    found = spike_cause(replace(given, history=replace(HISTORY, steps=steps)))
+    assert found[0] == cause, found
+
+
+@pytest.mark.parametrize(("predicted", "cause"), [(7.0, "undetermined"), (0.01, "labels")])
+def test_a_label_that_the_model_predicts_is_not_wrong(predicted: float, cause: str) -> None:
+    found = spike_cause(quiet(loss=7.0, predicted_loss=predicted))
+    assert found[0] == cause, found
 
 
 def test_copies_count_as_one_sample() -> None:
@@ -681,6 +728,34 @@ def test_a_loss_that_came_before_is_no_label() -> None:
     assert spike_cause(replace(given, signals=tuple(steps)))[0] == "labels"
     steps[20] = replace(steps[20], sample_loss=4.0)  # of noise with long tails
     assert spike_cause(replace(given, signals=tuple(steps)))[0] == "undetermined"
+
+
+@pytest.mark.parametrize(
+    ("before", "spread", "cause"),
+    [(3.0, 1.0, "undetermined"), (3.0, 0.1, "labels"), (2.2, 1.0, "labels")],
+)
+def test_a_loss_must_be_further_above_those_before_if_they_scatter(
+    before: float, spread: float, cause: str
+) -> None:
+    given = quiet(loss=7.0)
+    given = replace(given, history=replace(HISTORY, spread_loss=spread))
+    steps = [replace(one, sample_loss=before if one.step == 20 else 0.5) for one in RATE]
+    found = spike_cause(replace(given, signals=tuple(steps)))
+    assert found[0] == cause, found
+
+
+@pytest.mark.parametrize(
+    ("before", "norm", "cause"),
+    [(6.9, 15.0, "samples"), (7.0, 15.0, "undetermined"), (7.0, 25.0, "samples")],
+)
+def test_a_hard_sample_with_a_loss_that_came_before_makes_no_spike_of_the_loss(
+    before: float, norm: float, cause: str
+) -> None:
+    given = capsule_of(ONE, kind="loss", norm=norm)
+    rows = [replace(one, loss=0.5 if one.index else 7.0) for one in given.samples]
+    steps = [replace(one, sample_loss=before if one.step == 20 else 0.5) for one in RATE]
+    found = spike_cause(replace(given, samples=tuple(rows), signals=tuple(steps)))
+    assert found[0] == cause, found
 
 
 def test_what_no_step_made_is_found_and_a_habit_is_not() -> None:

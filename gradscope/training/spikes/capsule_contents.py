@@ -320,6 +320,7 @@ class CapsuleContents:
             rows = self._losses[0]
         losses = None if rows is None else rows.of_samples(count)
         tokens = [None] * count if rows is None or not length else rows.tokens(count, length)
+        predicted = [None] * count if rows is None else rows.predictions(count)
         if losses is None:
             notes.append("losses of samples are not known")
         named = indices if indices is not None and len(indices) == count else None
@@ -331,6 +332,7 @@ class CapsuleContents:
                 loss=None if losses is None else finite_or_none(losses[n]),
                 dataset_index=None if named is None else named[n],
                 token=tokens[n],
+                predicted_loss=finite_or_none(predicted[n]),
             )
             for n, one in enumerate(found.samples)
         ]

@@ -25,12 +25,14 @@ _MOST = 16
 class RowLosses:
     """The terms of one loss: ``counts`` marks those that count, ``target`` is the loss's target.
 
-    All but the target are flat.
+    All but the target are flat. ``predicted`` has the loss that each term would have with the class
+    that the model finds most likely as its target; None for other losses.
     """
 
     values: torch.Tensor
     counts: torch.Tensor
     target: torch.Tensor | None
+    predicted: torch.Tensor | None = None
 
     def of_samples(self, count: int) -> list[float] | None:
         """Return the mean of each sample's terms; None if their numbers of terms differ."""
@@ -41,6 +43,15 @@ class RowLosses:
         sums = torch.where(counts, values, 0.0).sum(1)
         means: list[float] = (sums / counts.sum(1).clamp_min(1)).tolist()
         return means
+
+    def predictions(self, count: int) -> list[float | None]:
+        """The loss of each sample with the class that the model predicts; None for each where a
+        sample has several terms, or no class.
+        """
+        if self.predicted is None or self.predicted.numel() != count:
+            return [None] * count
+        found: list[float | None] = self.predicted.double().tolist()
+        return found
 
     def means(self, count: int) -> RowLosses | None:
         """The mean loss of each sample; None if unknown."""
@@ -117,6 +128,8 @@ def row_losses(roots: Sequence[torch.Tensor]) -> RowLosses | None:
         following = [one for one, _ in node.next_functions if one is not None]
         if name in _REDUCTIONS:
             found += [one for one in following if kind(one) in _KNOWN]
+            stack += [one for one in following if kind(one) in _REDUCTIONS and one not in seen]
+            seen.update(following)
         elif name in _LOSSES:
             found.append(node)
         elif name in _SCALAR and shape_of(node) == ():
@@ -127,7 +140,7 @@ def row_losses(roots: Sequence[torch.Tensor]) -> RowLosses | None:
 
 def _terms(node: Node) -> RowLosses | None:
     kept, name = saved(node), kind(node)
-    values = kept.get("self")
+    values = kept.get("self", kept.get("result"))
     if values is None:
         return None
     with torch.no_grad():
@@ -141,9 +154,13 @@ def _terms(node: Node) -> RowLosses | None:
             return None
         terms = _LOSSES[name](node, kept)
         counts = torch.ones_like(terms, dtype=torch.bool)
+        predicted = None
         if name.startswith("NllLoss"):
             counts = target != signed(int(getattr(node, "_saved_ignore_index", -100)))
-        return RowLosses(terms.flatten(), counts.flatten(), target.detach())
+            # A class weight would compare losses of different scales.
+            if values.dim() == 2 and kept.get("weight") is None:
+                predicted = -values.detach().amax(1)
+        return RowLosses(terms.flatten(), counts.flatten(), target.detach(), predicted)
 
 
 def _clamped(node: Node, values: torch.Tensor) -> torch.Tensor:
@@ -199,6 +216,7 @@ _LOSSES: dict[str, _Terms] = {
 _TERMS: dict[str, Callable[[Node, torch.Tensor], torch.Tensor]] = {
     "PowBackward": lambda node, values: values.pow(float(getattr(node, "_saved_exponent", 2))),
     "AbsBackward": lambda _, values: values.abs(),
+    "ReluBackward": lambda _, values: values,  # its result
     "ClampMinBackward": _clamped,
     "ClampBackward": _clamped,
     "SoftplusBackward": _softplus,
