@@ -35,6 +35,17 @@ def spike(run: Path, step: int | None = None, *, without: Sequence[int] = ()) ->
         OptionError: no capsule has that step, or the sample does not exist.
     """
     path, capsule, steps = chosen_capsule(run, step)
+    return spike_report(run, path, capsule, steps, without)
+
+
+def spike_report(
+    run: Path, path: Path, capsule: Capsule, steps: Sequence[int], without: Sequence[int]
+) -> SpikeReport:
+    """Return the verdict on a capsule; ``path`` is its file, ``steps`` has those of all capsules.
+
+    Raises:
+        OptionError: a sample of ``without`` does not exist, or the gradient was not split.
+    """
     cause, message = spike_cause(capsule)
     return SpikeReport(
         capsule.step,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from gradscope.api.spiking import export_sample, spike, write_spike_config
+from gradscope.commands._model import importing_torch
 from gradscope.commands._options import (
     DisplayOptions,
     FileOptions,
@@ -15,6 +16,7 @@ from gradscope.commands._options import (
     option,
     takes_groups,
 )
+from gradscope.commands._running import running
 from gradscope.commands._views import PlotOptions, choose_destination
 from gradscope.commands._write import check_output, say
 from gradscope.runfile.folder import chosen_run, file_of
@@ -24,6 +26,7 @@ EXAMPLES = (
     ("gradscope spike", "The largest spike of the newest run."),
     ("gradscope spike run.db --step 412 --without 7", "That step without sample 7."),
     ("gradscope spike run.db --export bad.safetensors", "The tensors of the worst sample."),
+    ("gradscope spike run.db --replay ./train.py:Net", "Split the step later, with the model."),
     ("gradscope spike --plot spike.png", "The steps before, and the samples, as a picture."),
     ("gradscope spike -f json", "All samples, and the steps before."),
 )
@@ -48,6 +51,10 @@ def run(
         Path | None,
         option("FILE", "Write a config that repeats the step, for `inspect` and `why`."),
     ] = None,
+    replay: Annotated[
+        str | None,
+        option("MODEL", "Split the step by sample again, with this model: `./net.py:Net`."),
+    ] = None,
     rank: Rank = None,
     format: Annotated[str | None, format_option(ROOM)] = None,
     file: FileOptions,
@@ -57,7 +64,8 @@ def run(
     """Name the cause of a spike: a sample, the learning rate, the optimizer or the weights.
 
     `gradscope run` keeps up to three steps whose loss or gradient spikes, each in a capsule beside
-    the run. At that step it split the gradient by sample. This command imports no model.
+    the run. At that step it split the gradient by sample. This command imports no model, except with
+    --replay: then it splits the gradient again.
     """
     plots.check(file)
     chosen = chosen_run(run, "spike")
@@ -67,7 +75,13 @@ def run(
     if as_config is not None:
         check_output(as_config, force=file.force)
     path = file_of(chosen.path, rank)
-    report = spike(path, step, without=without or ())
+    if replay is None:
+        report = spike(path, step, without=without or ())
+    else:
+        with running(None):
+            with importing_torch():
+                from gradscope.api.spike_replay import replayed_spike
+            report = replayed_spike(path, step, replay, without=without or ())
     if export is not None:
         worst = export_sample(path, report.step, export, force=file.force)
         say(f"wrote sample {worst.index} of step {report.step} to {export}")

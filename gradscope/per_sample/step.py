@@ -83,7 +83,7 @@ def _estimates(
     return (mean - batch) * count / (count - 1), (count * batch - mean) / (count - 1)
 
 
-__all__ = ["NotSeparable", "step_by_sample"]
+__all__ = ["NotSeparable", "gradients_by_sample", "step_by_sample"]
 
 #: Number of layers named for each sample.
 _LAYERS = 3
@@ -106,6 +106,13 @@ def step_by_sample(workload: Workload, number: int = 0) -> PerSample:
     Raises:
         NotSeparable: the batch has one sample, or the model's output has no row for each.
     """
+    return _record(*gradients_by_sample(workload, number))
+
+
+def gradients_by_sample(
+    workload: Workload, number: int = 0
+) -> tuple[SampleGradients, list[float | None]]:
+    """Return the parts of a step's gradient and the loss of each sample; see ``step_by_sample``."""
     observer = _OutputKept()
     with rerun(workload, number, observer=observer) as step:
         count = batch_size(step.clone)
@@ -118,8 +125,7 @@ def step_by_sample(workload: Workload, number: int = 0) -> PerSample:
             return observer.output, loss if scale is None else (loss * _like(scale, loss)).sum()
 
         found = sample_gradients(workload.model, forward, count)
-        losses = _losses(step, observer.output, count)
-    return _record(found, losses)
+        return found, _losses(step, observer.output, count)
 
 
 def _like(scale: Any, loss: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from gradscope.rules._spike_samples import (
     BEFORE,
     Blame,
     blamed,
+    is_sure_of_another_class,
     named,
     ordered,
     unusual_before,
@@ -513,7 +514,10 @@ def _first_look(capsule: Capsule) -> str:
     usual, high = median(one.loss or 0.0 for one in known), worst.loss or 0.0
     if high < 2 * usual:
         return ""
-    return (
+    words = (
         f" The largest loss is that of {named(worst, capsule.samples)}: {number(high)} "
         f"(median {number(usual)})."
     )
+    if is_sure_of_another_class(worst, [one for one in known if one is not worst]):
+        words += " The model is sure of another class: its label may be wrong."
+    return words

@@ -38,9 +38,13 @@ _LOSS = 3.0
 _LOSS_NEAR = 2.5
 #: The median of a batch is unusual at this many times the largest of the steps before.
 _ALL = 1.5
-#: A sample is blamed if its loss is this many times the largest loss of a sample before; at the
-#: first figure only if it is also that many deviations above the usual ones.
+#: A sample is blamed if its loss is this many times the largest loss of a sample before. The first
+#: figure is for a classifier that is sure of another class, and for other losses that are also that
+#: many deviations above the usual ones.
 _UNLIKE, _FAR_UNLIKE = 2.0, 3.0
+#: A classifier is sure of a class if the loss with it is at most this many times the median of the
+#: other samples': of naturally hard samples it is unsure.
+_SURE = 3.0
 #: Rare samples, too, may repeat one value: with fewer steps before, the loss must be unusual.
 _MANY = 64
 #: A text is unusually long at this many times the longest of the others, and of the steps before.
@@ -397,7 +401,7 @@ def _label(capsule: Capsule) -> Blame | None:
     unlike = (
         is_unusual_loss(high, usual, history)
         and losses[-1] <= max(history.high_loss or 0.0, high / _LOSS)
-        and high > _unlike(high, history) * _largest_before(capsule)
+        and high > _unlike(worst[0], rest, history) * _largest_before(capsule)
     )
     has_history = history.loss_steps >= KNOWN and (history.usual_loss or 0.0) > 0
     larger = high > _LOSS * (history.high_loss or 0.0) and high > _UNLIKE * _largest_before(capsule)
@@ -433,9 +437,21 @@ def _largest_before(capsule: Capsule) -> float:
     return max((one.sample_loss or 0.0 for one in capsule.signals[:-1]), default=0.0)
 
 
-def _unlike(loss: float, history: BatchHistory) -> float:
-    """Return how many times the largest loss before an unusual loss must be."""
-    return _UNLIKE if _loss_deviations(loss, history) > _DEVIATIONS else _FAR_UNLIKE
+def _unlike(sample: SpikeSample, rest: Sequence[SpikeSample], history: BatchHistory) -> float:
+    """Return how many times the largest loss before the loss of a sample must be."""
+    if sample.predicted_loss is not None:
+        return _UNLIKE if is_sure_of_another_class(sample, rest) else _FAR_UNLIKE
+    far = _loss_deviations(sample.loss or 0.0, history) > _DEVIATIONS
+    return _UNLIKE if far else _FAR_UNLIKE
+
+
+def is_sure_of_another_class(sample: SpikeSample, rest: Sequence[SpikeSample]) -> bool:
+    """Return True if a classifier predicts another class than the label, as sure as usual."""
+    predicted = sample.predicted_loss
+    others = [one.predicted_loss for one in rest if one.predicted_loss is not None]
+    if predicted is None or sample.loss is None or not others:
+        return False
+    return predicted < sample.loss and predicted <= _SURE * median(others)
 
 
 # ---------------------------------------------------------------- the sentences

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from commands.run_files import written
 from processes import gradscope, python
+from safetensors.torch import save_file
 from torch import nn
 
-from gradscope.errors import ConfigError
+from gradscope.api.spike_replay import replayed_spike
+from gradscope.api.spiking import spike
+from gradscope.errors import ConfigError, GradscopeError
 from gradscope.loading.random_states import (
     NUMPY,
     RandomState,
@@ -20,8 +27,15 @@ from gradscope.loading.random_states import (
     read_states,
     torch_state,
 )
-from gradscope.records.spike import CallState
-from gradscope.runfile.capsules import capsules_of, read_capsule, read_tensors
+from gradscope.records.spike import CallState, Capsule, SpikeSample, SpikeSignals
+from gradscope.runfile.capsules import (
+    capsule_path,
+    capsules_of,
+    digests,
+    metadata,
+    read_capsule,
+    read_tensors,
+)
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.nan_detector.replayed_calls import as_it_began
 from gradscope.training.nan_detector.side_effects import SideEffects
@@ -120,6 +134,141 @@ def test_the_config_of_a_capsule_repeats_loss_and_gradient(
     for word in ("random_state=null", "eval_modules=[]", "checkpoint=null"):
         report = json.loads(gradscope([*again, word], cwd=tmp_path).stdout)
         assert report["loss"] != pytest.approx(float(loss), rel=1e-4)
+
+
+#: A model with a width to give, and dropout; what its file does beside the class is added.
+SMALL = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, width=5):
+        super().__init__()
+        self.body, self.head = nn.Linear(3, width), nn.Linear(width, 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.body(x)))
+"""
+TRAINS = """
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+net(torch.ones(2, 3)).sum().backward()
+optimizer.step()
+"""
+
+
+@pytest.fixture
+def unsplit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[SpikeSample]]:
+    """Write a capsule without the samples' parts, and its model; return the parts, by autograd."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(scale: float = 1.0, weights: bool = True, **more: object) -> list[SpikeSample]:
+        (tmp_path / "net.py").write_text(SMALL)
+        names: dict[str, Any] = {}
+        exec(SMALL, names)
+        torch.manual_seed(0)
+        net = names["Net"]().double()
+        x, y = torch.randn(6, 3).double(), torch.tensor([0, 1, 0, 1, 0, 1])
+        x[4] *= 30
+        output = net(x)
+        y[4] = output[4].argmin()
+        each = nn.functional.cross_entropy(output, y, reduction="none")
+        (sent,) = torch.autograd.grad(each.mean() * scale, output, retain_graph=True)
+        rows = [
+            torch.cat(
+                [
+                    g.flatten()
+                    for g in torch.autograd.grad(one / 6, net.parameters(), retain_graph=True)
+                ]
+            )
+            for one in each
+        ]
+        full = torch.stack(rows).sum(0)
+        tensors = {"call0.args.0": x, "call0.gradients.0": sent.contiguous()}
+        if weights:
+            tensors |= {f"weights.{name}": t for name, t in net.state_dict().items()}
+        capsule = Capsule(
+            7, "opt", "", "gradient", model="net", high_norm=0.01, usual_norm=0.005, counted=50,
+            samples=tuple(SpikeSample(n, loss=one) for n, one in enumerate(each.tolist())),
+            signals=(SpikeSignals(7, gradient_norm=float(full.norm()), loss_scale=scale),),
+            notes=("not split by sample: a split takes too long",), tensors=tuple(tensors),
+            calls=(CallState("net", dtype="float64"),),
+        )  # fmt: skip
+        path = written(tmp_path / "one.db")
+        save_file(tensors, capsule_path(path, 7), metadata(replace(capsule, **more)))
+        return [
+            SpikeSample(
+                n,
+                loss=loss,
+                gradient_norm=float(row.norm()),
+                share=float(row @ full / (full @ full)),
+                cosine=float(row @ (full - row) / (row.norm() * (full - row).norm())),
+                input_rms=float(one.square().mean().sqrt()),
+            )
+            for n, (loss, row, one) in enumerate(zip(each.tolist(), rows, x, strict=True))
+        ]
+
+    return write
+
+
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+def test_a_step_that_was_not_split_is_split_later_with_the_model(
+    tmp_path: Path, unsplit: Callable[..., list[SpikeSample]], scale: float
+) -> None:
+    expected = unsplit(scale)
+    assert spike(tmp_path / "one.db").cause == "undetermined"
+    found = replayed_spike(tmp_path / "one.db", None, "./net.py:Net")
+    assert (found.cause, found.samples[0].index) == ("samples", 4)
+    assert found.samples[0].layers
+    for one in found.samples:
+        for name in ("loss", "gradient_norm", "share", "cosine", "input_rms"):
+            wanted = getattr(expected[one.index], name)
+            assert getattr(one, name) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+    (note,) = found.notes
+    assert note.startswith(
+        "split by sample in a replay with `./net.py:Net`: the gradient norm is that of the step, "
+    )
+
+
+@pytest.mark.parametrize(
+    ("written_by", "model", "words"),
+    [
+        ({"weights": False}, "./net.py:Net", "step 7 cannot be replayed: the capsule has no weig"),
+        ({"kind": "non-finite"}, "./net.py:Net", "a gradient with NaN or Inf has no parts"),
+        ({"calls": (CallState("a"), CallState("b"))}, "./net.py:Net", "it has 2 calls of models"),
+        ({"norm": 123.0}, "./net.py:Net", "the step had 123.0: this is not the model of the step"),
+        ({}, "{_target_: ./net.py:Net, width: 6}", "the weights of step 7 do not fit"),
+        ({}, "./none.py:Net", "there is no file"),
+        ({}, "./net.py:Missing", "has no `Missing`"),
+        ({}, "./trains.py:Net", "the file trains while it is imported"),
+    ],
+)
+def test_a_replay_that_cannot_be_says_why_and_changes_no_file(
+    tmp_path: Path,
+    unsplit: Callable[..., list[SpikeSample]],
+    written_by: dict[str, object],
+    model: str,
+    words: str,
+) -> None:
+    unsplit(**written_by)
+    (tmp_path / "trains.py").write_text(SMALL + TRAINS)
+    before = capsule_path(tmp_path / "one.db", 7).read_bytes()
+    with pytest.raises(GradscopeError) as raised:
+        replayed_spike(tmp_path / "one.db", 7, model)
+    assert words in str(raised.value)
+    assert capsule_path(tmp_path / "one.db", 7).read_bytes() == before
+
+
+def test_a_changed_file_is_named_if_the_gradient_is_another(
+    tmp_path: Path, unsplit: Callable[..., list[SpikeSample]]
+) -> None:
+    (tmp_path / "net.py").write_text(SMALL)
+    unsplit(sources=digests([str(tmp_path / "net.py")]))
+    (tmp_path / "net.py").write_text(SMALL.replace("torch.relu", "torch.sigmoid"))
+    with pytest.raises(ConfigError, match="this is not the model of the step") as raised:
+        replayed_spike(tmp_path / "one.db", 7, "./net.py:Net")
+    assert raised.value.problems[0].help == f"changed since the run: `{tmp_path / 'net.py'}`"
 
 
 def numpy_state() -> RandomState:

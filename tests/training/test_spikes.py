@@ -731,6 +731,35 @@ def test_a_loss_that_came_before_is_no_label() -> None:
 
 
 @pytest.mark.parametrize(
+    ("predicted", "cause"),
+    [(0.3, "labels"), (0.4, "undetermined"), (None, "undetermined")],
+)
+def test_a_model_sure_of_another_class_makes_a_smaller_loss_unusual(
+    predicted: float | None, cause: str
+) -> None:
+    """The loss is 2.3 times the largest before; the other samples' predictions have 0.1."""
+    given = quiet(loss=7.0)
+    rows = [replace(one, predicted_loss=0.1) for one in given.samples]
+    rows[-1] = replace(rows[-1], predicted_loss=predicted)
+    steps = [replace(one, sample_loss=3.0 if one.step == 20 else 0.5) for one in RATE]
+    found, message = spike_cause(replace(given, samples=tuple(rows), signals=tuple(steps)))
+    assert found == cause, message
+    assert ("With another label it would be 0.3000" in message) == (cause == "labels")
+
+
+@pytest.mark.parametrize(("predicted", "sure"), [(0.3, True), (0.4, False), (3.0, False)])
+def test_a_label_that_may_be_wrong_is_said_though_it_is_not_blamed(
+    predicted: float, sure: bool
+) -> None:
+    given = quiet(loss=3.0)
+    rows = [replace(one, predicted_loss=0.1) for one in given.samples]
+    rows[-1] = replace(rows[-1], predicted_loss=predicted)
+    found, message = spike_cause(replace(given, samples=tuple(rows)))
+    assert found == "undetermined"
+    assert ("The model is sure of another class: its label may be wrong." in message) == sure
+
+
+@pytest.mark.parametrize(
     ("before", "spread", "cause"),
     [(3.0, 1.0, "undetermined"), (3.0, 0.1, "labels"), (2.2, 1.0, "labels")],
 )

@@ -39,6 +39,7 @@ from gradscope.training.spikes.samples import (
     table,
     taken_apart,
     tokens_each,
+    worst_first,
 )
 from gradscope.training.spikes.sources import sources_of
 from gradscope.typeset.numbers import plural, size
@@ -452,16 +453,4 @@ def _worst_first(tables: Sequence[CallSamples]) -> tuple[SpikeSample, ...]:
         samples += [
             replace(s, share=None if s.share is None else s.share * part) for s in one.samples
         ]
-    samples.sort(key=lambda s: (_PLACES.index(s.nonfinite), -_badness(s), s.call, s.index))
-    return tuple(samples)
-
-
-#: In which a NaN or Inf is seen, the earliest first.
-_PLACES = ("input", "output", "gradient", None)
-
-
-def _badness(sample: SpikeSample) -> float:
-    for value in (sample.share, sample.loss):
-        if value is not None and math.isfinite(value):
-            return value
-    return 0.0
+    return worst_first(samples)

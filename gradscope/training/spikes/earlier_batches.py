@@ -39,7 +39,7 @@ class _HeldCall:
         if not count:
             return
         losses = None if self.rows is None else self.rows.of_samples(count)
-        sizes, rows = input_sizes(self, count), rows_of(self, count).each
+        sizes, rows = input_sizes((self.args, self.kwargs), count), rows_of(self, count).each
         same, long, bad = copies(self, count), lengths(self, count), _nonfinite(self, count)
         known = self.indices if self.indices is not None and len(self.indices) == count else None
         for n, row in enumerate(rows):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from gradscope.training.extra_passes import NeedsOtherRanks
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.nan_detector.replayed_calls import as_it_began, paired, rerun_results
 from gradscope.training.replicas import batch_comes_first, batch_size
-from gradscope.training.spikes.batch_figures import Given, has_rows
+from gradscope.training.spikes.batch_figures import has_rows
 
 #: Number of parameters named for a sample's gradient, and the least share of its square.
 _LAYERS, _PART = 3, 0.1
@@ -229,21 +229,37 @@ def _picker(rows: torch.Tensor, count: int) -> Callable[[torch.Tensor], torch.Te
 
 def table(call: RecordedCall, number: int, count: int, found: SampleGradients) -> CallSamples:
     """Return the samples of a call with their parts."""
-    sizes = input_sizes(call, count)
+    samples = [SpikeSample(n, call=number) for n in range(count)]
+    split = with_parts(samples, found, input_sizes((call.args, call.kwargs), count))
+    return CallSamples(split, finite_or_none(found.norm), found.mixing)
+
+
+def with_parts(
+    samples: Sequence[SpikeSample],
+    found: SampleGradients,
+    sizes: Sequence[float] | None,
+    scale: float = 1.0,
+) -> list[SpikeSample]:
+    """Return samples with their parts of the gradient and the sizes of their inputs.
+
+    Args:
+        samples: of one call, in any order.
+        found: the parts of the gradient.
+        sizes: of the inputs, from ``input_sizes``.
+        scale: the loss scale in the parts.
+    """
     norms, shares, cosines = (t.tolist() for t in (found.norms, found.shares, found.cosines))
-    samples = [
-        SpikeSample(
-            n,
-            gradient_norm=finite_or_none(norms[n]),
-            share=finite_or_none(shares[n]),
-            cosine=finite_or_none(cosines[n]),
-            layers=_layers(found, n),
-            input_rms=None if sizes is None else finite_or_none(sizes[n]),
-            call=number,
+    return [
+        replace(
+            one,
+            gradient_norm=finite_or_none(norms[one.index] / scale),
+            share=finite_or_none(shares[one.index]),
+            cosine=finite_or_none(cosines[one.index]),
+            layers=_layers(found, one.index),
+            input_rms=None if sizes is None else finite_or_none(sizes[one.index]),
         )
-        for n in range(count)
+        for one in samples
     ]
-    return CallSamples(samples, finite_or_none(found.norm), found.mixing)
 
 
 def nonfinite_table(call: RecordedCall, number: int, count: int) -> CallSamples:
@@ -285,11 +301,14 @@ def seen_by_hooks(module: nn.Module) -> bool:
     )
 
 
-def input_sizes(call: Given, count: int) -> list[float] | None:
-    """Return the root mean square of each sample's real inputs; None if it has none."""
+def input_sizes(inputs: Any, count: int) -> list[float] | None:
+    """Return the root mean square of each sample's real inputs; None if it has none.
+
+    ``inputs`` is a tree of tensors.
+    """
     rows = [
         t.detach().reshape(count, -1).double()
-        for _, t in find((call.args, call.kwargs), torch.Tensor)
+        for _, t in find(inputs, torch.Tensor)
         if t.is_floating_point() and has_rows(t, count)
     ]
     if not rows:
@@ -314,3 +333,21 @@ def _layers(found: SampleGradients, sample: int) -> tuple[str, ...]:
         return ()
     order = squares.argsort(descending=True)[:_LAYERS].tolist()
     return tuple(found.names[n] for n in order if float(squares[n]) >= _PART * total)
+
+
+#: In which a NaN or Inf is seen, the earliest first.
+_PLACES = ("input", "output", "gradient", None)
+
+
+def worst_first(samples: Sequence[SpikeSample]) -> tuple[SpikeSample, ...]:
+    """Sort samples: those with NaN or Inf, then by their share, or by their loss without one."""
+    return tuple(
+        sorted(samples, key=lambda s: (_PLACES.index(s.nonfinite), -_badness(s), s.call, s.index))
+    )
+
+
+def _badness(sample: SpikeSample) -> float:
+    for value in (sample.share, sample.loss):
+        if value is not None and math.isfinite(value):
+            return value
+    return 0.0
