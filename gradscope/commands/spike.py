@@ -64,8 +64,8 @@ def run(
     """Name the cause of a spike: a sample, the learning rate, the optimizer or the weights.
 
     `gradscope run` keeps up to three steps whose loss or gradient spikes, each in a capsule beside
-    the run. At that step it split the gradient by sample. This command imports no model, except with
-    --replay: then it splits the gradient again.
+    the run. At that step it split the gradient by sample. This command imports a model only with
+    --replay, which splits the gradient later.
     """
     plots.check(file)
     chosen = chosen_run(run, "spike")

@@ -42,6 +42,9 @@ _ALL = 1.5
 #: figure is for a classifier that is sure of another class, and for other losses that are also that
 #: many deviations above the usual ones.
 _UNLIKE, _FAR_UNLIKE = 2.0, 3.0
+#: The mean loss of a text has no long tail: it is unusual at this many deviations above the usual
+#: largest one, and at this many times the largest before.
+_TEXT_DEVIATIONS, _TEXT = 9.0, 1.5
 #: A classifier is sure of a class if the loss with it is at most this many times the median of the
 #: other samples': of naturally hard samples it is unsure.
 _SURE = 3.0
@@ -399,9 +402,9 @@ def _label(capsule: Capsule) -> Blame | None:
     if predicted is not None and high <= predicted:
         return None  # the model predicts this label
     unlike = (
-        is_unusual_loss(high, usual, history)
+        (is_unusual_loss(high, usual, history) or _is_unusual_text(worst[0], usual, history))
         and losses[-1] <= max(history.high_loss or 0.0, high / _LOSS)
-        and high > _unlike(worst[0], rest, history) * _largest_before(capsule)
+        and high > _unlike(worst[0], rest, usual, history) * _largest_before(capsule)
     )
     has_history = history.loss_steps >= KNOWN and (history.usual_loss or 0.0) > 0
     larger = high > _LOSS * (history.high_loss or 0.0) and high > _UNLIKE * _largest_before(capsule)
@@ -437,8 +440,25 @@ def _largest_before(capsule: Capsule) -> float:
     return max((one.sample_loss or 0.0 for one in capsule.signals[:-1]), default=0.0)
 
 
-def _unlike(sample: SpikeSample, rest: Sequence[SpikeSample], history: BatchHistory) -> float:
+def _is_unusual_text(sample: SpikeSample, middle: float, history: BatchHistory) -> bool:
+    """Return True if the mean loss of a sample's tokens is far above those of all samples before.
+
+    ``middle`` is the median loss of the other samples.
+    """
+    loss, high, medians = sample.loss, history.high_loss, history.high_median
+    if sample.token is None or loss is None or not history.usual_loss or high is None:
+        return False
+    if history.loss_steps < KNOWN or medians is None or middle > _ALL * medians:
+        return False
+    return loss > _TEXT * high and _loss_deviations(loss, history) > _TEXT_DEVIATIONS
+
+
+def _unlike(
+    sample: SpikeSample, rest: Sequence[SpikeSample], middle: float, history: BatchHistory
+) -> float:
     """Return how many times the largest loss before the loss of a sample must be."""
+    if _is_unusual_text(sample, middle, history):
+        return _TEXT
     if sample.predicted_loss is not None:
         return _UNLIKE if is_sure_of_another_class(sample, rest) else _FAR_UNLIKE
     far = _loss_deviations(sample.loss or 0.0, history) > _DEVIATIONS

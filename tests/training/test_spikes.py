@@ -23,6 +23,7 @@ from gradscope.records.spike import (
     OutsideChange,
     SpikeSample,
     SpikeSignals,
+    SpikeToken,
 )
 from gradscope.rules import RuleSettings, spike_cause, with_worst_first
 from gradscope.runfile.capsules import (
@@ -757,6 +758,31 @@ def test_a_label_that_may_be_wrong_is_said_though_it_is_not_blamed(
     found, message = spike_cause(replace(given, samples=tuple(rows)))
     assert found == "undetermined"
     assert ("The model is sure of another class: its label may be wrong." in message) == sure
+
+
+@pytest.mark.parametrize(
+    ("loss", "before", "spread", "cause"),
+    [
+        (3.5, 2.0, 0.13, "labels"),
+        (3.5, 2.4, 0.13, "undetermined"),
+        (3.5, 2.0, 0.15, "undetermined"),
+        (2.9, 2.0, 0.1, "undetermined"),
+    ],
+)
+def test_the_mean_loss_of_a_text_is_unusual_at_less(
+    loss: float, before: float, spread: float, cause: str
+) -> None:
+    """It is 1.75 times the largest of the 32 steps before, and 9.6 deviations above the usual."""
+    given = quiet(loss=loss)
+    steps = [replace(one, sample_loss=before if one.step == 20 else 0.5) for one in RATE]
+    given = replace(
+        given, signals=tuple(steps), history=replace(HISTORY, spread_loss=spread, high_loss=2.0)
+    )
+    assert spike_cause(given)[0] == "undetermined"
+    token = SpikeToken(3, 9.0, 17, 0.4)
+    rows = tuple(replace(one, token=token if one.index == 15 else None) for one in given.samples)
+    found, message = spike_cause(replace(given, samples=rows))
+    assert found == cause, message
 
 
 @pytest.mark.parametrize(
