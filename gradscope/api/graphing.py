@@ -154,9 +154,7 @@ def graph(
 
 
 def _traced(workload: Workload, word: str | None, *, lines: bool) -> AutogradGraph:
-    select_layers(
-        workload.model, workload.layers
-    )  # a wrong pattern is reported before anything runs
+    select_layers(workload.model, workload.layers)  # a wrong pattern is reported before it runs
     workload = replace(workload, steps=1, make_optimizer=None)
     root = root_of(word, workload.model)
     start = LOSS if root is None else root.word

@@ -201,11 +201,8 @@ def report_of(
             f"`{extras.reruns[0]}` replays the step, which `parallel` does not allow",
             help="run in one process: `parallel=null`",
         )
-    for patterns in (
-        only,
-        extras.histogram,
-        extras.gradcheck,
-    ):  # a wrong pattern is reported before anything runs
+    # A wrong pattern is reported before anything runs.
+    for patterns in (only, extras.histogram, extras.gradcheck):
         if patterns:
             select_layers(workload.model, patterns)
     observation = observe(
@@ -230,8 +227,11 @@ def report_of(
         return report_of_several(workload.parallel, observation, every, judged)
     if observation.failure is None or is_users(observation.failure):
         shown = report.parameters
-        if extras.tasks and observation.failure is None:
-            _require_several(report)
+        if extras.tasks and observation.failure is None and len(report.losses) < 2:
+            raise OptionError(
+                f"`tasks` compares several losses, and `{report.run.loss}` is a single one",
+                help="return a mapping from the model or the `loss`: `{'name': loss, …}`",
+            )
         full = replace(report, parameters=observation.all_parameters)
         found = diagnosed(
             workload,
@@ -246,14 +246,6 @@ def report_of(
     if observation.failure is not None:
         fail(observation, report)
     return report
-
-
-def _require_several(report: Report) -> None:
-    if len(report.losses) < 2:
-        raise OptionError(
-            f"`tasks` compares several losses, and `{report.run.loss}` is a single one",
-            help="return a mapping from the model or the `loss`: `{'name': loss, …}`",
-        )
 
 
 def _report(workload: Workload, observation: Observation) -> Report:
@@ -301,11 +293,8 @@ def _report(workload: Workload, observation: Observation) -> Report:
 
 def _unregistered(workload: Workload, observation: Observation) -> tuple[Unregistered, ...]:
     """Return tensors that get a gradient, but are not parameters, after the model is restored."""
-    if observation.recorder is None or observation.failure is not None:
-        return ()
-    if (
-        workload.parallel is not None
-    ):  # gathered full parameters are no longer parameters of the model
+    # With several processes, gathered full parameters are no longer parameters of the model.
+    if observation.recorder is None or observation.failure is not None or workload.parallel:
         return ()
     kept = unregistered(workload.model, observation.recorder.leaves)
     if kept and workload.make_optimizer is not None:

@@ -64,10 +64,14 @@ class Plot:
         """
         path = expanded(path)
         check_picture(path)
-        if os.path.lexists(path) and not force:
-            raise OptionError(f"`{path}` exists", help="`force=True` replaces it")
-        check_file(path, force=True)
+        _check_new(path, force, "`force=True` replaces it")
         write_file(self.drawn(path.suffix.lower()), path, force=force)
+
+
+def _check_new(path: Path, force: bool, help: str) -> None:
+    if os.path.lexists(path) and not force:
+        raise OptionError(f"`{path}` exists", help=help)
+    check_file(path, force=True)
 
 
 #: Records with charts.
@@ -181,9 +185,7 @@ def save(record: Shown, path: Path, *, force: bool) -> None:
     """
     path = expanded(path)
     format = plugins.by_suffix(_ROOMS[type(record)], path, otherwise="print it: `print(report)`")
-    if os.path.lexists(path) and not force:
-        raise OptionError(f"`{path}` exists", help="`save(path, force=True)` replaces it")
-    check_file(path, force=True)
+    _check_new(path, force, "`save(path, force=True)` replaces it")
     content = rendered(record, format)
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     write_file(data, path, force=force)

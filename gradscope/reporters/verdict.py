@@ -268,7 +268,7 @@ def cost_in_words(run: TrainingRun) -> str:
     """``1.6 % of the time (4.02 s)``; "" if unknown."""
     if run.cost is None:
         return ""
-    text = f"{share(run.cost, 1.0) if run.cost < 1 else 'all'} of the time"
+    text = f"{share(run.cost) if run.cost < 1 else 'all'} of the time"
     if run.cost_seconds is None:
         return text
     took = run.cost_seconds

@@ -25,7 +25,7 @@ def count(n: int) -> str:
     return f"{n:,}"
 
 
-def share(part: float, full: float) -> str:
+def share(part: float, full: float = 1.0) -> str:
     """A percentage that says 0 only for none and 100 % only for all."""
     if part == 0:
         return "0"

@@ -209,10 +209,6 @@ def _last(row: SeriesRow, measure: str) -> float | None:
     return values[-1] if values else None
 
 
-def _share(part: float) -> str:
-    return share(part, 1.0)
-
-
 def _bad(row: SeriesRow, text: str) -> str:
     return "bad" if NOT_FINITE in text else ""
 
@@ -225,7 +221,7 @@ def _at(which: Callable[[list[float]], float], row: SeriesRow, measure: str) -> 
 def _measured(key: str, measure: str) -> Iterator[Column[SeriesRow]]:
     """Yield a measure's columns: first to last value, curve, and figures."""
     last = partial(_last, measure=measure)
-    written: Figure = _share if key in ("zeros", "decay", *SHARES) else number
+    written: Figure = share if key in ("zeros", "decay", *SHARES) else number
     course = partial(_course, measure=measure, figure=written)
 
     def needed(rows: Sequence[SeriesRow]) -> bool:

@@ -161,7 +161,7 @@ def _cell(loss: tuple[float, float] | None) -> Cell:
     if loss is None:
         return Cell("")
     under, over = loss
-    losses = [f"{share(under, 1)} ↓"] * (under > 0) + [f"{share(over, 1)} ↑"] * (over > 0)
+    losses = [f"{share(under)} ↓"] * (under > 0) + [f"{share(over)} ↑"] * (over > 0)
     tone = "bad" if over > 0 else "warn" if under > 0.01 else ""
     return Cell(" ".join(losses) or "0", tone)
 

@@ -91,7 +91,7 @@ def _facts() -> Iterator[Column[ParameterRow]]:
     yield figure("update_rms", lambda row: row.stats.update_rms)
     yield figure("effective_lr", lambda row: row.stats.effective_lr)
     yield figure("cosine", lambda row: row.stats.cosine)
-    yield figure("decay", lambda row: row.stats.decay_share, lambda part: share(part, 1.0))
+    yield figure("decay", lambda row: row.stats.decay_share, share)
     yield figure("momentum", lambda row: row.stats.m_norm)
     yield figure("v_norm", lambda row: row.stats.v_norm)
     yield figure("v_spread", lambda row: row.stats.v_spread)

@@ -140,7 +140,7 @@ def _columns(kind: str) -> Iterator[Column[PartRow]]:
     yield words("name", lambda row: row.call.name, name, wraps=True)
     yield from _facts(kind)
     for key, (measure, reduce, _) in REDUCED[kind].items():
-        written = _percent if key in SHARES else _integer if key == "unused" else number
+        written = share if key in SHARES else _integer if key == "unused" else number
 
         def value(row: PartRow, measure: str = measure, reduce: Reduce = reduce) -> Figure:
             return reduced(getattr(row.call, measure), reduce)
@@ -170,10 +170,6 @@ def _facts(kind: str) -> Iterator[Column[PartRow]]:
         yield figure("tokens", fact("tokens"), count)
     else:
         yield words("dtype", fact("dtype"))
-
-
-def _percent(x: float) -> str:
-    return share(x, 1.0)
 
 
 def _integer(x: float) -> str:
