@@ -151,7 +151,7 @@ class _Base:
             fault = spec_fault(model, Path.cwd(), argument=True)
             if fault is None:
                 return cls({"model": model}, Path.cwd(), arguments=(argument,))
-            problems.append(Problem(fault[0], argument.integer("model"), fault[1]))
+            problems.append(Problem(fault[0], argument.own_place("model"), fault[1]))
         except ConfigError as error:
             problems += error.problems
         return cls({}, Path.cwd(), broken=True)
@@ -159,7 +159,7 @@ class _Base:
     @classmethod
     def _of_file(cls, model: str, argument: Argument, problems: list[Problem]) -> _Base:
         path = Path(model)
-        text, body = read_text(path, argument.integer("model"))
+        text, body = read_text(path, argument.own_place("model"))
         document = parse(text, body)
         problems += document.problems
         if document.data is None:
@@ -184,13 +184,13 @@ def _put_overrides(
         key = override.argument.key
         if values.setdefault(key, override.value) != override.value:
             message = f"`{key}` is given twice, with two values"
-            yield Problem(message, override.argument.integer(key), "give one of them")
+            yield Problem(message, override.argument.own_place(key), "give one of them")
             continue
         result = assign(data, override)
         if isinstance(result, Argument):
             origins.arguments.append(result)
         else:
-            place = override.argument.integer(override.argument.key)
+            place = override.argument.own_place(override.argument.key)
             yield Problem(result.message, place, result.help)
 
 

@@ -36,9 +36,9 @@ class Argument:
             node, _ = self.document.find(inner, key=of_key)
             if node is not None:
                 return _named(self.document.place(node), key)
-        return self.integer(key, of_key=of_key)
+        return self.own_place(key, of_key=of_key)
 
-    def integer(self, key: str, *, of_key: bool = True) -> Place:
+    def own_place(self, key: str, *, of_key: bool = True) -> Place:
         """Return the place of the argument's key, or of its last parts that ``key`` ends with."""
         if self.document is None:
             return self.text.place(0, 0, len(self.text.lines[0]), key)
@@ -86,7 +86,7 @@ class Origins:
                 return _named(self.file.place(node), key)
         for argument in reversed(self.arguments):
             if argument.key.startswith(f"{key}."):
-                return argument.integer(key)
+                return argument.own_place(key)
         return None
 
 
@@ -249,17 +249,17 @@ def _walk(value: Any, path: Path, complaints: list[Complaint]) -> Any:
         return found
 
     text = _TOKEN.sub(put, value)
-    integer = _TOKEN.fullmatch(value)
-    if integer and integer[1] is not None and len(complaints) == count:
+    single = _TOKEN.fullmatch(value)
+    if single and single[1] is not None and len(complaints) == count:
         return scalar(text)
     return text
 
 
-def _look_up(inner: str | None, integer: str, path: Path) -> str | Complaint:
+def _look_up(inner: str | None, written: str, path: Path) -> str | Complaint:
     match = _NAME.match(inner) if inner is not None else None
     if match is None:
         fault = "an interpolation that never ends" if inner is None else "not an interpolation"
-        return Complaint(path, f"`{shorten(integer)}` is {fault}", _USAGE)
+        return Complaint(path, f"`{shorten(written)}` is {fault}", _USAGE)
     name, default = match[1], match[2]
     text = os.environ.get(name, default)
     if text is None:
@@ -270,7 +270,7 @@ def _look_up(inner: str | None, integer: str, path: Path) -> str | Complaint:
             help or f"set it, or give a default: `${{env:{name},default}}`",
         )
     if name in os.environ:
-        references.note(text, integer)
+        references.note(text, written)
     if re.search("[\0\ud800-\udfff]", text):
         help = f"set it anew: export {name}=…"
         return Complaint(path, f"the environment variable `{name}` is not UTF-8 text", help)

@@ -54,13 +54,13 @@ class Text:
         0."""
         if line == 0:
             column += self.indent
-        integer = self.lines[line] if line < len(self.lines) else ""
-        length = max(1, min(length, len(integer) - column))
+        full = self.lines[line] if line < len(self.lines) else ""
+        length = max(1, min(length, len(full) - column))
         shown = None
         if column + length <= _WIDEST:
             # One character for one: an escape would push the caret away from its word.
-            printed = "".join(c if c.isprintable() or c == "\t" else "�" for c in integer[:_WIDEST])
-            shown = printed + "…" * (len(integer) > _WIDEST)
+            printed = "".join(c if c.isprintable() or c == "\t" else "�" for c in full[:_WIDEST])
+            shown = printed + "…" * (len(full) > _WIDEST)
         number = line + 1 if self.number is None else self.number
         return Place(self.name, number, column + 1, key and visible(key), shown, length)
 

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -243,14 +243,12 @@ class FeatureArray:
 
     def only(self, rows: Sequence[int]) -> FeatureArray:
         """Return some rows."""
-        return FeatureArray(
-            self.values[list(rows)],
-            tuple(self.numbers[i] for i in rows),
-            tuple(self.names[i] for i in rows),
-            tuple(self.labels[i] for i in rows),
-            self.layer,
-            self.model,
-            self.pooling,
+        return replace(
+            self,
+            values=self.values[list(rows)],
+            numbers=tuple(self.numbers[i] for i in rows),
+            names=tuple(self.names[i] for i in rows),
+            labels=tuple(self.labels[i] for i in rows),
         )
 
 
