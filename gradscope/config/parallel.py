@@ -89,6 +89,9 @@ INPUT: Final = {
 }
 OPTIMIZER: Final = {"anyOf": [{"enum": list(OPTIMIZERS)}, *CALL["anyOf"], {"type": "null"}]}
 
+Truth = Annotated[bool, Expected("true or false")]
+TruthOrNull = Annotated[bool | None, Expected("true, false or null")]
+Positive = Annotated[int, Field(ge=1), BeforeValidator(integer), Expected("an integer from 1")]
 Patterns = Annotated[
     list[str],
     BeforeValidator(listed),
@@ -121,7 +124,7 @@ def or_truth(schema: dict[str, Any]) -> None:
 class Ddp(Strict):
     """Arguments of ``DistributedDataParallel``."""
 
-    find_unused_parameters: Annotated[bool, Expected("true or false")] = Field(
+    find_unused_parameters: Truth = Field(
         default=False,
         description=(
             "Look for parameters that take no part in the loss: PyTorch would wait for their "
@@ -137,9 +140,8 @@ class Fsdp(Strict):
         default=[],
         description="Modules to shard as units, by pattern; the full model is a unit too.",
     )
-    reshard_after_forward: Annotated[bool | None, Expected("true, false or null")] = Field(
-        default=None,
-        description="Free full parameters after forward; null is PyTorch's default.",
+    reshard_after_forward: TruthOrNull = Field(
+        default=None, description="Free full parameters after forward; null is PyTorch's default."
     )
     param_dtype: _Dtype = Field(
         default=None, description="Dtype of full parameters in compute; null is their own."

@@ -25,7 +25,10 @@ from gradscope.config.parallel import (
     Fsdp,
     Parallel,
     Patterns,
+    Positive,
     Strict,
+    Truth,
+    TruthOrNull,
     called,
     defaults,
     each_called,
@@ -57,10 +60,10 @@ class Compile(Strict):
         Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None,
         Expected(f"one of {', '.join(_MODES)}, or null", _MODES),
     ] = Field(default=None, description="What inductor optimizes for; null is PyTorch's default.")
-    dynamic: Annotated[bool | None, Expected("true, false or null")] = Field(
+    dynamic: TruthOrNull = Field(
         default=None, description="Kernels for all shapes; null is PyTorch's default."
     )
-    fullgraph: Annotated[bool, Expected("true or false")] = Field(
+    fullgraph: Truth = Field(
         default=False, description="Raise an error where the graph would break."
     )
 
@@ -97,13 +100,10 @@ class Backward(Strict):
         description="External gradient for a non-scalar output: numbers, nested lists of "
         "them, or a source such as {file: g.npy}.",
     )
-    repeats: Annotated[
-        int, Field(ge=1), BeforeValidator(integer), Expected("an integer from 1")
-    ] = Field(
-        default=1,
-        description="How often backward runs after one forward; gradients accumulate.",
+    repeats: Positive = Field(
+        default=1, description="How often backward runs after one forward; gradients accumulate."
     )
-    retain_graph: Annotated[bool, Expected("true or false")] = Field(
+    retain_graph: Truth = Field(
         default=False, description="Keep the graph after backward; more than one repeat needs it."
     )
 
@@ -260,9 +260,7 @@ class Config(Strict):
     backward: Annotated[Backward, Expected("a mapping with gradient, repeats, retain_graph")] = (
         Field(default_factory=Backward, description="Settings of backward.")
     )
-    accumulate: Annotated[
-        int, Field(ge=1), BeforeValidator(integer), Expected("an integer from 1")
-    ] = Field(
+    accumulate: Positive = Field(
         default=1,
         description="Micro-batches that each batch is cut into; each loss is divided by their "
         "number, and gradients accumulate.",
@@ -292,10 +290,8 @@ class Config(Strict):
         "with its own defaults; {_target_: adamw, lr: 0.001} has arguments too. param_groups is "
         'a list of groups by pattern: [{params: "fc.*", lr: 0.0001}].',
     )
-    steps: Annotated[int, Field(ge=1), BeforeValidator(integer), Expected("an integer from 1")] = (
-        Field(
-            default=1, description="Training steps to run; calls and parameters describe the last."
-        )
+    steps: Positive = Field(
+        default=1, description="Training steps to run; calls and parameters describe the last."
     )
     device: Annotated[
         str,
