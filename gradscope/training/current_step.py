@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter
 
 import torch
@@ -264,29 +263,35 @@ class CurrentStep:
                 if "lr" in group:
                     rates.append(float(group["lr"]))
         name, number = ("", step) if known is None else (known.name, known.steps)
-        # At the least cost, for most are never asked for.
-        return partial(
-            TrainingStep,
-            step=step,
-            optimizer=name,
-            optimizer_step=number,
-            time=now - began,
-            seconds=now - last,
-            losses=tuple([_divided(loss, self.divisor) for loss in self.losses]),
-            nonfinite=self.nonfinite,
-            gradient_norm=finite_or_none(self.gradient_norm),
-            clipped_norm=finite_or_none(self.clipped_norm),
-            learning_rates=tuple(rates),
-            loss_scale=self.scale,
-            sampled=sampled,
-            norms=self.norms,
-            # How long it took until it first had to wait for other processes.
-            own_seconds=self.ready and max(0.0, self.ready - last),
-            batch=self.batch,
-            summed=self.summed,
-            update_rms=finite_or_none(self.update_rms),
-            parts=self.parts,
-        )
+        losses, summed = [_divided(loss, self.divisor) for loss in self.losses], self.summed
+        nonfinite, scale, ready = self.nonfinite, self.scale, self.ready
+        before, after, moved = self.gradient_norm, self.clipped_norm, self.update_rms
+        norms, batch, parts = self.norms, self.batch, self.parts
+
+        def made() -> TrainingStep:  # most are never asked for
+            return TrainingStep(
+                step=step,
+                optimizer=name,
+                optimizer_step=number,
+                time=now - began,
+                seconds=now - last,
+                losses=tuple(losses),
+                nonfinite=nonfinite,
+                gradient_norm=finite_or_none(before),
+                clipped_norm=finite_or_none(after),
+                learning_rates=tuple(rates),
+                loss_scale=scale,
+                sampled=sampled,
+                norms=norms,
+                # How long it took until it first had to wait for other processes.
+                own_seconds=ready and max(0.0, ready - last),
+                batch=batch,
+                summed=summed,
+                update_rms=finite_or_none(moved),
+                parts=parts,
+            )
+
+        return made
 
     def begin(self, held: Collection[nn.Parameter] | None = None) -> None:
         """Begin the next step; gradients of parameters that are not in ``held`` wait for their
