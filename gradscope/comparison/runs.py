@@ -105,8 +105,13 @@ def compare_runs(a: RunFile, b: RunFile, match: Sequence[str] = ()) -> DiffRepor
 
 
 def _common(a: RunFile, b: RunFile) -> dict[int, tuple[TrainingStep, TrainingStep]]:
-    theirs = {step.step: step for step in b.steps()}
-    steps = {step.step: (step, theirs[step.step]) for step in a.steps() if step.step in theirs}
+    ours, theirs = ({step.step: step for step in run.steps()} for run in (a, b))
+    for run, recorded in ((a, ours), (b, theirs)):
+        if not recorded:
+            raise OptionError(
+                f"`{run.source}` has no step", help=f"`gradscope show {run.source}` says why"
+            )
+    steps = {number: (step, theirs[number]) for number, step in ours.items() if number in theirs}
     if not steps:
         raise OptionError(
             f"`{a.source}` and `{b.source}` have no step in common",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sqlite3
 from pathlib import Path
@@ -142,9 +143,17 @@ def test_other_random_numbers_part_at_once(runs):
     assert "diverge in step 1" in found.message
 
 
-def test_runs_without_a_step_have_nothing_in_common(runs, tmp_path):
-    empty = trained(tmp_path / "empty.db", steps=0)
+def test_runs_without_a_common_step(runs, tmp_path):
+    later = shutil.copy(runs["plain"], tmp_path / "later.db")
+    with contextlib.closing(sqlite3.connect(later)) as file, file:
+        file.execute("UPDATE step SET step = step + 1000")
     with pytest.raises(OptionError, match="no step in common"):
+        compared(runs["plain"], later)
+
+
+def test_a_run_without_a_step_is_named(runs, tmp_path):
+    empty = trained(tmp_path / "empty.db", steps=0)
+    with pytest.raises(OptionError, match=r"empty\.db` has no step"):
         compared(runs["plain"], empty)
 
 
