@@ -26,7 +26,7 @@ from gradscope.records.graph import AutogradGraph, GraphNode
 from gradscope.records.leaks import LeaksReport
 from gradscope.records.report import CheckReport, Finding, Report
 from gradscope.records.saliency import SaliencyReport
-from gradscope.records.showing import Shown
+from gradscope.records.showing import Plotted, Shown
 from gradscope.records.spike import SpikeReport
 from gradscope.records.training import RunHistory, TrainingRun
 from gradscope.records.transformer import PROBES
@@ -75,7 +75,7 @@ def _check_new(path: Path, force: bool, help: str) -> None:
 
 
 #: Records with charts.
-_Drawn = Report | RunHistory | ExperimentReport | CoordCheckReport | SpikeReport
+_Drawn = Plotted | SpikeReport
 
 
 def plot(record: _Drawn) -> Plot:
@@ -100,6 +100,7 @@ def plotted(record: _Drawn) -> Plot:
         return Plot(record.run.model, coord_check.panels(record))
     if isinstance(record, SpikeReport):
         return Plot(f"{record.run}: step {record.step}", spike.panels(record))
+    assert isinstance(record, RunHistory)
     of_models = qualified(record)
     return Plot(title(record.run), (*step_metrics.panels(of_models), *step_metrics.maps(of_models)))
 

@@ -22,11 +22,9 @@ from gradscope.commands._options import (
 )
 from gradscope.commands._write import check_output, is_terminal, say, stream_width, write_output
 from gradscope.errors import OptionError, refuse_unknown, visible
-from gradscope.records.coord_check import CoordCheckReport
-from gradscope.records.experiment import ExperimentReport
 from gradscope.records.report import CheckReport, Report
+from gradscope.records.showing import Plotted
 from gradscope.records.spike import SpikeReport
-from gradscope.records.training import RunHistory
 from gradscope.reporters.shortening import shortened
 from gradscope.reporters.tables import report_tables
 from gradscope.reporters.views import DiffView, TextView, View
@@ -273,11 +271,7 @@ class PlotOptions:
         if self.plot is not None:
             raise OptionError(f"`--plot` draws reports and runs, not {what}")
 
-    def write(
-        self,
-        record: Report | RunHistory | ExperimentReport | CoordCheckReport | SpikeReport,
-        file: FileOptions,
-    ) -> None:
+    def write(self, record: Plotted | SpikeReport, file: FileOptions) -> None:
         """Draw the record's charts, if a picture was requested and there is something to draw."""
         if self.plot is None:
             return

@@ -13,7 +13,7 @@ import torch
 from processes import gradscope, python
 
 from gradscope.records.training import GradientParts, RunNoise, TrainingStep
-from gradscope.reporters.noise import noise_of_run as words_of
+from gradscope.reporters.tables.experiments import noise_of_run as words_of
 from gradscope.runfile.gradient_noise import noise_of_run
 from gradscope.runfile.reader import RunFile
 

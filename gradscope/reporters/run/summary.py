@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from gradscope.records import training
 from gradscope.records.training import RunHistory, TrainedModel, TrainingRun, TrainingStep
 from gradscope.reporters.header import listed
-from gradscope.reporters.noise import noise_of_run
+from gradscope.reporters.tables.experiments import noise_of_run
 from gradscope.reporters.verdict import cost_in_words
 from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, duration, number, plural, seconds
