@@ -157,7 +157,8 @@ class Writes:
         self._refused, self._process = refused, os.getpid()
 
     def install(self) -> None:
-        """Refuse from now on, until the process ends; Python cannot remove an audit hook."""
+        """Refuse writes from now on until the process ends, because Python cannot remove an audit
+        hook."""
         sys.addaudithook(self._audit)
 
     def check(self, path: Any) -> None:

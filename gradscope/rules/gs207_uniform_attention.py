@@ -50,8 +50,9 @@ RULE = Rule(
     ),
     calibration=(
         "Of 14 healthy trainings of small transformers, 320 to 600 steps long, 0 of 14 fire, "
-        "and 1 of 1 broken ones is found. At GPT-2's initialisation, of width 32, the evenness is "
-        "2e-5 below 1, and 5e-3 after 320 steps; at 1e-4, 1 of 14 could fire in its first steps."
+        "and 1 of 1 broken ones is found. At GPT-2's initialisation, with width 32, the evenness "
+        "is 2e-5 below 1; after 320 steps it is 5e-3 below 1. With a threshold of 1e-4, 1 of 14 "
+        "could fire in its first steps."
     ),
     runs=Runs(samples=8, samples_before="samples", per="model", calls=True, structure="attention"),
 )

@@ -60,10 +60,10 @@ def choose(forward: Forward, score: Callable[[Tensor], Tensor]) -> Choice:
     """Choose the last layer whose map the score depends on, by a run on the first image.
 
     Convolutional maps of any layer count. Token sequences count only at norm layers, and only if
-    the score's gradient reaches the patches; after the last attention of a transformer that reads
-    its class token, it reaches none. For a segmentation, it is the last layer with the fewest
-    positions (the bottleneck of a U-Net, as in Vinogradova et al. 2020, arXiv 2002.11434), because
-    the last maps are the answer itself.
+    the score's gradient reaches the patches. If a transformer reads its class token, that gradient
+    does not reach them after the last attention. For a segmentation, the choice is the last layer
+    with the fewest positions (the bottleneck of a U-Net, as in Vinogradova et al. 2020, arXiv
+    2002.11434), because the last maps are the answer itself.
 
     Raises:
         OptionError: the model has no spatial map.

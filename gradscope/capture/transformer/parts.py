@@ -39,7 +39,7 @@ _Figures = TypeVar("_Figures")
 
 @dataclass(frozen=True, slots=True)
 class TransformerCalls:
-    """The finished records."""
+    """The finished records of the calls of attention, experts and blocks."""
 
     attention: tuple[AttentionCall, ...] = ()
     experts: tuple[ExpertCall, ...] = ()

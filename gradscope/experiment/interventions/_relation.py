@@ -202,7 +202,7 @@ def _dependence(inputs: torch.Tensor, gradients: torch.Tensor, groups: torch.Ten
     kernels = list(_kernels(inputs[:_PAIRED]))
 
     def ordered(scores: torch.Tensor) -> torch.Tensor:
-        """The samples by their scores within each group; the groups follow one another."""
+        """Return the samples group by group, sorted by their scores within each group."""
         order = scores.argsort()
         return order[groups[order].argsort(stable=True)]
 

@@ -183,7 +183,8 @@ def run_info(history: RunHistory) -> RunInfo:
 
 
 def verdict(history: RunHistory) -> Iterator[Line]:
-    """Yield that no problem was found, if so; then the rules with too few samples."""
+    """Yield the line that no problem was found, if none was; then the rules with too few
+    samples."""
     if not history.last_step:
         yield NOTHING_RECORDED
         return

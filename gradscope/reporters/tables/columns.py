@@ -90,7 +90,7 @@ def over_ranks(
 
 
 def having(column: Column[Row]) -> Column[Row]:
-    """Return the column, needed if any row has a value in it."""
+    """Return the column such that the usual table shows it if any row has a value in it."""
     return replace(column, needed=lambda rows: any(map(column.text, rows)))
 
 
