@@ -239,7 +239,8 @@ def status(history: RunHistory) -> str:
 
 
 def _block(key: str, lines: Iterator[str], brackets: str) -> str:
-    """A line for each item: a run has many steps, and an indented list a line for each of them."""
+    """Return one line per item: a run has many steps, and indented JSON would have a line per
+    number."""
     inner = ",\n  ".join(lines)
     items = f"{brackets[0]}\n  {inner}\n {brackets[1]}" if inner else brackets
     return f"{json.dumps(key)}: {items}"

@@ -114,7 +114,7 @@ class TrainingObserver(Protocol):
             leaves: the roots that no operation made.
 
         Returns:
-            Whether ``backward_ended`` is to be called: to be called by the engine takes time.
+            True if ``backward_ended`` must be called; that call, by the engine, takes time.
         """
 
     def backward_ended(self) -> None:

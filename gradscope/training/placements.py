@@ -31,8 +31,8 @@ _FLAT = ("F",)
 class Placements:
     """Groups the parameters of each optimizer by how they and their gradients are placed.
 
-    The global norm of a group can be computed from each process's norm of its part; for differently
-    placed parameters together it cannot. Nothing is communicated.
+    From the processes' norms of their parts, a global norm can be computed for such a group, but
+    not for parameters with different placements. Nothing is communicated.
     """
 
     def __init__(self) -> None:
