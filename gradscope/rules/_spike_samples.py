@@ -111,7 +111,7 @@ def named(sample: SpikeSample, samples: Sequence[SpikeSample]) -> str:
 
 
 def is_aftermath(capsule: Capsule) -> bool:
-    """Return True if it follows a spike without a sample as cause, or unusual steps."""
+    """Return True if a step follows a spike that no sample caused, or unusual steps."""
     return capsule.follows is not None or bool(unusual_before(capsule))
 
 

@@ -39,7 +39,7 @@ class ImportHook(MetaPathFinder):
         return self._done
 
     def install(self) -> None:
-        """Call the action now, if the module is there, else when it is."""
+        """Call the action now if the module is imported, else once it is."""
         if not self.check():
             sys.meta_path.insert(0, self)
 
