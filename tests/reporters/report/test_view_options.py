@@ -13,6 +13,7 @@ import pytest
 from gradscope import plugins
 from gradscope.errors import OptionError
 from gradscope.records.report import Report
+from gradscope.records.transformer import ResidualCall
 from gradscope.reporters.tables import report_tables
 from gradscope.reporters.tables.call_columns import COLUMNS
 from gradscope.reporters.views import View
@@ -70,6 +71,14 @@ def test_rows_of_one_call_stay_together(sample: Sample) -> None:
 def test_the_sorted_column_is_shown(sample: Sample) -> None:
     heading = terminal.render(sample("small"), View(sort="max", width=60)).split("calls  sorted")[1]
     assert heading.splitlines()[1].split()[-1] == "max"
+
+
+def test_a_page_sorted_by_a_column_of_calls_shows_the_residual_stream_too(sample: Sample) -> None:
+    block = ResidualCall("fc1", 0, "float32", 1.0, 3.0, 4.0, 4.0, None, None)
+    report = replace(sample("small"), residual=(block,))
+    (table,) = report_tables.transformer_tables(report, View(sort="grad_in"))
+    assert [cell.text for row in table.rows for cell in row[:1]] == ["fc1"]
+    assert "grad_in" not in [heading.key for heading in table.columns]
 
 
 def test_parameters_are_sorted_alike_where_they_have_the_column(sample: Sample) -> None:
