@@ -373,6 +373,7 @@ class LoopRecord:
         depths, weights: figures of each model and optimizer over the samples.
         ended: True if the script has ended.
         cut: True if gradscope ended it, so its end is unknown.
+        frozen_at: the first line of the script that freezes parameters, at the end.
     """
 
     steps: int
@@ -421,6 +422,7 @@ class LoopRecord:
     weights: tuple[LoopWeights, ...] = ()
     ended: bool = False
     cut: bool = False
+    frozen_at: str | None = None
 
     def rounds_of(self, optimizer: str) -> Iterator[Round]:
         """Return the kinds of rounds that a step of this optimizer ended."""

@@ -33,6 +33,8 @@ class LossOperation:
             - "minimised-overlap": a part of the loss is an overlap, ``name``, with a plus
             - "own-positive": the target of each sample is its similarity with itself; the number
               of samples
+            - "other-rows": the scores are chosen by an index, ``name`` has its first rows, and the
+              targets are a slice with another place; ``shapes`` are those of the chosen and of all
             - "scrambled": a view takes axis 1 for the last; ``shapes`` are before and after it
             - "kl-input", "kl-target", "kl-log-target": the divergence gets probabilities where it
               takes logarithms, or the other way round; the smallest and the largest value, and the
@@ -82,6 +84,15 @@ class LoopFact:
               not depend on the end of an episode
             - "shuffled-alone": the text puts ``name`` into the order of a permutation that nothing
               else uses, or beside a slice of another array, the first of ``words``
+            - "other-draw": ``log_prob`` got another draw of a distribution than the one before it,
+              in ``count`` steps; ``words`` are the class and the line of that draw
+            - "frozen-head": the layer ``name`` of ``model`` gives the scores of a classification,
+              and is frozen as its constructor made it; ``count`` other parameters train
+            - "one-batch": ``count`` calls got the only batch that was drawn before the last step,
+              of a loader with so many (the figure); ``words`` has "evaluated" if the model
+              also gets other inputs, in an evaluation or after the last step
+            - "shifted-labels": the data set of the class ``name`` gives its second of ``words``
+              with the sample that is its first: an earlier one
             - "last-loss": the text computes the loss ``name`` in a loop over batches, and calls
               backward on it after the loop
             - "index-as-value": a target of Q-learning in the text, ``words``, uses the index

@@ -20,8 +20,10 @@ RULE = Rule(
         "Compares each call's input with the first one, bit by bit, until one differs. It fires "
         "if all are equal, and the batch is a new tensor each time or a part of a larger one. A "
         "script that trains on all of its data, or on one batch on purpose, gives the same "
-        "tensor each time. It also fires if `torch.manual_seed` gets the same seed in nearly every "
-        "step."
+        "tensor each time. If that tensor is the only batch that a data loader of several gave, it "
+        "is a warning where the model also gets other inputs, in an evaluation or at the end, and "
+        "an info elsewhere: to overfit one batch is a test. It also fires if `torch.manual_seed` "
+        "gets the same seed in nearly every step."
     ),
     why="The model learns one batch by heart and sees nothing of the rest.",
     fix=(
@@ -56,9 +58,10 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 loop,
             )
             return
-    if loop.same_batch < limits["calls"] or loop.same_tensor:
+    if loop.same_batch < limits["calls"] or loop.steps < limits["calls"]:
         return
-    if loop.steps < limits["calls"]:
+    if loop.same_tensor:
+        yield from _one_batch(loop, limits)
         return
     anew = [e for one in loop.rounds for e in one.events if e.kind == "epoch"]
     begun = sum(one.count for one in loop.rounds if any(e.kind == "epoch" for e in one.events))
@@ -79,6 +82,28 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         ),
         loop,
     )
+
+
+def _one_batch(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+    """Yield a finding on a batch that was drawn once, before the loop."""
+    for one in loop.facts_of("one-batch"):
+        meant = "evaluated" not in one.words
+        yield at(
+            RULE.finding(
+                "",
+                f"all {plural(loop.steps, 'step')} train on one batch of the "
+                f"{one.figures[0]:.0f} of the data loader: it is drawn once, before the loop"
+                f"{'' if meant else ', and the model is evaluated on other data'}.",
+                severity="info" if meant else None,
+                advice="Draw it in the loop: `for batch in loader`. To overfit one batch on "
+                "purpose, as a test, change nothing.",
+                value=float(loop.same_batch),
+                limit=limits.of("calls"),
+                cause="one-batch",
+                location=one.location,
+            ),
+            loop,
+        )
 
 
 def _most(loop: LoopRecord) -> LoopEvent:

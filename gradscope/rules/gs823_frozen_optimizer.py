@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from gradscope.records.loop import LoopRecord
+from gradscope.records.loop import LoopOptimizer, LoopParameter, LoopRecord
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, full_names, in_steps, these
+from gradscope.rules._loop import at, concerned, enough, full_names, in_steps, these
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -14,11 +14,12 @@ RULE = Rule(
     code="GS823",
     name="frozen-optimizer",
     severity="error",
-    summary="all parameters of an optimizer are frozen",
+    summary="all parameters of an optimizer, or of its group, are frozen",
     what=(
         "Reads the parameters of each optimizer that steps. It fires if all of them have "
-        "`requires_grad=False` and none had a gradient at any step. It names the trainable "
-        "parameters that no optimizer holds."
+        "`requires_grad=False` and none had a gradient at any step. It also fires if that is so "
+        "of a group, and no optimizer holds others of that model that get gradients. It names "
+        "these."
     ),
     why="No step moves a weight. If other parameters are trainable, no optimizer holds them.",
     fix=(
@@ -42,11 +43,14 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             for one in loop.parameters
             if optimizer.name in one.optimizers and {"untrained", "no-gradient"} <= one.facts
         ]
-        if len(frozen) < optimizer.parameters or not enough(loop, optimizer.steps):
+        if not enough(loop, optimizer.steps):
             continue
         if not frozen or any("orphan" in one.facts for one in frozen):  # GS804's
             continue
         unheld = [one for one in loop.parameters if "unheld" in one.facts]
+        if len(frozen) < optimizer.parameters:
+            yield from _frozen_groups(optimizer, frozen, unheld, loop)
+            continue
         names = these(full_names(unheld, loop))
         instead = f" No optimizer holds {names}, which can train." if unheld else ""
         yield at(
@@ -59,3 +63,36 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             ),
             loop,
         )
+
+
+def _frozen_groups(
+    optimizer: LoopOptimizer,
+    frozen: Sequence[LoopParameter],
+    unheld: Sequence[LoopParameter],
+    loop: LoopRecord,
+) -> Iterator[TrainingFinding]:
+    """Yield a finding for the first frozen group, if others of its model train in no optimizer:
+    alone, a group may wait to be unfrozen."""
+    numbers = {one.name: one.id for one in loop.models}
+    still = {(numbers.get(one.model), one.name) for one in frozen}
+    for group, held in enumerate(optimizer.held):
+        if not held or len(held) < optimizer.sizes[group] or not still.issuperset(held):
+            continue
+        members = [one for one in frozen if (numbers.get(one.model), one.name) in held]
+        instead = [one for one in unheld if one.model == members[0].model and "graded" in one.facts]
+        if instead:
+            steps = in_steps(optimizer.steps, optimizer.steps)
+            yield at(
+                RULE.finding(
+                    optimizer.name,
+                    f"group {group} of `{optimizer.name}` holds only frozen parameters, "
+                    f"{these(full_names(members, loop))}, without a gradient {steps}. No "
+                    f"optimizer holds {these(full_names(instead, loop))}, which can train.",
+                    value=float(len(members)),
+                    cause="group",
+                    location=loop.frozen_at or optimizer.location,
+                ),
+                loop,
+                parameters=concerned([*members, *instead], loop),
+            )
+            return

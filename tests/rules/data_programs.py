@@ -429,6 +429,75 @@ BROKEN = {
                 F.cross_entropy(net(inputs), labels).backward()
                 optimizer.step()
         """),
+    "labels of other nodes than the outputs": LoopProgram(
+        "GS871", ("are a slice of", "of 64 rows", "in all"), """
+        mask = torch.rand(64) < 0.5
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for epoch in range(12):
+            chosen = y[mask]  # mended
+            chosen = y[:int(mask.sum())]  # broken
+            optimizer.zero_grad()
+            F.cross_entropy(net(x)[mask], chosen).backward()  # here
+            optimizer.step()
+        """),
+    "values of other rows, chosen by numbers": LoopProgram(
+        "GS871", ("the rows 40, 41, 42,", "a slice of 20 of 64 rows"), """
+        net = nn.Linear(4, 1)
+        values, rows = x[:, :1].contiguous(), torch.arange(40, 60)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for epoch in range(12):
+            target = values[40:60]  # mended
+            target = values[:20]  # broken
+            optimizer.zero_grad()
+            F.mse_loss(net(x)[rows], target).backward()  # here
+            optimizer.step()
+        """),
+    "a data set with the label of its neighbour": LoopProgram(
+        "GS871", ("`Rows` gives `self.labels[i - 1]` with `self.rows[i]`", "sample 0"), """
+        class Rows(torch.utils.data.Dataset):
+            def __init__(self):
+                self.rows, self.labels = x, y
+
+            def __len__(self):
+                return len(self.rows)
+
+            def __getitem__(self, i):
+                row = self.rows[i]
+                return row, self.labels[i]  # mended
+                return row, self.labels[i - 1]  # broken # here
+
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for inputs, labels in DataLoader(Rows(), batch_size=8, shuffle=True):
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """),
+    "one batch before the loop": LoopProgram(
+        "GS814", ("all 12 steps train on one batch of the 8", "is evaluated on other data"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)
+        inputs, labels = next(iter(loader))  # broken # here
+        for step in range(12):
+            inputs, labels = next(iter(loader))  # mended
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        print(F.cross_entropy(net(x), y).item())
+        """),
+    "one batch before the loop, without other data": LoopProgram(
+        "GS814", ("all 12 steps train on one batch of the 8 of the data loader",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(x, y), batch_size=8)
+        batches = iter(loader)  # mended
+        inputs, labels = next(iter(loader))  # broken # here
+        for step in range(12):
+            if step == 8:  # mended
+                break  # mended
+            inputs, labels = next(batches)  # mended
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """),
     "prices in dollars": LoopProgram(
         "GS614", ("are not standardized",), """
         net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -444,6 +513,57 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "rows that are packed at the front": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            found, known = torch.randperm(64)[:20].sort().values, torch.zeros(64, dtype=torch.long)
+            known[:20] = y[found]
+            optimizer.zero_grad()
+            F.cross_entropy(net(x)[found], known[:20]).backward()
+            optimizer.step()
+        """,
+    "the action before each state": """
+        class Steps(torch.utils.data.Dataset):
+            def __len__(self):
+                return 64
+
+            def __getitem__(self, i):
+                return self.states[i], self.actions[i - 1], self.labels[i]
+
+        data = Steps()
+        data.states, data.actions, data.labels = x[:, :3], x[:, 3:], y
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for state, action, labels in DataLoader(data, batch_size=8):
+            optimizer.zero_grad()
+            F.cross_entropy(net(torch.cat([state, action], 1)), labels).backward()
+            optimizer.step()
+        """,
+    "a label of the sample before, where there is one": """
+        class Steps(torch.utils.data.Dataset):
+            def __len__(self):
+                return 63
+
+            def __getitem__(self, i):
+                i = i + 1
+                return x[i], self.labels[i - 1]
+
+        data = Steps()
+        data.labels = y
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for inputs, labels in DataLoader(data, batch_size=8):
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "all data, after a look at one batch": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(x, y), batch_size=8)
+        print(next(iter(loader))[0].shape)
+        for epoch in range(12):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+        """,
     "fine-tuning a checkpoint at another rate": """
         import io
 

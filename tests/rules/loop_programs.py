@@ -55,6 +55,20 @@ class LoopProgram:
 
 
 BROKEN = {
+    "a frozen group beside parameters in no optimizer": LoopProgram(
+        "GS823", ("group 0 of `optimizer` holds only frozen parameters, `2.weight`", "`0.weight`"),
+        """
+        for parameter in net[2].parameters():
+            parameter.requires_grad = False  # here
+        optimizer = torch.optim.SGD([{"params": net[2].parameters()}], lr=0.1)
+        optimizer.add_param_group({"params": [net[0].bias]})
+        optimizer.add_param_group({"params": [net[0].weight]})  # mended
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "optimizer"),
     "gradients of the discriminator's loss in the generator's step": LoopProgram(
         "GS828", ("in 11 of 12 steps", "`generator_optimizer`"), """
         generator, critic = nn.Linear(2, 4), nn.Linear(4, 1)

@@ -275,6 +275,17 @@ BROKEN = {
             loss.backward()
             optimizer.step()
         """),
+    "ignored labels, and a NaN that is replaced": LoopProgram(
+        "GS819", ("all 40 targets that were read are ignore_index -100",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            labels = labels.clone()
+            labels[:] = -100  # broken # here
+            optimizer.zero_grad()
+            torch.nan_to_num(F.cross_entropy(net(inputs), labels)).backward()
+            optimizer.step()
+        """),
     "labels that are all of one class": LoopProgram(
         "GS820", ("are class 0 of 2, in 9 batches",), """
         wanted = "1"  # broken

@@ -148,7 +148,33 @@ for epoch in range(6):
     loss.backward()  # broken # here
     optimizer.step()  # broken
 """
+_DRAWN = """
+net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(12):
+    inputs, _ = batch(step)
+    policy = torch.distributions.Categorical(logits=net(inputs))
+    action = policy.sample()
+    reward, bonus = (action == 1).float() - 0.3, 0.0
+    optimizer.zero_grad()
+    {lines}
+    (-(score * reward).mean() - bonus).backward()
+    optimizer.step()
+"""
 BROKEN = {
+    "the log-probability of another draw": LoopProgram(
+        "GS872", ("a second draw of `Categorical`", "in all 12 steps"), _DRAWN.format(
+            lines="score = policy.log_prob(policy.sample())  # broken # here\n"
+            "    score = policy.log_prob(action)  # mended"
+        ),
+    ),
+    "the log-probability of another draw, in a variable": LoopProgram(
+        "GS872", ("a second draw of `Categorical`",), _DRAWN.format(
+            lines="again = policy.sample()\n"
+            "    score = policy.log_prob(again)  # broken # here\n"
+            "    score = policy.log_prob(action) + 0 * again  # mended"
+        ),
+    ),
     "a generator with the labels of fakes": LoopProgram(
         "GS867", ("`for_generator` trains a generator with the target 0", "data is 1"),
         _GAN.format(real=1.0, fake=0.0, loss="criterion(critic(fake), label)"),
@@ -250,6 +276,18 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "a second draw for the entropy": _DRAWN.format(
+        lines="bonus = -0.01 * policy.log_prob(policy.sample()).mean()\n"
+        "    score = policy.log_prob(action)"
+    ),
+    "the best of several draws": _DRAWN.format(
+        lines="best = max([policy.sample() for _ in range(3)], key=lambda a: (a == 1).sum())\n"
+        "    score = policy.log_prob(best)"
+    ),
+    "a draw that another distribution scores": _DRAWN.format(
+        lines="other = torch.distributions.Categorical(logits=net(inputs))\n"
+        "    score = other.log_prob(action) + other.log_prob(other.sample()).mean()"
+    ),
     "a loss of the last iteration, which depends on all": """
         cell = nn.Linear(4, 4)
         optimizer = torch.optim.SGD([*cell.parameters(), *net.parameters()], lr=0.1)

@@ -81,6 +81,17 @@ BROKEN = {
             loss = loss_of(net(data[:, :-1]), data[:, 1:])
 {_END}""",
     ),
+    "a model without a causal mask, with the classes in axis 1": LoopProgram(
+        "GS839",
+        ("depends on later tokens",),
+        f"""
+{_TOKENS}
+        net = Net(causal=False)  # broken
+        net = Net()  # mended
+{_TRAIN}
+            loss = F.cross_entropy(net(data[:, :-1]).transpose(1, 2), data[:, 1:])
+{_END}""",
+    ),
     "padding that counts": LoopProgram(
         "GS840",
         ("of the targets are padding (class 0, at token 0)",),

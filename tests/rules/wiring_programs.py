@@ -169,7 +169,45 @@ def _both(text: str, *, here: bool = True, **lines: tuple[str, str]) -> str:
     return "\n".join(out)
 
 
+_HEAD = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.body = nn.Linear(4, 8), nn.Linear(8, 8)
+        self.classifier = nn.Linear(8, 2)
+
+    def forward(self, inputs):
+        return self.classifier(torch.tanh(self.body(torch.tanh(self.fc(inputs)))))
+
+net = Net()
+{load}
+for name, parameter in net.named_parameters():
+    if {kept!r} not in name:
+        parameter.requires_grad = False  # here
+{after}
+optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.05)
+for step in range(12):
+    inputs, labels = batch(step)
+    optimizer.zero_grad()
+    F.cross_entropy(net(inputs), labels).backward()
+    optimizer.step()
+"""
+_LOAD = "net.load_state_dict(Net().state_dict())"
+_NEW = "net.classifier = nn.Linear(8, 2)"
 BROKEN = {
+    "a new head that a filter of names freezes": LoopProgram(
+        "GS873", ("`classifier` gives the scores", "2 other parameters of the model train"),
+        _HEAD.format(
+            load=_LOAD + "\n" + _NEW, kept="fc",
+            after="net.classifier.requires_grad_(True)  # mended",
+        ), "classifier",
+    ),
+    "a head of which the bias alone trains": LoopProgram(
+        "GS873", ("1 other parameter of the model trains",), _HEAD.format(
+            load=_NEW, kept="classifier.bias",
+            after="net.classifier.requires_grad_(True)  # mended",
+        ), "classifier",
+    ),
     "an activation that never runs": LoopProgram(
         "GS857", ("`act` never ran", "output of `first`"),
         _both(_CHAIN, here=False, act=("pass", "hidden = self.act(hidden)")) + _STEP, "second",
@@ -471,6 +509,10 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "a frozen head that was loaded": _HEAD.format(load=_LOAD, kept="fc", after=""),
+    "a fixed classifier with orthogonal rows": _HEAD.format(
+        load="nn.init.orthogonal_(net.classifier.weight)", kept="fc", after=""
+    ),
     "pixels of 255 that the loss ignores": """
         mask = torch.zeros(64, 32)
         mask[:, 0] = 255.0

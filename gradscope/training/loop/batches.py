@@ -25,7 +25,11 @@ from gradscope.explain.shared.frames import classes_of_script, last_name, shown
 from gradscope.nesting import find
 from gradscope.records.loop_figures import LoopBatches, LoopFact
 from gradscope.training.discovery import variable_name
+from gradscope.training.loop.other_rows import shifted_labels
 from gradscope.training.loop.script_lines import script_line, script_place, written_assignment
+
+#: The number of evaluations whose inputs are compared.
+_EVALUATIONS = 4
 
 
 class Batches:
@@ -34,7 +38,10 @@ class Batches:
     Attributes:
         same: the number of calls with equal numbers, of models that were called again; 0 after the
             first difference.
-        differ: True if a call got other numbers.
+        differ: True if a call got other numbers; ``trains``: True if no step came after it, as at
+            the end of a script that looks at other data then.
+        rows: the size of the first axis of the first input.
+        evaluated: True if an evaluation got other numbers.
         same_tensor: True if it was the same memory each time, and not a small part of a larger
             tensor, as in training on the full data set.
     """
@@ -42,7 +49,10 @@ class Batches:
     def __init__(self) -> None:
         self.same = 0
         self.same_tensor = True
-        self.differ = False
+        self.differ = self.trains = False
+        self.rows = 0
+        self.evaluated = False
+        self._evaluations = 0
         self._first: dict[int, tuple[str, ...]] = {}  # by model
         self._calls = Counter[int]()
         self._parts: dict[int, _Part] = {}
@@ -59,15 +69,30 @@ class Batches:
         again = model in self._first
         first = self._first.setdefault(model, digest)
         if first != digest:
-            self.differ, self.same = True, 0
-            self._first.clear()
-            self._parts.clear()
+            self.differ = self.trains = True
             return
+        self.rows = self.rows or (given[0].shape[0] if given[0].dim() else 0)
         known = self._parts.setdefault(model, _Part(given[0]))
         self.same_tensor = self.same_tensor and known.is_most() and known.is_same(given[0])
         self._calls[model] += 1
         # A model that is called once, as a copy for each task, says nothing.
         self.same += 0 if not again else 2 if self._calls[model] == 2 else 1
+
+    def evaluated_on(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note the inputs of a model's call without gradients."""
+        first = self._first.get(model)
+        if first is None or self.evaluated or self._evaluations == _EVALUATIONS:
+            return
+        self._evaluations += 1
+        given = [tensor for _, tensor in find((args, kwargs), torch.Tensor)]
+        self.evaluated = tuple(fingerprints(given)) != first
+
+    def step_ended(self) -> None:
+        """Note an optimizer's step: the calls before it belong to the training."""
+        if self.trains:
+            self.trains, self.same = False, 0
+            self._first.clear()
+            self._parts.clear()
 
 
 class _Part:
@@ -255,9 +280,15 @@ class _End:
 
 
 class DataSets:
-    """Compares the versions of a data set's tensors before and after it gives a batch."""
+    """Compares the versions of a data set's tensors before and after it gives a batch.
+
+    Attributes:
+        drawn: the number of batches whose indices were drawn.
+    """
 
     def __init__(self) -> None:
+        self.drawn = 0
+        self._shifted: dict[type, tuple[LoopFact, ...]] = {}
         self._of: weakref.WeakKeyDictionary[Dataset[Any], _Use] = weakref.WeakKeyDictionary()
         self._open: tuple[_Use, list[int]] | None = None
         self._ends: weakref.WeakKeyDictionary[Any, _End] = weakref.WeakKeyDictionary()
@@ -265,6 +296,7 @@ class DataSets:
 
     def batch_drawn(self, iterator: Any) -> None:
         """Note the indices of a batch; in this process, its samples are read next."""
+        self.drawn += 1
         dataset = getattr(iterator, "_dataset", None)
         if not isinstance(dataset, Dataset) or getattr(iterator, "_num_workers", None) != 0:
             self._open = None
@@ -272,6 +304,8 @@ class DataSets:
         use = self._of.get(dataset)
         if use is None:
             use = self._of[dataset] = _Use(dataset)
+            if use.kind not in self._shifted:
+                self._shifted[use.kind] = tuple(shifted_labels(use.kind))
         self._open = (use, [one._version for _, one in use.tensors]) if use.tensors else None
 
     def called(self) -> None:
@@ -301,7 +335,9 @@ class DataSets:
         end.more += 1
 
     def facts(self) -> Iterator[LoopFact]:
-        """Yield the facts on written data sets and exhausted iterators."""
+        """Yield the facts on written data sets, exhausted iterators, and labels of others."""
+        for found in self._shifted.values():
+            yield from found
         for use in self._of.values():
             if use.written:
                 yield LoopFact(

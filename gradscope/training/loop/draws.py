@@ -1,17 +1,25 @@
-"""Observes random numbers: repeated seeds, and draws of distributions without a gradient."""
+"""Observes random numbers: repeated seeds, draws of distributions without a gradient, and
+log-probabilities of other draws.
+"""
 
 from __future__ import annotations
 
+import ast
 import sys
+import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gradscope.capture.remembered import RememberedTensor, remembered
+from gradscope.capture.shards import PLAIN
+from gradscope.explain.shared.frames import assignment, innermost, is_at, last_name, tree_of
 from gradscope.records.loop_figures import Draw, LoopFact
-from gradscope.training.loop.script_lines import script_place
+from gradscope.training.loop.script_lines import ScriptLine, script_line, script_place
 
 #: Class of the distribution, and the size of the last axis of what it gives.
 _Key = tuple[str, int]
@@ -38,6 +46,100 @@ class _Drawn:
     latest: int = -1
 
 
+#: The most samples kept of one distribution.
+_SAMPLES = 4
+
+
+class OtherDraws:
+    """Finds ``log_prob(d.sample())`` of a distribution whose earlier sample gets no ``log_prob``.
+
+    The earlier sample was the action, so the policy gradient is that of another action. A second
+    sample for an estimate of the entropy does not count: there the first is scored too.
+    """
+
+    def __init__(self) -> None:
+        self._of: weakref.ref[Any] | None = None
+        # Of the distribution that was sampled last.
+        self._samples: list[tuple[RememberedTensor, ScriptLine | None]] = []
+        self._found: tuple[str, str, str] | None = None  # class, both lines
+        self._steps = Counter[tuple[str, str, str]]()
+
+    def drew(self, distribution: object, drawn: torch.Tensor) -> None:
+        """Note a result of ``sample``."""
+        if self._of is None or self._of() is not distribution:
+            try:
+                self._of = weakref.ref(distribution)
+            except TypeError:  # of a class of the script, with slots
+                self._of = None
+            self._samples.clear()
+        if self._of is not None and len(self._samples) < _SAMPLES:
+            self._samples.append((remembered(drawn), script_line()))
+
+    def scored(self, distribution: object, value: torch.Tensor) -> None:
+        """Note the argument of ``log_prob``: it may be a later sample."""
+        if not self._samples:
+            return
+        (first, drawn_at), later = self._samples[0], self._samples[1:]
+        if not any(one() is value for one, _ in later):
+            # An earlier action is often in a stack or a copy, and scored by another distribution.
+            if any(_equal(one(), value) for one, _ in self._samples):
+                self._forget()
+            return
+        line = script_line()
+        mine = self._of is not None and self._of() is distribution and not _equal(first(), value)
+        if mine and drawn_at is not None and line is not None and _draws_itself(line):
+            self._found = type(distribution).__name__, str(drawn_at), str(line)
+
+    def _forget(self) -> None:
+        self._samples, self._found = [], None
+
+    def step_ended(self) -> None:
+        """Note the end of a step: its earlier sample was not scored."""
+        if self._found is not None:
+            self._steps[self._found] += 1
+        self._found, self._of = None, None
+        self._samples.clear()
+
+    def facts(self) -> Iterator[LoopFact]:
+        """Yield the fact of each pair of lines."""
+        for (kind, first, line), count in self._steps.items():
+            yield LoopFact("other-draw", words=(kind, first), count=count, location=line)
+
+
+def _equal(one: torch.Tensor | None, other: torch.Tensor) -> bool:
+    """Return True for the same numbers; also where that cannot be read."""
+    if one is None or one is other:
+        return one is other
+    if any(torch._C._functorch.is_functorch_wrapped_tensor(o) for o in (one, other)):
+        return True
+    if one.numel() != other.numel() or one.device != other.device or type(other) not in PLAIN:
+        return False
+    with _disable_current_modes():
+        return torch.equal(one.detach().flatten(), other.detach().flatten())
+
+
+def _draws_itself(line: ScriptLine) -> bool:
+    """Return True if a call of ``log_prob`` on this line gets ``….sample()``, or a variable for it
+    that nothing else in its function reads."""
+    tree = tree_of(line.file)
+    for call in ast.walk(tree) if tree is not None else ():
+        if not isinstance(call, ast.Call) or not is_at(call, line.line) or len(call.args) != 1:
+            continue
+        if tree is None or last_name(call.func) != "log_prob":
+            continue
+        given = call.args[0]
+        if isinstance(given, ast.Name):
+            scope, name = innermost(tree, line.line), given.id
+            made = assignment(name, scope, line.line)
+            named = (o for o in ast.walk(scope) if isinstance(o, ast.Name) and o.id == name)
+            if made is None or sum(isinstance(one.ctx, ast.Load) for one in named) != 1:
+                continue
+            given = made.value
+        if isinstance(given, ast.Call) and last_name(given.func) == "sample":
+            return True
+    return False
+
+
 class Draws:
     """Counts samples of distributions that pass no gradient.
 
@@ -51,12 +153,14 @@ class Draws:
         self._latest: tuple[RememberedTensor, _Key] | None = None
         self._scored: set[_Key] = set()
         self._used: set[_Key] = set()
+        self.others = OtherDraws()
 
     def drew(self, distribution: Any, drawn: object, step: int, *, inside: bool) -> None:
         """Note a result of ``sample``; ``inside``: it was drawn during a model's call with
         gradients."""
         if not torch.is_grad_enabled() or not isinstance(drawn, torch.Tensor):
             return
+        self.others.drew(distribution, drawn)
         if not drawn.dim() or drawn.numel() < 2:  # one action: it is scored with others
             return
         if drawn.requires_grad or not getattr(distribution, "has_rsample", False):
@@ -90,6 +194,8 @@ class Draws:
 
     def scored(self, distribution: Any, value: object) -> None:
         """Note a call of ``log_prob``, or a return of ``rsample``, with gradients."""
+        if isinstance(value, torch.Tensor) and torch.is_grad_enabled():
+            self.others.scored(distribution, value)
         if isinstance(value, torch.Tensor) and value.dim() and torch.is_grad_enabled():
             self._scored.add(_key(distribution, value))
 

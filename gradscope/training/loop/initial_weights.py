@@ -10,11 +10,9 @@ from torch import nn
 from gradscope.capture.names import named_parameters
 from gradscope.capture.shards import is_spread
 from gradscope.records.loop_figures import EqualUnits, FrozenAdapters
-from gradscope.training.loop.script_lines import written_in_main
+from gradscope.training.loop.script_lines import freezing_line
 from gradscope.training.models import Model
 
-#: A line that freezes.
-_FREEZES = r"\.requires_grad\s*=[^=]|\.requires_grad_\("
 #: The names of a pair differ in this many of their last parts at most.
 _PARTS = 3
 
@@ -50,7 +48,7 @@ class Adapters:
                 if not any(name.startswith(scope) for name in training)
             ]
             if training and pairs:
-                line = written_in_main(_FREEZES) or places(model.id, pairs[0][0])
+                line = freezing_line() or places(model.id, pairs[0][0])
                 yield FrozenAdapters(model.id, len(pairs), pairs[0], training[0], line)
 
 

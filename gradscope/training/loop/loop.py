@@ -36,6 +36,7 @@ from gradscope.training.loop.q_targets import index_targets, unmasked_targets
 from gradscope.training.loop.rounds import Rounds, Schedulers
 from gradscope.training.loop.script_lines import (
     ScriptLine,
+    freezing_line,
     script_line,
     script_place,
     written_assignment,
@@ -95,6 +96,9 @@ class Loop:
         self.backwards = 0
         self._last_backward: str | None = None
         self._loader_at: str | None = None
+        # Iterations over loaders and their batches, and how many of both came before a step.
+        self._epochs, self._at_step = 0, (0, 0)
+        self._first_epoch: tuple[str | None, int | None] = (None, None)
         self._scaled = self.changed = False
         self._registrations = 0
         # Registrations when a line made an optimizer last; the lines whose optimizers hold
@@ -164,7 +168,10 @@ class Loop:
             in_order = isinstance(getattr(loader, "sampler", None), SequentialSampler)
             name = variable_name(loader) if in_order else None
             self._loader_at = (name and written_assignment(name)) or ""
-        self._rounds.add("epoch")
+        location = self._rounds.add("epoch").location
+        if not self._epochs:
+            self._first_epoch = location, loader.batch_size
+        self._epochs += 1
 
     def clearing(self) -> None:
         """Note the start of ``zero_grad``, perhaps on other parameters."""
@@ -212,6 +219,7 @@ class Loop:
         else:
             known.evaluated(module)
             self._inputs.evaluated(model.id, args, kwargs)
+            self._batches.evaluated_on(model.id, args, kwargs)
             facts = self._modes.evaluation(module, args, kwargs)
             self._rounds.add("evaluation", self._models.name(model), facts)
 
@@ -231,6 +239,7 @@ class Loop:
     def loaded(self, module: nn.Module, result: object) -> None:
         """Note the keys that did not match in a module's ``load_state_dict``."""
         self._loads.matched(module, result)
+        self._loss_graphs.heads.loaded(module)
         self._checkpoints.loaded(module)
         for model in self._models:
             if module is model.module_ref() or module is model.outer():
@@ -374,12 +383,15 @@ class Loop:
         if mine.parameters.steps == 1 and self.optimizer_uses.begins_phase(mine):
             self._parameters.phase_begins()
         mine.use.step_ended()
+        self._batches.step_ended()
+        self._at_step = self._epochs, self._data.drawn
         for other in self.optimizer_uses.others(optimizer):
             other.use.other_stepped(self._last_backward)
         for name in self._schedulers.stepped():
             self._rounds.add("schedule", name)
         self._rounds.end(self._steps, known.name, mine.facts)
         self._loss_graphs.step_ended(known.name)
+        self._draws.others.step_ended()
         self._scaled = False
 
     # ---------------------------------------------------------------- record
@@ -439,6 +451,7 @@ class Loop:
             equal_units=tuple(self._equal_weights.records(self._models)),
             facts=tuple(self._facts(ended=ended)),
             course=self._losses.course,
+            frozen_at=freezing_line() if ended else None,
             ended=ended,
             cut=cut,
         )
@@ -448,6 +461,9 @@ class Loop:
         yield from self._data.facts()
         yield from self._seeds.facts()
         yield from self._triplets.facts()
+        yield from self._draws.others.facts()
+        yield from self._one_batch()
+        yield from self._loss_graphs.heads.facts(self._models, self._optimizers.alive())
         if ended:
             yield from shuffled_alone()
             yield from last_losses()
@@ -456,6 +472,18 @@ class Loop:
         for model in self._models if ended else ():
             for one in written_dropout(model.module.modules()):
                 yield replace(one, model=self._models.name(model))
+
+    def _one_batch(self) -> Iterator[LoopFact]:
+        """Yield a fact if every step trains on the one batch that a loader gave before it."""
+        mine, (location, size) = self._batches, self._first_epoch
+        differ = mine.differ and not mine.trains
+        if differ or self._at_step != (1, 1) or self._loader < 2 or size != mine.rows:
+            return
+        other = ("evaluated",) if mine.evaluated or mine.differ else ()
+        yield LoopFact(
+            "one-batch", count=mine.same, words=other, figures=(float(self._loader),),
+            location=location,
+        )  # fmt: skip
 
     def _models_with_loads(self) -> tuple[LoopModel, ...]:
         found = []

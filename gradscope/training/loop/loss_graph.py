@@ -14,9 +14,11 @@ from gradscope.explain.shared.frames import locate, shown
 from gradscope.records.loop_figures import LossOperation, LossTargets, Reach
 from gradscope.training.loop.batches import GeneratedInputs
 from gradscope.training.loop.constant_targets import Targets
+from gradscope.training.loop.frozen_heads import FrozenHeads
 from gradscope.training.loop.loss_lines import graphless_term, number_term, targets_made
 from gradscope.training.loop.loss_parts import loss_parts
 from gradscope.training.loop.loss_walk import (
+    BINARY,
     CLASSES,
     LAYERS,
     MEAN,
@@ -35,6 +37,7 @@ from gradscope.training.loop.loss_walk import (
     terms,
 )
 from gradscope.training.loop.operands import broadcast, divergence_fault
+from gradscope.training.loop.other_rows import other_rows
 from gradscope.training.loop.reach import Bounded, Reaches
 from gradscope.training.loop.script_lines import (
     ScriptLine,
@@ -85,6 +88,7 @@ class LossGraphs:
         read: the number of graphs read.
         asked: the last line in this step that called ``torch.autograd.grad`` for other tensors than
             parameters, without a graph.
+        heads: frozen layers that give the scores.
         sampled: True if the last model call of this step was in a sampled step.
 
     Args:
@@ -103,6 +107,7 @@ class LossGraphs:
         self._calls: deque[tuple[int, int, bool]] = deque(maxlen=_CALLS)
         self._open: list[tuple[int, bool]] = []
         self._generated = GeneratedInputs()
+        self.heads = FrozenHeads()
         self._with_stacks = self._divergences = 0
 
     def called(self, model: int, given: object, *, sampled: bool) -> None:
@@ -168,6 +173,8 @@ class LossGraphs:
         )
         for one in operations(node):
             targets = self._targets.read(one)
+            if sampled and kind(one) in CLASSES | BINARY:
+                self.heads.read(one)
             if targets is not None:
                 self._place(targets, one)
                 targets.made_at = targets.made_at or _made(one)
@@ -187,6 +194,11 @@ class LossGraphs:
             if fault is not None and not (normalised and fault[0][0] == "scores"):
                 key, shapes[key], where = fault
                 faults.setdefault(key, []).append(where)
+            rows = other_rows(one)
+            if rows is not None:
+                # Another choice in each step is another key: then the targets may be chosen, too.
+                key = "other-rows", rows[0]
+                faults[key], shapes[key] = [one], rows[1]
         for part in loss_parts(node) if sampled else ():
             self._place(self._count((part.kind, part.name), figures=part.figures), part.node)
         for key, nodes in faults.items():

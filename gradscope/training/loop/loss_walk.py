@@ -44,6 +44,7 @@ _MADE_OF = (
             *("SqrtBackward", "LogBackward", "Log1PBackward", "ClampBackward", "ClampMinBackward"),
             *("ClampMaxBackward", "SigmoidBackward", "LogSigmoidBackward", "KlDivBackward"),
             *("StackBackward", "CatBackward", "MaskedFillBackward", "RsubBackward"),
+            "NanToNumBackward",
         }
     )
 )

@@ -11,6 +11,9 @@ from types import FrameType
 
 from gradscope.explain.shared.frames import nearest, shown, tree_of
 
+#: A line that freezes: ``p.requires_grad = False``, ``net.requires_grad_(False)``.
+_FREEZES = r"\.requires_grad\s*=\s*(?!True)[^=\s]|\.requires_grad_\(\s*(?!True|\))"
+
 
 @dataclass(frozen=True, slots=True)
 class ScriptLine:
@@ -90,6 +93,11 @@ def written_in_main(pattern: str, *, last: bool = False) -> str | None:
     """Return the first or the last line of the main module's file that matches the pattern."""
     file = main_file()
     return None if file is None else written(pattern, file, last=last)
+
+
+def freezing_line() -> str | None:
+    """Return the first line of the main module's file that freezes a parameter or a module."""
+    return written_in_main(_FREEZES)
 
 
 def written_call(name: str, method: str) -> str | None:

@@ -215,6 +215,8 @@ class TokenTargets:
             return None
         index = getattr(loss, "_saved_ignore_index", None)
         ignored = -100 if index is None else signed(index)
+        if target.dim() == 3 and target.shape[1] == 1:  # PyTorch makes [N, 1, T] of [N, T]
+            target = target.squeeze(1)
         found = list(self._laid_out(target.detach(), shape[1]))
         if not found:
             return None
