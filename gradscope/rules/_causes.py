@@ -34,7 +34,7 @@ def folded(findings: Iterable[TrainingFinding]) -> tuple[Cause, ...]:
     worst. An info explains no error.
     """
     ordered = sorted(findings, key=_weight)
-    able = [one for one in ordered if _explained_codes().get(one.code)]
+    able = [one for one in ordered if any(_explained_codes().get(one.code, ()))]
     parents = {
         id(one): next((other for other in able if _follows(one, other)), None) for one in ordered
     }
@@ -81,12 +81,14 @@ def _root(found: TrainingFinding, parents: dict[int, TrainingFinding | None]) ->
 
 
 def _follows(symptom: TrainingFinding, cause: TrainingFinding) -> bool:
-    codes = _explained_codes()[cause.code]
+    codes, later = _explained_codes()[cause.code]
+    steps = _first(symptom) - _first(cause)
     return (
         symptom.code != cause.code
-        and symptom.code.startswith(codes)
+        and (
+            (symptom.code.startswith(codes) and steps >= 0) or (symptom.code in later and steps > 0)
+        )
         and not (cause.severity == "info" and symptom.severity == "error")
-        and _first(symptom) >= _first(cause)
         and _same_place(symptom, cause)
     )
 
@@ -116,9 +118,10 @@ def _first(found: TrainingFinding) -> int:
 
 
 @functools.cache
-def _explained_codes() -> dict[str, tuple[str, ...]]:
-    """Return by code the codes, or beginnings of codes, that the rule explains."""
-    return {one.rule.code: one.rule.explains for one in entries() if one.rule.explains}
+def _explained_codes() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Return by code the codes, or beginnings of codes, that the rule explains, and those that it
+    explains at later steps."""
+    return {e.rule.code: (e.rule.explains, e.rule.explains_later) for e in entries()}
 
 
 @functools.cache

@@ -166,7 +166,8 @@ class Rule:
     ``severity`` is the usual one; the text says when a finding has another. ``calibration`` says
     how often the rule fires on healthy and on broken models. ``runs`` says how it judges a training
     run; None: it does not. ``explains`` has codes, or beginnings of codes, whose findings in a run
-    count as symptoms of this rule's finding (``_causes.py``). A rule ``on_demand`` runs only if
+    count as symptoms of this rule's finding (``_causes.py``); ``explains_later`` has those that
+    must begin at a later step. A rule ``on_demand`` runs only if
     ``select`` names it, because it runs the model several times.
     """
 
@@ -182,6 +183,7 @@ class Rule:
     calibration: str = ""
     runs: Runs | None = Runs()
     explains: tuple[str, ...] = ()
+    explains_later: tuple[str, ...] = ()
     on_demand: bool = False
 
     def limits(self, preset: str | None = None, own: Mapping[str, float] | None = None) -> Limits:

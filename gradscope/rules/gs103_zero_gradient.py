@@ -22,9 +22,9 @@ from gradscope.rules._loop import (
     untraced,
 )
 from gradscope.rules._reading import Tree, complete, in_library_code, is_zero
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._severity import severity
-from gradscope.rules._words import plural, sentence
+from gradscope.rules._words import number, plural, sentence
 
 RULE = Rule(
     code="GS103",
@@ -57,6 +57,7 @@ RULE = Rule(
             "another step had a gradient",
             source="TorchLens",
         ),
+        Threshold("size", 30, "root mean square of the inputs, above which they are named", CHOSEN),
     ),
     # Of at least five steps, as TorchLens asks for: a zero that an initial zero makes is gone then.
     runs=Runs(loop=True),
@@ -114,7 +115,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     caused, rest = by_cause(zeros, loop, "zero")
     for answer, members in caused:
         if _has_weight(members):
-            finding = _traced(answer, members, loop)
+            finding = _traced(answer, members, loop, limits)
             # A weight of zeros that no optimizer holds is the cause, wherever the zeros arrive.
             still = [
                 one
@@ -145,13 +146,28 @@ def _has_weight(members: Sequence[LoopParameter]) -> bool:
     return any(len(one.shape) > 1 for one in members)
 
 
-def _traced(answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord) -> Finding:
+def _unnormalised(
+    answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord, limits: Limits
+) -> str:
+    """Return the sentence that the inputs are large, for an activation that was flat at first."""
+    if answer.cause not in ("saturated", "dead-activation") or min(m.since for m in members) > 1:
+        return ""
+    number_of = {one.name: one.id for one in loop.models}
+    for one in loop.batches:
+        if one.model == number_of.get(members[0].model) and one.size > limits["size"]:
+            return f" The inputs are not normalized: their root mean square is {number(one.size)}."
+    return ""
+
+
+def _traced(
+    answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord, limits: Limits
+) -> Finding:
     """Return the finding of one step's trace, with the number of steps."""
     gets = "gets" if len(members) == 1 else "get"
     return RULE.finding(
         answer.starts or module_of(members),
         f"{answer.message.rstrip('.')}; {these(full_names(members, loop))} {gets} a gradient of "
-        f"exactly zero {in_readings(members, loop)}.",
+        f"exactly zero {in_readings(members, loop)}.{_unnormalised(answer, members, loop, limits)}",
         severity=severity(answer),
         advice=sentence(answer.advice) if answer.advice else None,
         value=float(len(members)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Layer, layers, rms
@@ -71,9 +72,11 @@ RULE = Rule(
             presets={"deepchecker": 2.0},
         ),
     ),
-    runs=Runs(per="model", calls=True),
+    runs=Runs(per="model", calls=True, at_call=True),
     explains=("GS201", "GS506"),
 )
+#: Share of the drift outside the layers, above which they are not its reason.
+_MOST = 0.7
 _SCALE = (
     "Check the initialisation of this layer's weight: make it smaller (Kaiming, Xavier), or put a "
     "norm after it."
@@ -116,16 +119,36 @@ def _drift(found: list[tuple[Layer, float]], limits: Limits) -> Iterator[Finding
         pair for pair in found if (pair[1] > start * limit if grows else pair[1] * limit < start)
     ]
     layer, spread = (far or found[-1:])[0]
+    gaps = _gaps(found)
+    widest = max(gaps, key=gaps.__getitem__) if gaps and grows else ""
+    outside = math.fsum(gaps.values())
     yield RULE.finding(
         layer.name,
         f"the activations' standard deviation has {'grown' if grows else 'shrunk'} to "
         f"{number(spread)} here, from {number(start)} at `{found[0][0].name}`, over "
-        f"{len(found)} layers.",
+        f"{len(found)} layers."
+        + (
+            f" The operations between the layers make it grow: {number(math.exp(gaps[widest]))} "
+            f"times before `{widest}`."
+            if widest and outside > _MOST * drift
+            else ""
+        ),
         call=layer.call.call,
         value=math.exp(min(drift, 700.0)),
         threshold=limit if grows else 1 / limit,
         source=limits.source("drift"),
     )
+
+
+def _gaps(found: Sequence[tuple[Layer, float]]) -> dict[str, float]:
+    """Return by layer the logarithm of the root mean square of its input over the standard
+    deviation of the layer before."""
+    gaps = {}
+    for (_, before), (layer, _) in pairwise(found):
+        size = rms(layer.call.inputs[0].activation) if layer.call.inputs else None
+        if size:
+            gaps[layer.name] = math.log(size / before)
+    return gaps
 
 
 def _jump(report: Report, limits: Limits) -> Iterator[Finding]:

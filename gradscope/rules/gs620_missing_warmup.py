@@ -57,6 +57,7 @@ RULE = Rule(
     ),
     runs=Runs(samples=1, first=True, per="model", at_optimizer=True),
     explains=("GS104", "GS205", "GS206", "GS601", "GS602", "GS604"),
+    explains_later=("GS103", "GS201", "GS203", "GS513"),
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from gradscope.records.loop import LoopRecord, Round
 from gradscope.records.training import TrainingFinding
@@ -84,11 +85,14 @@ def _cleared(rounds: list[Round], optimizer: str) -> str:
 
 
 def _elsewhere(rounds: list[Round], optimizer: str) -> str | None:
-    """Return the place that clears other gradients instead of the optimizer's."""
+    """Return the place that clears other gradients instead of the optimizer's, or that clears them
+    again."""
     events = [event for one in rounds for event in one.events if event.kind == "zero"]
     if any(event.of == optimizer for event in events):
         return None
-    return next((event.location for event in events), None)
+    again = (after for before, after in pairwise(events) if after.of == before.of)
+    twice = (event.location for event in again if event.location != events[0].location)
+    return next(twice, next((event.location for event in events), None))
 
 
 def _backward(rounds: list[Round]) -> str | None:

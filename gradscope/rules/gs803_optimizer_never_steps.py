@@ -51,6 +51,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 value=float(optimizer.backwards),
                 threshold=float(STEPS),
                 location=optimizer.stepping
+                or _beside(loop)
                 or optimizer.reached
                 or first_location(loop, "backward")
                 or optimizer.location,
@@ -58,6 +59,11 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             loop,
             parameters=held_by(optimizer, loop),
         )
+
+
+def _beside(loop: LoopRecord) -> str | None:
+    """Return the line with the step of another optimizer: this one's step is missing there."""
+    return next((one.step.location for one in loop.rounds if one.step.location), None)
 
 
 def _unreached(optimizer: LoopOptimizer) -> str:

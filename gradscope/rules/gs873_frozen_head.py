@@ -17,9 +17,9 @@ RULE = Rule(
     summary="the layer that gives the scores is frozen at its random initial weights",
     what=(
         "Finds the layer whose output is the scores of a cross entropy, in the sampled steps. It "
-        "fires if the layer is frozen and in no optimizer, other parameters of the model train, "
-        "no `load_state_dict` has set it, and its weights are distributed as its constructor "
-        "draws them. Other initial weights, as a fixed simplex, are silent."
+        "fires if its weight is frozen and in no optimizer, while its bias trains, or "
+        "`load_state_dict` has set other parts of the model and not this one. The weight must be "
+        "distributed as the constructor draws it: a fixed simplex is silent."
     ),
     why=(
         "A new head must train. Most often a filter of names freezes it along with the layers "

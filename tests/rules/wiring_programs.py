@@ -509,6 +509,7 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "adapters of a random model": _HEAD.format(load="", kept="fc", after=""),
     "a frozen head that was loaded": _HEAD.format(load=_LOAD, kept="fc", after=""),
     "a fixed classifier with orthogonal rows": _HEAD.format(
         load="nn.init.orthogonal_(net.classifier.weight)", kept="fc", after=""

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from gradscope.explain.shared.frames import assignments, factors, source, tree_of
+from gradscope.explain.shared.frames import (
+    assignment,
+    assignments,
+    factors,
+    innermost,
+    products,
+    source,
+    tree_of,
+)
 from gradscope.explain.shared.operations import by_node, node_name
 from gradscope.explain.zero.factors import ZeroCause
 from gradscope.explain.zero.traces import ObservedValues
@@ -31,7 +41,7 @@ def message(cause: ZeroCause, at: str | None, seen: ObservedValues | None) -> st
     """Return one sentence; ``at`` is the line as ``net.py:31``."""
     if cause.why == "mask" and cause.figure("number"):
         return f"{called(cause)}{_at(at)} multiplies by {_number(at)}."
-    return f"{_sentence(cause, called(cause) + _at(at), seen)}."
+    return f"{_sentence(cause, called(cause) + _at(at), at, seen)}."
 
 
 def _at(at: str | None) -> str:
@@ -54,7 +64,23 @@ def _number(at: str | None) -> str:
     return f"`{found[0]}`, which is 0 (set at {file}:{made[0].lineno})"
 
 
-def _sentence(cause: ZeroCause, text: str, seen: ObservedValues | None) -> str:
+def _factor(cause: ZeroCause, at: str | None) -> str:
+    """Return the variable that is the factor without a gradient of the only product on a line, and
+    the line that sets it, if the text shows both."""
+    file, _, line = (at or "").rpartition(":")
+    tree = tree_of(file) if file else None
+    found = [] if tree is None else products(tree, int(line))
+    sides = [] if cause.node is None else [one is not None for one, _ in cause.node.next_functions]
+    if tree is None or len(found) != 1 or sides.count(False) != 1 or len(sides) != 2:
+        return ""
+    factor = found[0].right if sides[0] else found[0].left
+    if not isinstance(factor, ast.Name):
+        return ""
+    made = assignment(factor.id, innermost(tree, int(line)), int(line))
+    return "" if made is None else f": `{factor.id}`, set at {file}:{made.lineno}"
+
+
+def _sentence(cause: ZeroCause, text: str, at: str | None, seen: ObservedValues | None) -> str:
     name, dtype = cause.figure("name"), _word(cause.figure("dtype"))
     everywhere = cause.figure("everywhere") is not False
     if cause.why in ("flat", "clipped"):
@@ -88,7 +114,8 @@ def _sentence(cause: ZeroCause, text: str, seen: ObservedValues | None) -> str:
     if cause.why == "input":
         return f"{text} multiplies by the model's input, which is {_zeros(everywhere)}"
     if cause.why == "mask":
-        return f"{text} multiplies by a tensor without a gradient that is {_zeros(everywhere)}"
+        which = f"a tensor without a gradient that is {_zeros(everywhere)}"
+        return f"{text} multiplies by {which}{_factor(cause, at)}"
     return _SENTENCES[cause.why].format(text=text, dtype=dtype, **_rest(cause))
 
 

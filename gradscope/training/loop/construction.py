@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
 import sys
@@ -19,7 +20,14 @@ from torch.nn.modules.module import (
 )
 
 from gradscope.capture.names import modules_by_name
-from gradscope.explain.shared.frames import outwards
+from gradscope.explain.shared.frames import (
+    assignment,
+    innermost,
+    is_at,
+    last_name,
+    outwards,
+    tree_of,
+)
 from gradscope.training.loop.script_lines import ScriptLine, script_line
 
 
@@ -77,7 +85,10 @@ class _Lines:
     @property
     def made(self) -> Made | None:
         """The line that made the module."""
-        return self.called or self.child
+        module = self.of()
+        if self.called is not None or self.child is None or module is None:
+            return self.called or self.child
+        return _assigned(self.child, type(module).__name__)
 
 
 class Construction:
@@ -158,6 +169,21 @@ class Construction:
             return None if known is None else known.own.get(last)
 
         return place
+
+
+@functools.lru_cache(maxsize=256)
+def _assigned(child: Made, kind: str) -> Made:
+    """Return the line that assigns a call of a class to a variable, if a line that makes a module a
+    child has a single such variable: ``drop = nn.Dropout()``, ``nn.Sequential(layer, drop)``; else
+    the line itself."""
+    tree, line = tree_of(child.file), child.number_of_line
+    found = set()
+    for node in ast.walk(tree) if tree is not None else ():
+        if tree is not None and isinstance(node, ast.Name) and is_at(node, line):
+            made = assignment(node.id, innermost(tree, line), line)
+            if made is not None and isinstance(made.value, ast.Call):
+                found |= {made.lineno} if last_name(made.value.func) == kind else set()
+    return child._replace(number_of_line=found.pop()) if len(found) == 1 else child
 
 
 def _caller(module: nn.Module, frame: FrameType | None) -> FrameType | None:

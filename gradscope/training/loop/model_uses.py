@@ -168,7 +168,10 @@ class ModelUses:
         """Return the line of a module's first call, by the model's number; "" is the model."""
         for one in self._models:
             if one.id == model:
-                line = self._called_at.get(modules_by_name(one.module).get(name, one.module))
+                modules = modules_by_name(one.module)
+                line = self._called_at.get(modules.get(name, one.module))
+                inside = (m for path, m in modules.items() if name and path.startswith(f"{name}."))
+                line = line or next(filter(None, map(self._called_at.get, inside)), None)
                 known = self._use.get(model) if not name else None
                 return line or (None if known is None else known.called_at)
         return None
