@@ -72,11 +72,11 @@ class Parts:
 
 def installed() -> Parts:
     """Timers in gradscope's own places."""
-    from gradscope.capture import gradients, parameters, recorder
+    from gradscope.capture import gradients, measurements, parameters, recorder
     from gradscope.running import observe, step
 
     parts = Parts()
-    parts.wrap(gradients, "measure", "activations: reductions")
+    parts.wrap(measurements, "measure", "activations: reductions")
     parts.wrap(gradients, "measure", "their gradients: reductions")
     parts.wrap(parameters, "_values", "parameters: values")
     parts.wrap(observe, "parameter_stats", "parameters: gradients")
