@@ -39,9 +39,10 @@ _LOSS_NEAR = 2.5
 #: The median of a batch is unusual at this many times the largest of the steps before.
 _ALL = 1.5
 #: A sample is blamed if its loss is this many times the largest loss of a sample before. The first
-#: figure is for a classifier that is sure of another class, and for other losses that are also that
-#: many deviations above the usual ones.
-_UNLIKE, _FAR_UNLIKE = 2.0, 3.0
+#: figure is for a classifier that is sure of another class, and for texts whose loss is also that
+#: many deviations above the usual ones. The last is for other losses, such as squares: a square is
+#: four times as large where the error is twice as large.
+_UNLIKE, _FAR_UNLIKE, _SQUARED_UNLIKE = 2.0, 3.0, 4.0
 #: The mean loss of a text has no long tail: it is unusual at this many deviations above the usual
 #: largest one, and at this many times the largest before.
 _TEXT_DEVIATIONS, _TEXT = 9.0, 1.5
@@ -462,7 +463,9 @@ def _unlike(
     if sample.predicted_loss is not None:
         return _UNLIKE if is_sure_of_another_class(sample, rest) else _FAR_UNLIKE
     far = _loss_deviations(sample.loss or 0.0, history) > _DEVIATIONS
-    return _UNLIKE if far else _FAR_UNLIKE
+    if sample.token is not None:
+        return _UNLIKE if far else _FAR_UNLIKE
+    return _FAR_UNLIKE if far else _SQUARED_UNLIKE
 
 
 def is_sure_of_another_class(sample: SpikeSample, rest: Sequence[SpikeSample]) -> bool:

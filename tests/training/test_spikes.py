@@ -26,6 +26,7 @@ from gradscope.records.spike import (
     SpikeToken,
 )
 from gradscope.rules import RuleSettings, spike_cause, with_worst_first
+from gradscope.rules.gs601_loss_spike import stands_out as loss_stands_out
 from gradscope.runfile.capsules import (
     capsule_path,
     capsules_of,
@@ -625,6 +626,22 @@ def test_the_inputs_that_never_repeat_one_value_are_known() -> None:
     assert windows.history.constant_steps == 1
 
 
+@pytest.mark.parametrize(
+    ("loss", "high", "is_spike"), [(3.1, 2.0, True), (2.9, 2.0, False), (3.1, 2.1, False)]
+)
+def test_a_loss_that_fell_is_compared_with_the_steps_just_before(
+    loss: float, high: float, is_spike: bool
+) -> None:
+    """The loss fell to 1 from above; GS601 sees no spike among losses that scatter so far."""
+    (limits,) = [found for entry, found in RuleSettings.of().active() if entry.rule.code == "GS601"]
+    before = StepsBefore()
+    for step in range(128):
+        before.windows.add(high - 0.01 * step if step < 90 else 1.0, 1, None)
+    assert loss_stands_out(before.losses(1), loss, limits) is None
+    assert (before.loss_spike(1, loss, limits) > 0) == is_spike
+    assert before.loss_spike(1, loss, None) == 0
+
+
 def test_weights_that_training_moved_between_two_readings_make_no_step_unusual() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer, known = torch.optim.SGD([weight], 1e-3), ObservedOptimizer(held=frozenset([weight]))
@@ -787,7 +804,12 @@ def test_the_mean_loss_of_a_text_is_unusual_at_less(
 
 @pytest.mark.parametrize(
     ("before", "spread", "cause"),
-    [(3.0, 1.0, "undetermined"), (3.0, 0.1, "labels"), (2.2, 1.0, "labels")],
+    [
+        (3.0, 0.1, "undetermined"),
+        (2.2, 0.1, "labels"),
+        (2.2, 1.0, "undetermined"),
+        (1.7, 1.0, "labels"),
+    ],
 )
 def test_a_loss_must_be_further_above_those_before_if_they_scatter(
     before: float, spread: float, cause: str

@@ -51,6 +51,9 @@ _JUMP, _MOVED = 3.0, 0.05
 _READING = 16
 #: A gradient jumps, as in GS602, if it is this many times as large as nearly all before.
 _PROBE = 6.0
+#: A loss jumps if it is this many times the largest of the last 32 steps, and this many times the
+#: largest of the last 128.
+_ABOVE_RECENT, _ABOVE_ALL = 3.0, 1.5
 #: The score of GS601.
 _DEVIATIONS = 7.0
 
@@ -88,10 +91,16 @@ class StepsBefore:
         return self.windows.losses(backwards)
 
     def loss_spike(self, backwards: int, loss: float | None, limits: Limits | None) -> float:
-        """Return how far a loss stands out by GS601, in deviations; 0 if it does not."""
+        """Return how far a loss stands out by GS601, in deviations; 0 if it does not.
+
+        If the loss has fallen within the steps that GS601 compares with, they scatter too far. Then
+        the loss is compared with the last of them.
+        """
+        if limits is None:
+            return 0.0
         before = self.losses(backwards)
-        found = None if limits is None else loss_stands_out(before, loss, limits)
-        return 0.0 if found is None else found[0]
+        found = loss_stands_out(before, loss, limits)
+        return _above_recent(before, loss) if found is None else found[0]
 
     def gradient_spike(self, norm: float | None, limits: Limits | None) -> float:
         """Return how far a gradient's norm stands out by GS602, in deviations; 0 if it does not."""
@@ -263,6 +272,25 @@ class StepsBefore:
             figures = (loss, norm, clipped, lr, update, weights, scale, rms, sample, largest)
             found.append(SpikeSignals(step, *map(finite_or_none, figures)))
         return tuple(found)
+
+
+def _above_recent(before: Window, loss: float | None) -> float:
+    """Return how far a loss is above those just before, in deviations of their logarithms; 0 if it
+    is not far above these, and above all.
+    """
+    values = before.values
+    if loss is None or not math.isfinite(loss) or len(values) < 2 * _KNOWN:
+        return 0.0
+    if loss <= _ABOVE_RECENT * values[-1]:
+        return 0.0  # as nearly all
+    recent = Window(_KNOWN)
+    for value in list(values)[-_KNOWN:]:
+        recent.add(value)
+    if min(recent.values) <= 0 or loss <= _ABOVE_RECENT * max(recent.values):
+        return 0.0
+    if loss <= _ABOVE_ALL * max(values):
+        return 0.0
+    return max(_DEVIATIONS, recent.deviations(loss, _FLOOR))
 
 
 def state_of(optimizer: Optimizer) -> OptimizerState:
