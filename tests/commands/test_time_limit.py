@@ -75,8 +75,12 @@ def stopped(tmp_path, monkeypatch):
         words = (*COMMANDS[command], f"model.kind={kind}", *words)
         if command not in ("saliency", "features", "diff"):
             words = ("input.shape=[2, 1, 28, 28]", *words)
-        found = gradscope([command, *words, "--timeout", "2"])
-        assert (found.code, found.faults()) == (130, [])
+        # The clock starts with the command: on a busy machine its imports alone take some seconds.
+        for seconds in ("2", "8", "32"):
+            found = gradscope([command, *words, "--timeout", seconds])
+            assert (found.code, found.faults()) == (130, [])
+            if f"stopped after {seconds} s, at net.py" in found.err:
+                break
         return found
 
     return of
@@ -85,12 +89,12 @@ def stopped(tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_that_runs_a_model_ends(command, stopped):
     kind = "Forward" if command != "diff" else "Construction"
-    assert re.search(rf"stopped after 2 s, at {PLACES[kind]}", stopped(command, kind).err)
+    assert re.search(rf"stopped after \d+ s, at {PLACES[kind]}", stopped(command, kind).err)
 
 
 @pytest.mark.parametrize("kind", PLACES)
 def test_it_says_where_it_was(kind, stopped):
-    assert re.search(rf"stopped after 2 s, at {PLACES[kind]}", stopped("inspect", kind).err)
+    assert re.search(rf"stopped after \d+ s, at {PLACES[kind]}", stopped("inspect", kind).err)
 
 
 def test_what_was_recorded_is_shown(stopped):

@@ -303,7 +303,7 @@ def scores_where_probabilities_are_wanted(mended: bool) -> Program:
     return Program(model, X, torch.ones(3, 4), nn.BCELoss())
 
 
-@broken("model-error", None, "nan", "where the nan comes from")
+@broken("model-error", None, "NaN", "the origin of the NaN")
 def nan_where_probabilities_are_wanted(mended: bool) -> Program:
     """The same message, and a sigmoid would not help."""
 
