@@ -9,7 +9,8 @@ from torch import Tensor
 
 
 def noise(steps: int = 3, size: int = 8) -> Iterator[tuple[Tensor, Tensor]]:
-    """``steps`` batches of images [size, 1, 28, 28] and class ids [size], each of its own seed."""
+    """``steps`` batches of images [size, 1, 28, 28] and class ids [size], each with its own
+    seed."""
     for step in range(steps):
         generator = torch.Generator().manual_seed(step)
         images = torch.rand(size, 1, 28, 28, generator=generator)

@@ -67,7 +67,7 @@ __all__ = ["__version__", *_HOMES]
 shown_by("gradscope.api.showing")
 
 
-#: The entries that a room shares its name with.
+#: Entries with the same name as a room.
 _ENTRIES = ("saliency", "features", "leaks", "experiment")
 
 

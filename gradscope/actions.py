@@ -91,7 +91,7 @@ def _clipped(tensor: Tensor, limit: float) -> Tensor:
 
 def _replaced(tensor: Tensor, value: float | Tensor) -> Tensor:
     """Return the value at each element, on the tensor's device and in its dtype. The gradient
-    upstream of an activation is then zero, as of any constant."""
+    upstream of an activation is then zero, as for any constant."""
     if isinstance(value, int | float):
         return tensor.clone().fill_(value)
     return tensor.clone().copy_(value.expand_as(tensor))

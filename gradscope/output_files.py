@@ -118,7 +118,8 @@ def atomic_folder(path: Path, own: str, *, force: bool = False) -> Iterator[Path
 
 
 def _temporary(path: Path) -> Path:
-    """Return this process's name beside the destination; removes files of dead processes."""
+    """Return this process's temporary file beside the destination; remove files of dead
+    processes."""
     own = f".gradscope-{_machine()}-{os.getpid()}-{secrets.token_hex(8)}.tmp"
     for left in path.parent.glob(f".gradscope-{_machine()}-*-*.tmp"):
         owner = left.name.split("-")[2]
@@ -167,7 +168,7 @@ def _destination(path: Path) -> Path:
     return path.resolve() if path.is_symlink() else path
 
 
-#: The names of what a process was given open: with a shell's `>` they may be a regular file.
+#: The names of files that a process gets open: with a shell's `>`, they may be regular files.
 _OPEN = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/self/fd/\d+")
 
 

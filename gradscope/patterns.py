@@ -94,7 +94,7 @@ class Pattern:
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError after so many seconds, where the system has an alarm for this thread."""
+    """Raise TimeoutError after so many seconds, if the system has an alarm for this thread."""
     if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
         yield
         return

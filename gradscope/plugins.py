@@ -104,7 +104,8 @@ def docstring(package: str, name: str, function: str) -> str | None:
     spec = importlib.util.find_spec(f"{package}.{name.replace('-', '_')}")
     assert spec is not None
     assert spec.origin is not None
-    # Not the spec's own loader, which may be pytest's. The bytecode, where an earlier run left it.
+    # The spec's own loader may be pytest's, so it is not used. This one uses the bytecode of an
+    # earlier run, if there is any.
     loader = SourceFileLoader(spec.name, spec.origin)
     module: Any = loader.get_code(spec.name)
     for one in module.co_consts:

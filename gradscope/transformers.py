@@ -40,7 +40,7 @@ class GradscopeCallback(TrainerCallback):
     ) -> None:
         """Begin the run: the model and the optimizer exist, and no step has run yet."""
         self._stack.close()  # of a training that ended in an exception
-        # What wraps the optimizer, as accelerate's, makes no step of its own.
+        # A wrapper of the optimizer, such as accelerate's, makes no steps itself.
         optimizer = getattr(kwargs.get("optimizer"), "optimizer", kwargs.get("optimizer"))
         options = {"logger": get_logger("transformers.gradscope"), **self._options}
         options["quiet"] = options.get("quiet", False) or not state.is_world_process_zero

@@ -34,8 +34,8 @@ from gradscope.running.divergent_calls import (
 )
 from gradscope.running.probed_step import ProbeKey
 
-#: A parameter's gradient that is farther off than this is another gradient; msprobe's bound for an
-#: error that comes of exact inputs.
+#: A parameter's gradient with a larger error than this counts as another gradient: msprobe's bound
+#: for an error from exact inputs.
 _LOST = 0.1
 # : A's own gradient counts as reliable if changed last bits of all numbers move it by less than
 # this.
@@ -110,7 +110,8 @@ def off(own: Difference, noise: Noise) -> str:
 
 
 def figures(own: Difference, noise: Noise) -> tuple[float, float, str] | None:
-    """Return the value, the threshold rounded to one digit, and its source; None without a number.
+    """Return the value, the threshold rounded to one digit, and its source; None if the value is
+    not finite.
 
     Only one digit of the noise is reliable: another processor measures another noise.
     """

@@ -522,8 +522,8 @@ def _answers(
     selection: Selection,
     calls: Sequence[ModuleCall],
 ) -> tuple[Answer, ...]:
-    """Return the causes, then other requested names. Of names, only the answers that concern
-    them.
+    """Return the causes, then other requested names. If names are given, only the answers that
+    concern them.
     """
     answers = [*causes, *disagreements(selection, parameters)]
     if selection.any:

@@ -30,7 +30,7 @@ from gradscope.typeset.numbers import count
 
 #: The default numbers of optimizer steps and of initialisations.
 STEPS, SEEDS = 4, 3
-#: What one forward measured.
+#: The measurements of one forward.
 Entries = dict[CallKey, Coordinates]
 
 

@@ -100,7 +100,8 @@ def fail(
         # Any other exception in a step is the user's, also `sys.exit` in a model.
         raise ModelError(problem(record.error, *during), report=record) from failure
     finally:
-        # Its traceback holds this frame. That cycle would keep all activations alive.
+        # The exception's traceback refers to this frame; this cycle would keep all activations
+        # alive.
         del failure
 
 

@@ -348,7 +348,7 @@ class Recomputation:
         """Return the recomputed calls since the last request: the index of the first pass's call,
         and its nodes.
 
-        Only valid while no recomputation runs.
+        Call it only while no recomputation runs.
         """
         spans, self._spans = self._spans, []
         return spans

@@ -220,7 +220,7 @@ class Interventions:
             place.after.add(new)
         return new.to_sparse(layout=tensor.layout) if sparse else new
 
-    # ---------------------------------------------------------------- what it came to
+    # ---------------------------------------------------------------- the result
 
     def _targets(self, one: Intervention) -> dict[str, nn.Module | nn.Parameter]:
         """Return the targets of an intervention, by first names."""

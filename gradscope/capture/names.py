@@ -11,7 +11,8 @@ from torch import nn
 
 from gradscope.patterns import Named, without_wrappers, wraps
 
-#: What a class may override, and the result then depends on more than a module's dictionaries.
+#: Methods that a class may override: their results then depend on more than a module's
+#: dictionaries.
 _WALKS = ("named_modules", "named_parameters", "_named_members", "modules", "parameters")
 _Ref = weakref.ref[nn.Module]
 #: The place of a parameter: a module that has it, and the name there.
@@ -25,7 +26,7 @@ class _Tree:
     are weak references to modules only: ``torch.utils.swap_tensors`` refuses tensors with one.
 
     Attributes:
-        parts: each module, its class and what it holds, wrappers included.
+        parts: each module, its class, and its own children and parameters, wrappers included.
         places: the first place of each parameter, by its id.
         module_names, parameter_names: each with its name, once they are needed.
         below: each module with the parameters in it and below it, once they are needed.
@@ -82,7 +83,7 @@ def _walks_itself(kind: type[nn.Module]) -> bool:
 
 
 def _held(things: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return the names and the ids of what a module holds.
+    """Return the names and the ids of a module's own children and parameters.
 
     A new child may have the id of a freed one; the dead weak reference of the old child shows that.
     A new parameter with the id of a freed one is found at the same place.

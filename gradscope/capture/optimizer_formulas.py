@@ -224,7 +224,7 @@ def _sgd(group: Group) -> Formula:
     if not group.get("nesterov"):
         return _with_momentum(group)
     if _is_foreach(group) and not group.get("weight_decay") and not group.get("maximize"):
-        # It adds the momentum to `.grad` in place.
+        # This implementation adds the momentum to `.grad` in place.
         return replace(alone, terms=None, state=("momentum_buffer",), added=momentum)
     return _rational(
         group,

@@ -291,8 +291,8 @@ class LastStep:
         elements.
 
         Small parameters are packed, so that one call computes many. In half precision these are the
-        updates before rounding. None if an update cannot be computed from the state. What ``sums``
-        has computed from the state is not read again.
+        updates before rounding. None if an update cannot be computed from the state. Updates that
+        ``sums`` has computed from the state are not read again.
         """
         found: list[Tensor] = []
         total, count = 0.0, 0

@@ -96,8 +96,8 @@ class Recorder:
         self.total_saved: int | None = None
         #: Leaves outside the model that backward will reach.
         self.leaves: list[torch.Tensor] = []
-        #: True if reading what the nodes saved would recompute it, or would fail: then
-        #: ``saved_memory.py`` counts it in a separate run.
+        #: True if reading the saved tensors of nodes would recompute them, or would fail: then
+        #: ``saved_memory.py`` counts them in a separate run.
         self.needs_counting_run = False
         self._modules = named_modules(model)
         self._selected = selected

@@ -127,8 +127,8 @@ def _tensors_at(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
 
 @functools.cache
 def _untraced() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Run the hooks outside a graph, also where the compiler waits for the next frame, as in the
-    hooks of the module that it compiles."""
+    """Run the hooks outside a graph, even if the compiler waits for the next frame, as it does in
+    the hooks of the module that it compiles."""
     return _COMPILER.disable(_observe_all), _COMPILER.disable(_observed)
 
 

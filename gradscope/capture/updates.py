@@ -198,7 +198,7 @@ def _row(
     measured = measure(was)
     moved = was.sub_(weight)
     row = _Row(name, parameter, copied, measured, measure(moved))
-    # Of a weight that is spread over processes, a part and its gradient's are no cosine.
+    # For a weight that is spread over processes, this process's part gives no cosine.
     if last is None or not moved.is_floating_point() or is_spread(parameter):
         return row
     gradient = last.gradient(parameter)

@@ -138,7 +138,7 @@ def _panel(axes: Any, panel: Panel) -> None:
     labels = axes.get_legend_handles_labels()[1]
     if labels:
         beside = _beside(labels)
-        # Several beside the title would lie on it.
+        # Several labels beside the title would overlap it.
         pad = 6 + 10 * -(-len(labels) // beside) if len(labels) > 1 else None
         axes.set_title(plain(panel.title), pad=pad)
         above = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.1}

@@ -17,7 +17,7 @@ from gradscope.typeset.text import markup
 #: The reason why a point, or some of the values that it summarises, has no height.
 ZERO, MISSING, NOT_FINITE = "zero", "missing", "not finite"
 MARKS = (ZERO, MISSING, NOT_FINITE)
-#: If there are more points, stretches are drawn: no chart is as many pixels wide.
+#: With more points than this, ranges of points are drawn, because a chart has fewer pixels.
 MOST = 400
 #: Ratio of the largest to the smallest value from which the axis is logarithmic.
 _DECADES = 50

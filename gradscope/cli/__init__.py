@@ -170,7 +170,7 @@ def main() -> NoReturn:
     except SystemExit as stop:
         if _users(stop):
             code = 3
-        # Typer ends the process with 1 where a pipe was closed, and that is no failure.
+        # If a pipe was closed, Typer ends the process with 1, although that is no failure.
         elif isinstance(stop.__context__, BrokenPipeError):
             _leave_pipe(sys.stdout)
             code = 0

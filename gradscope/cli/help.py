@@ -40,7 +40,7 @@ def _once(
 
 #: A command line, and what it does.
 Example = tuple[str, str]
-#: The panel of ``--help``, beside what else helps.
+#: The panel of ``--help`` and other options that help.
 PANEL = "Help"
 
 

@@ -56,7 +56,8 @@ def models(ctx: typer.Context, incomplete: str) -> list[str]:
         return _beginning(names, incomplete)
     found = _beginning(["demo", *(f"{name}:" for name in SOURCES)], incomplete)
     found += _paths(incomplete, (*_FILES, ".py"))
-    # Keys change a MODEL: they are for those who named one, or began to write a key.
+    # Keys change a MODEL, so they are offered after a MODEL, or once the user begins to write a
+    # key.
     return found + (_keys(incomplete) if incomplete or ctx.params.get("words") or ctx.args else [])
 
 
@@ -145,7 +146,7 @@ def layers(ctx: typer.Context, incomplete: str) -> list[str]:
     file."""
     from gradscope.config.python_files import attributes_of
 
-    # If the last word is an option without its value, the words before it are no parameter yet.
+    # If the last word is an option without its value, the words before it are still in ``args``.
     for word in (*(ctx.params.get("words") or ctx.args), ctx.params.get("model") or ""):
         file, colon, name = word.rpartition(":")
         if word.lower().endswith(".json"):

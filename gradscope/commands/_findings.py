@@ -1,4 +1,4 @@
-"""Shared by ``check`` and ``inspect``: the selection of rules, and the findings with exit 1."""
+"""Options of ``check`` and ``inspect``: the rules to apply, and the severity that fails."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def fail_on_option(what: str) -> Any:
-    """Return the option ``--fail-on`` for a command that fails only on request; ``what`` has the
-    severity."""
+    """Return the option ``--fail-on`` for a command that fails only on request; the help calls the
+    findings ``what``."""
     return option(
         "SEVERITY",
         f"Exit with 1 if {what} has this severity or worse: error, warning, info or never.",
@@ -29,7 +29,7 @@ def fail_on_option(what: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RuleOptions:
-    """Rules to apply, and findings that end with exit code 1."""
+    """Rules to apply, and the severity of findings that gives exit code 1."""
 
     panel: ClassVar[str] = RULES
 

@@ -114,7 +114,7 @@ def one_model(words: list[str] | None) -> tuple[str | None, list[str]]:
 
 
 def parted(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """Split the words of a command at the first ``--``; None for nothing after it without one."""
+    """Split the words of a command at the first ``--``; the second part is None without one."""
     if DASHES not in words:
         return [*words], None
     at = words.index(DASHES)
@@ -140,7 +140,7 @@ def given_options(options: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value not in (None, [], ())}
 
 
-#: Address space that a run needs beside what the import takes.
+#: Bytes of address space that a run needs in addition to the import of torch.
 _REST: Final = 512 << 20
 _TRIAL: Final = f"""
 import resource

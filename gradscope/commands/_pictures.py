@@ -100,7 +100,7 @@ class OutputFiles:
                 check_output(file, force=self.force)
             return
         for name in names:
-            # The class and the layer are still to come, and what exists is not overwritten.
+            # The final name also has the class and the layer, and never replaces a file.
             check_output(self.folder / f"{name}.png", force=True)
 
 
@@ -225,7 +225,7 @@ def _placed(pages: Sequence[Image], to: OutputFiles, name: str) -> Iterator[tupl
 
 
 def _subject(image: ImageAttribution) -> str:
-    """Return the class of a picture's maps, with the layer if all maps are of one."""
+    """Return the class of a picture's maps, with their layer if all have the same."""
     name = image.target_name
     words = [f"class-{image.target}" if name is None or name.isdecimal() else name]
     layers = {record.layer for record in image.maps}

@@ -111,7 +111,7 @@ def _streams_open() -> Iterator[None]:
 def _folder_kept() -> Iterator[None]:
     try:
         folder = Path.cwd()
-    except FileNotFoundError:  # removed while somebody was in it
+    except FileNotFoundError:  # removed while a process was in it
         yield
         return
     try:

@@ -50,7 +50,7 @@ class Destination:
     max_tokens: int | None = None
 
     def show(self, record: object, view: object = None) -> None:
-        """Render a record and write it, once; None is a view of text alone."""
+        """Render a record and write it, once. Without ``view``, only width and colour are set."""
         reporter = plugins.load(self.room, self.format)
         look = TextView(width=self.width, color=self.color)
         self.write(reporter.render(record, look if view is None else view))

@@ -177,11 +177,11 @@ def check_all(wanted: Sequence[Candidate], options: CheckOptions) -> Checked:
         except KeyboardInterrupt as error:
             checked.interrupted = interruption(error)
         if checked.interrupted is not None:
-            # The one that was running is among them where it came to nothing that can be shown.
+            # The interrupted model counts as unchecked if it has nothing to show.
             begun = len(checked.models) == number
             checked.unchecked = [other.label for other in wanted[number if begun else number - 1 :]]
             break
-        # The next model may need the memory: what refers to itself goes now.
+        # Reference cycles are freed now, because the next model may need the memory.
         gc.collect()
     return checked
 
@@ -288,7 +288,7 @@ def _record(error: GradscopeError, phase: str) -> ErrorRecord:
     """Return the first problem, and the number of further ones."""
     first, more = error.problems[0], len(error.problems) - 1
     place = first.place
-    # An argument has no line that an annotation could be at.
+    # An argument of the command line has no line for an annotation.
     in_file = place is not None and place.line is not None and Path(place.file).is_file()
     return ErrorRecord(
         kind="config-error",
@@ -396,7 +396,7 @@ def write_baseline(path: Path, models: Sequence[CheckedModel], *, force: bool) -
         json.dumps({name: getattr(entry, name) for name in _FIELDS}, ensure_ascii=False)
         for entry in sorted(entries, key=_order)
     ]
-    # A line for each: a version control's difference then shows which finding came or went.
+    # One line per entry, so that a version control's diff shows which finding is new or gone.
     body = "".join(f"\n  {line}," for line in lines).removesuffix(",")
     text = f'{{\n "schema": "{SCHEMA}",\n "findings": [{body}\n ]\n}}\n'
     write_output(text, path, force=force)

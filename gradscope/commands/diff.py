@@ -132,7 +132,7 @@ def run(
     forward and backward; `-l` only selects rows of the tables.
 
     Two reports of `inspect --sketch -o FILE.json`, also from two machines, are compared without a
-    run. Of two runs of `gradscope run`, gradscope names the first step and layer that diverge.
+    run. For two runs of `gradscope run`, gradscope names the first step and layer that diverge.
     """
     refuse_unknown("severity", fail_on, FAIL_ON)
     if table is not None:
@@ -167,8 +167,8 @@ def run(
 def _files(words: list[str], *, asked: bool) -> tuple[list[str], str | None]:
     """Return the words that may be files, with runs as their paths, and a notice on them.
 
-    Runs that no word names are the newest ones, unless there are ``asked`` keys, which only models
-    take.
+    If a run is missing, the newest one takes its place. ``asked`` keys prevent that, because only
+    models take keys.
 
     Raises:
         OptionError: there is one run, and nothing else is named.

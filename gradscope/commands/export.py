@@ -20,7 +20,7 @@ from gradscope.training.tracker_thread import ROOM, check_packages
 from gradscope.typeset.numbers import plural
 
 EXAMPLES = (
-    ("gradscope export --to csv run.csv", "Of the newest run in `gradscope-runs/`."),
+    ("gradscope export --to csv run.csv", "The newest run in `gradscope-runs/`."),
     ("gradscope export run.db --to csv run.csv", "A row for each step, call and parameter."),
     ("gradscope export run.db --to tensorboard logs", "A chart for each number."),
     ("gradscope export run.db --to mlflow vision", "A new run in an experiment of MLflow."),

@@ -37,9 +37,9 @@ from gradscope.typeset.numbers import plural
 ROOM = "gradscope.diagrams"
 MEASURES = ("gradient", "saved")
 DIRECTIONS = ("TB", "LR")
-#: Formats in which boxes have a place, so that arrows lead somewhere.
+#: Formats that draw boxes and arrows, so that the arrows have a direction.
 _DRAWN = ("svg", "png", "pdf", "dot", "mermaid")
-#: Formats with a place for the line that made an operation.
+#: Formats that show the line of code of an operation.
 _WITH_LINES = ("html", "json")
 
 EXAMPLES = (

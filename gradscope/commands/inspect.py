@@ -88,7 +88,7 @@ def _value(do: str, word: str, argument: str) -> Any:
     try:
         value: Any = float(word)
     except ValueError:
-        # Relative to where the option was written, not to the config.
+        # The path is relative to the working directory, not to the config.
         value = {"file": str(Path(word).absolute())} if Path(word).suffix else word
     if known.accepts(value):
         return value

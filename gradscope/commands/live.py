@@ -66,7 +66,7 @@ def run(
     """
     check_look(display)
     check_output(None)
-    # Ctrl-C is how one leaves, and no failure.
+    # Ctrl-C is the usual way to leave, and no failure.
     with contextlib.suppress(KeyboardInterrupt):
         chosen, opened = _opened(run, rank)
         with opened:

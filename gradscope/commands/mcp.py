@@ -15,7 +15,7 @@ from gradscope.reporters.shortening import LEAST_TOKENS, TOKENS
 from gradscope.version import __version__
 
 EXAMPLES = (
-    ("gradscope mcp", "An editor starts it so, in the project's folder."),
+    ("gradscope mcp", "The command for an editor, in the project's folder."),
     ("gradscope mcp --allow-run", "The agent may also run `inspect`, which runs the model's code."),
 )
 _INSTRUCTIONS = (

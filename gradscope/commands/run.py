@@ -35,13 +35,13 @@ from gradscope.training.script_run import ScriptRun
 from gradscope.training.session import RunSettings, Session
 from gradscope.training.tracker_thread import TrackerSettings
 
-#: A script with one of these may read its arguments, or import what does.
+#: A script with one of these words may read its arguments, or import a module that does.
 _READS = re.compile(r"\b(argv|args|opts|cfg|config|click|typer|fire|hydra|absl|\w*[Pp]arse\w*)\b")
 _EVERYWHERE = {"--help", "--version"}
 
 
 def note_passed_on(context: Context, script: Script) -> None:
-    """Print a note on options of this command that come after a script with no use for them."""
+    """Print a note on options of this command that come after a script that does not read them."""
     own = {name for one in context.command.params for name in (*one.opts, *one.secondary_opts)}
     given = dict.fromkeys(word.partition("=")[0] for word in script.arguments)
     meant = [word for word in given if word in own - _EVERYWHERE and word.startswith("--")]
@@ -74,7 +74,7 @@ def _takes(text: str, option: str) -> bool:
 _PYTHON = re.compile(r"python(?P<version>\d+(\.\d+)*)?[dt]?(\.exe)?", re.IGNORECASE)
 #: The only long option of Python that takes a value.
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
-#: Letters without a value, and then the one letter that has one, or names what is run.
+#: Letters without a value; then, if any, one letter with a value (``-W``, ``-X``, ``-m``, ``-c``).
 _LETTERS = re.compile(r"-([^WXmc]*)([WXmc]?)(.*)", re.DOTALL)
 #: Launchers of processes, each of which gradscope observes.
 _LAUNCHERS = {"torchrun": "torchrun --nproc-per-node 2", "accelerate": "accelerate launch"}

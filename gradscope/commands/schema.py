@@ -25,7 +25,7 @@ def run(
 ) -> None:
     """Print the JSON Schema of the config, for editors and tools; or its keys, for people."""
     if keys:
-        # A schema is written without what sets text.
+        # These modules set the look of text, which a schema does not need.
         from gradscope.commands._views import check_look, terminal_width, use_color
         from gradscope.reporters import listings
         from gradscope.reporters.views import TextView

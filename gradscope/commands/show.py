@@ -56,14 +56,14 @@ EXAMPLES = (
     ("gradscope show", "The newest training run in `gradscope-runs/`."),
     ("gradscope show run.db -l 'layer4.**'", "A training run, these layers only."),
     ("gradscope show run.db --plot run.png", "Its step metrics, and layers over steps, drawn."),
-    ("gradscope show runs/train --rank 3", "Of a run of several processes, one rank."),
+    ("gradscope show runs/train --rank 3", "One rank of a run of several processes."),
     ("gradscope show run.db --step 40", "One step of it, as `inspect` shows a model."),
 )
 ROOM = "gradscope.reporters.training"
 _ROOMS = {DiffReport: "gradscope.reporters.diff", WhyReport: "gradscope.reporters.answers"}
-#: The formats in which several reports can be below each other.
+#: Formats that can hold several reports, one below the other.
 _FOR_PEOPLE = ("terminal", "markdown")
-#: Formats that hold the calls beside the parameters.
+#: Formats that hold both the calls and the parameters.
 _COMPLETE = ("json", "html")
 
 
@@ -177,7 +177,7 @@ def _read(path: Path) -> record_json.Shown:
 
 
 _WORDS = {DiffReport: "a comparison", WhyReport: "a set of answers"}
-#: The options of tables that each has a use for.
+#: The table options that apply to each kind of record.
 _TAKES: dict[type, tuple[str, ...]] = {DiffReport: ("top", "table"), WhyReport: ()}
 
 

@@ -26,7 +26,7 @@ SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "values": _LEAF,
     "value": (),
 }
-#: Keys that may be beside a source.
+#: Keys that a source may have in addition.
 _BESIDE: Final = ("fill", *_LEAF, "transform")
 _KEYS: Final = (*SOURCES, *_BESIDE)
 TRANSFORM: Final = ("resize", "crop", "mean", "std", "grayscale", "invert")

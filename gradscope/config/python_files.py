@@ -122,7 +122,7 @@ def _words(tree: ast.Module) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-#: Methods by which a training goes on, or all of it runs.
+#: Methods that make a step of a training, or run all of it.
 _METHODS = {"backward", "manual_backward", "fit", "fit_one_cycle"}
 #: Endings of the class names of others' training loops: `Trainer`, `SFTTrainer`, `L.Trainer`.
 _TRAINER = "Trainer"

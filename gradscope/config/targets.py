@@ -18,7 +18,7 @@ from gradscope.config.words import Complaint, Path, describe, dotted, either, sh
 from gradscope.errors import ConfigError, Problem, closest_file, did_you_mean
 from gradscope.output_files import expanded
 
-#: The word before the colon, and what the word after it may be made of.
+#: The word before the colon; the pattern of the word after it; an example.
 SOURCES: Final = {
     "torchvision": (re.compile(r"\w+(\.\w+)*\Z"), "torchvision:resnet18"),
     "timm": (re.compile(r"[\w./:@-]+\Z"), "timm:vit_tiny_patch16_224"),
@@ -36,7 +36,7 @@ _FORMS: Final = (
     "`demo`, or the path of a YAML"
 )
 
-#: Families of torchvision.models by their names' beginnings: only to guess what was meant.
+#: Families of torchvision.models, by the beginnings of their names: only for suggestions.
 _TORCHVISION: Final = re.compile(
     r"(alexnet|convnext|deeplabv3|densenet|efficientnet|fasterrcnn|fcn|fcos|googlenet|inception|"
     r"keypointrcnn|lraspp|maskrcnn|maxvit|mc3|mnasnet|mobilenet|mvit|r2plus1d|r3d|raft|regnet|"

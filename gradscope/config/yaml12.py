@@ -22,7 +22,7 @@ from gradscope.errors import ConfigError, Place, Problem, closest_file
 TAG: Final = "tag:yaml.org,2002:"
 INT: Final = f"{TAG}int"
 
-#: The core schema of YAML 1.2: what a plain word must look like to be more than text.
+#: The core schema of YAML 1.2: the forms of plain words that are not text.
 PATTERNS: Final = {
     f"{TAG}null": re.compile(r"(?:~|null|Null|NULL|)\Z"),
     f"{TAG}bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"),

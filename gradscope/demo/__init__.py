@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 
 #: One real digit of each class that no network saw in training, with its label. The image is
-#: 28×28, white on black; ``pixel / 255`` is what the networks were trained on. The first one is the
+#: 28×28, white on black. The networks were trained on ``pixel / 255``. The first one is the
 #: demo's input: ``demo`` knows it well, and for ``demo:lecture`` all ten logits are clipped.
 DIGITS: tuple[tuple[Path, int], ...] = tuple(
     (_HERE / "digits" / f"digit-{label}.png", label) for label in (8, 0, 1, 2, 3, 4, 5, 6, 7, 9)

@@ -23,7 +23,7 @@ from gradscope.typeset.sparklines import log_bars
 from gradscope.typeset.tables import Heading, Table, of_columns, plan
 from gradscope.typeset.text import plain
 
-#: An operation that joins dozens would make the table as wide.
+#: Number of targets named in a row: an operation may have dozens.
 _NAMED = 4
 
 
@@ -49,7 +49,7 @@ class Row:
 def leads(lines: Sequence[Row], flow: Flow, places: dict[int, Group | int]) -> list[str]:
     """Return for each row the target of its edges, unless that is only the row below.
 
-    A closed group's leaves are counted elsewhere; an open one's rows speak for it. Names within
+    A closed group's leaves are counted elsewhere; an open group is shown by its rows. Names within
     the same module are reported without it.
     """
     others = _others(lines)

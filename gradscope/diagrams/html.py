@@ -248,7 +248,7 @@ MOST_NODES = 20_000
 MOST_GROUPS = 3_000
 #: Boxes that the page draws at once.
 LIMIT = 300
-#: Boxes to which it opens folds on its own.
+#: Up to this many boxes, the page opens folds by default.
 FIRST = 60
 #: The pictures' colours; the ramp in its nine steps, between which the script mixes.
 COLOURS = {

@@ -16,7 +16,7 @@ from gradscope.experiment.scratch import Writes
 from gradscope.training.import_hook import ImportHook
 
 _ROOM = "gradscope.experiment.interventions"
-#: The seed of Python's and NumPy's generators where the script sets none.
+#: The seed of Python's and NumPy's generators, if the script sets none.
 _SEED = 0
 
 

@@ -44,10 +44,10 @@ class ArmRun:
 
     Attributes:
         history: the record of its run; None without a run.
-        notes: what was noted inside its process.
+        notes: the notes from its process.
         fault: the reason why it has no loss; None if it has one.
         advice: how to give it one; None if unknown.
-        seconds: what it took.
+        seconds: its duration.
     """
 
     arm: Arm
@@ -66,11 +66,11 @@ class ArmRuns:
         script: the script.
         steps, seconds: the limits of an arm.
         jobs: how many arms run at a time.
-        scratch: what the copy of the working folder is made of.
+        scratch: the contents of the copy of the working folder.
         read: reads a run's history from its file.
         unlearned: returns True if these arms show that the script gains nothing from its inputs;
             then the late arms run.
-        interruption: what ended the arms early: Ctrl-C, or a signal.
+        interruption: the reason why the arms ended early: Ctrl-C, or a signal.
     """
 
     script: Script
@@ -84,7 +84,7 @@ class ArmRuns:
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def run(self, arms: Sequence[Arm]) -> dict[Arm, ArmRun]:
-        """*As it is* first; it says which of the others the script has a use for."""
+        """Run *as it is* first; it shows which of the other arms apply to the script."""
         done: dict[Arm, ArmRun] = {}
         try:
             progress.begin(f"arm 1 of {len(arms)}: {AS_IT_IS.name}")

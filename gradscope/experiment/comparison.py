@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from gradscope.experiment.arms import AS_IT_IS, BY_NAME, OTHER_SEED
 
-#: The shares of the steps that the end, and the slope, are taken from.
+#: Shares of the steps over which the end and the slope are measured.
 _END, _SLOPE = 1 / 5, 1 / 3
-#: Steps of the beginning that are averaged where the weights barely move.
+#: Number of first steps whose losses are averaged if the weights barely move.
 FIRST = 5
 #: Parts whose means give the error of a difference.
 _BLOCKS = 8
@@ -131,7 +131,7 @@ _REACHED = 0.2
 LEFT = 0.25
 #: Share above which it counts as far: targets that the input does not determine leave less.
 FAR = 0.5
-#: A loss is stuck if as many steps again would reduce the rest by less than this share.
+#: A loss is stuck if a second run of this length would reduce the rest by less than this share.
 _STUCK = 1 / 3
 #: Share of the largest learning rate below which a schedule has ended the training.
 _ENDED = 0.1
@@ -155,7 +155,8 @@ SAMPLES = 200
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """Result of a test without the model: dependence of targets on inputs, and what it can detect.
+    """Result of a test without the model: the dependence of targets on inputs, and the sensitivity
+    of the test.
 
     Attributes:
         strength: the dependence, in standard deviations of shuffled pairs.
@@ -373,9 +374,9 @@ class Arms:
     def is_stuck(self, name: str) -> bool:
         """Return True if a loss is far from the lowest and falls too slowly to reach it.
 
-        If a rule reports an error, less than that is far. A loss that falls ever faster is leaving
-        a plateau. The end of a schedule stops any loss.
-        If this is open, it is unknown whether a loss is far from the lowest.
+        "Far" means that more than ``FAR`` of the way is left, or more than ``LEFT`` if a rule
+        reports an error. False if the loss falls ever faster, because it is leaving a plateau; if
+        the schedule has ended, which stops any loss; or if the lowest loss is unknown.
         """
         curve, slope = self.curves[name], self.curves[name].slope()
         far = LEFT if self.is_faulty else FAR

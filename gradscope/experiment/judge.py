@@ -1,6 +1,6 @@
 """The verdict of an experiment: which of the known causes the losses of its arms show, if any.
 
-Where the arms do not decide, the verdict is that they do not.
+If the arms do not decide, the verdict is ``undetermined``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gradscope.typeset.numbers import number, plural
 FEWEST = 50
 #: Powers of ten by which a learning rate is far off.
 _HUNDRED = 2
-#: Share of the way that is left where one batch changes nothing.
+#: One batch has no effect if more than this share of the loss's way to its floor is left.
 _IDLE = 0.9
 #: Share of the steps in which a better learning rate reaches the end of the script as it is.
 _SOON = 1 / 3
@@ -173,7 +173,7 @@ def _of_data(arms: Arms) -> Judged | None:
     unlearned = arms.is_useless or arms.memorises
     if not unlearned or arms.is_related:
         return None
-    # Where no arm shows that the model can fit, only the test without a model counts.
+    # If no arm shows that the model can fit, only the test without a model counts.
     if arms.is_related is None if one is None else not arms.left(one) <= 1 - LEFT:
         return None
     return _of_targets(arms)

@@ -127,7 +127,7 @@ def as_channels(
     """
     rows, size = len(inputs), (inputs.shape[2], inputs.shape[3])
     values, patches = batch_first(values, layer, rows), patch_grid(model, inputs)
-    # Without patches, the number of tokens alone says nothing of a grid.
+    # Without patches, the number of tokens does not determine a grid.
     if values.dim() == 4 or patches is not None:
         made = as_map(values, size, module=layer.module, patches=patches)
         if made is not None:

@@ -22,7 +22,7 @@ from gradscope.features.channels import as_channels
 from gradscope.features.streaming import Layer, hooked_layers, require_called
 from gradscope.loading.vision_models import Viewer
 
-#: The root mean square of a step, before the sigmoid, and that of the noise where the climb begins.
+#: The root mean square of a step, before the sigmoid, and of the noise at the start.
 RATE, NOISE = 0.1, 0.1
 #: The picture is shifted by up to this share of its sides.
 SHIFT = 1 / 16

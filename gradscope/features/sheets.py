@@ -154,8 +154,8 @@ def excitation_sheet(
     foot = [f"{dead} of {plural(len(sweep.total), 'channel')} dead (0 in all pictures)"]
     if sweep.is_map:
         foot.append(
-            f"framed: the pixels behind the largest value, with {SHARE:.0%} of its gradient along "
-            "each side (effective receptive field)"
+            f"framed: the pixels that cause the largest value, with {SHARE:.0%} of its gradient "
+            "along each side (effective receptive field)"
         )
     else:
         foot.append("the layer has no map, so no position to frame")

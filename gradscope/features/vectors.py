@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _FORMAT = "gradscope.feature-cache/1"
 _DIGEST = 16
-#: Seconds after which what was computed since is written: no more than these are lost to a kill.
+#: Seconds between writes of new features: a killed process loses at most the features of this time.
 _EVERY = 30.0
 
 
@@ -178,7 +178,7 @@ def _digest(picture: Source) -> bytes:
 
 
 def _key(viewer: Viewer, pattern: str | None, pooling: str) -> str:
-    """Return a hash of everything except the picture that its features depend on."""
+    """Return a hash of everything that determines features, except the picture."""
     model = viewer.model
     made = hashlib.blake2b(digest_size=_DIGEST)
     words = (torch.__version__, model, model.training, viewer.dtype, viewer.device.type)

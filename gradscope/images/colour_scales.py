@@ -44,7 +44,7 @@ def table(signed: bool, colormap: str = USUAL) -> NDArray[np.uint8]:
     """
     if not signed:
         return _spaced(COLORMAPS[colormap].split(), STEPS)
-    # Each side alone: zero stays in the middle even where one side is a longer way.
+    # Each side is spaced separately, so that zero stays in the middle even if one side is longer.
     anchors = _BLUE_RED.split()
     middle, half = len(anchors) // 2, STEPS // 2 + 1
     below, above = _spaced(anchors[: middle + 1], half), _spaced(anchors[middle:], half)

@@ -29,7 +29,7 @@ def find_images(pattern: str, folder: Path, *, place: Place | None = None) -> li
     path = folder / wanted
     if not any(sign in pattern for sign in "*?[") or path.exists():
         return [existing_file(path, suffixes=suffixes(), place=place, what="picture")]
-    # The folder itself may have brackets in its name: only what was written is a pattern.
+    # Only the user's word is a pattern: the folder's own name may have brackets.
     start = Path(wanted.anchor) if wanted.anchor else folder
     try:
         hits = start.glob(str(wanted.relative_to(wanted.anchor)))
@@ -68,7 +68,7 @@ def pictures_below(folder: Path) -> list[Path]:
         ConfigError: there is none.
     """
     kinds = suffixes()
-    # A link that leads nowhere is listed: it is reported of as a picture that cannot be read.
+    # A broken link is listed, and then reported as a picture that cannot be read.
     files = [p for p in sorted(folder.rglob("*")) if p.suffix.lower() in kinds and not p.is_dir()]
     if not files:
         raise ConfigError(

@@ -147,7 +147,8 @@ def draw_bar(canvas: Image.Image, at: tuple[int, int], width: int, scale: Scale,
         taken.append((offset, end))
 
 
-#: Around a picture that is marked: an orange that every kind of colour blindness sees.
+#: Colour of the frame of a marked picture: an orange that is visible with every kind of colour
+#: blindness.
 MARK = (213, 94, 0)
 #: Rows on one page.
 ROWS = 8
@@ -281,7 +282,7 @@ CELLS = 19
 _INCHES, _DPI = (12.0, 9.6), 120
 #: The side of a small picture, the larger the fewer there are.
 _SMALLEST, _LARGEST, _TOGETHER = 32, 96, 350
-#: Classes below each other in the legend; of more no name is in the plane.
+#: Number of classes in one column of the legend; with more classes, no names are in the plane.
 _LINES = 40
 _GREY = (0.35, 0.35, 0.35)
 

@@ -106,8 +106,9 @@ def reduced(photo: Photo, longest: int) -> Photo:
     return replace(photo, picture=picture, geometry=geometry)
 
 
-#: The backdrop: the greys that the photograph's darkest and lightest parts get below the colours.
-#: Dark below colours that glow (unsigned, black at 0), light below ink (signed, white at 0).
+#: The backdrop: the greys below the colours, for the photograph's darkest and lightest parts. It is
+#: dark below unsigned colours, which are black at 0, and light below signed ones, which are white
+#: at 0.
 _GLOW, _INK = (12, 145), (165, 255)
 #: Opacity of the colours over the backdrop, at the weakest and at the strongest value.
 _GLOW_COVER, _INK_COVER = (0.0, 0.9), (0.35, 0.92)
@@ -217,8 +218,8 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layers:
-    """Steps of the colour scale; places of NaN or Inf; the model's view. None: nowhere and
-    everywhere. None: nowhere and everywhere.
+    """Steps of the colour scale; places of NaN or Inf (None: nowhere); the model's view (None:
+    everywhere).
     """
 
     steps: _Layer
@@ -235,7 +236,8 @@ def _layers(
     image = Image.fromarray(np.pad(steps, 2, mode="edge"))
     shift = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 2.0], [0.0, 0.0, 1.0]])
     ratio = np.eye(3)
-    # Input pixels to a drawn one: where there are several, their mean is drawn.
+    # The number of input pixels per drawn pixel along a side; if there are several, their mean is
+    # drawn.
     many = float(np.sqrt(abs(np.linalg.det(matrix[:2, :2] / matrix[2, 2]))))
     if many > 1.5:
         size = (max(1, round(image.width / many)), max(1, round(image.height / many)))

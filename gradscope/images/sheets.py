@@ -37,7 +37,7 @@ from gradscope.typeset.numbers import number
 if TYPE_CHECKING:
     from gradscope.records.saliency import Attribution, SaliencyReport
 
-#: Wider than this against its height, a photograph has its overlay below it, else beside it.
+#: A photograph wider than this times its height has its overlay below it, any other beside it.
 _WIDE = 1.6
 
 

@@ -195,7 +195,7 @@ def trace(
         return None
     narrow = found.windows()
     if any(b - a < side / 2 for (a, b), side in zip(narrow, size, strict=True)):
-        # The model saw a small part: the same again, with all greys for that part alone.
+        # The model saw a small part: this measures again, with all greys in that part.
         finer = _located(transform, _Ramps(size, mode, narrow), black, white)
         found = finer or found
     (height, width), every = black.size, _every(black.size)
@@ -324,7 +324,8 @@ def _known(
     span = np.abs(white - black).min(axis=0)
     inside: NDArray[np.bool_] = span > 0.99 * span.max(initial=0.0)
     for place, side, (low, high) in zip(places, ramps.size, ramps.windows, strict=True):
-        # A step and a half of brightness: what is as dark as the ramp's end may lie beyond it.
+        # Pixels within 1.5 steps of brightness of the ramp's end are left out: they may lie beyond
+        # it.
         rim = max(min(1.0, side / 8), 1.5 * (high - low) / _TOP)
         inside &= np.isfinite(place) & (place > low + rim) & (place < high + 1 - rim)
     if min(inside.shape) > 8:

@@ -105,7 +105,7 @@ Tensors = Mapping[str, torch.Tensor]
 Around = Callable[[], AbstractContextManager[Any]]
 #: A run under observation, which gives the outputs.
 Run = Callable[[Forwards, Around], Outputs]
-#: The base's result and the other's, of one shape; of the second a view.
+#: Returns the base's result and the changed run's in one shape; the second is a view.
 Pairing = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 #: If two runs differ in shape or order, a smaller share of the spread is rounding.
 ROUNDING = 1e-5

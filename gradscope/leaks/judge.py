@@ -59,7 +59,7 @@ def judge(workload: Workload, wishes: Wishes) -> Judged:
     wanted = [axis for axis in AXES if not wishes.only or axis in wishes.only]
     found: dict[str, AxisResult] = {}
     subject.notices += _hidden_by_zeros(workload.model)
-    # Samples first: where they depend on one another the others have to know.
+    # The batch comes first: the other axes must know if samples depend on one another.
     for axis in sorted(wanted, key=lambda axis: axis != "batch"):
         if axis in ON_DEMAND and axis not in wishes.asked:
             continue

@@ -18,7 +18,8 @@ from gradscope.nesting import find, replaced
 #: Roles of tensors in a batch.
 TOKENS, VALUES, MASK, LENGTHS = "tokens", "values", "mask", "lengths"
 LABELS, DOCUMENTS, POSITIONS, CONSTANT = "labels", "documents", "positions", "constant"
-#: Roles: to be predicted, and not to be read; how many positions attend to one another.
+#: Roles: positions to predict, which must not be read; the number of positions that attend to one
+#: another.
 HIDDEN, PREFIX = "hidden", "prefix"
 
 #: The role that a name gives a tensor; the first that fits.
@@ -131,7 +132,7 @@ def read_meaning(
     samples = None if first is None or first.batch is None else first.tensor.size(first.batch)
     if "time" in axes and main is None:
         raise OptionError(
-            f"no input has a dimension {axes['time']}, as in `--axis time={axes['time']}` says",
+            f"no input has a dimension {axes['time']}, which `--axis time={axes['time']}` names",
             help="count the dimensions of the input from 0",
         )
     given = [_settled(one, positions, samples, axes, found) for one in found]

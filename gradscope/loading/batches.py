@@ -193,8 +193,8 @@ def rows_of(item: Any, part: MicroBatch) -> Any:
     return replaced(item, Tensor, cut_tensor)
 
 
-#: Methods' names for the number of a batch, and other arguments that are 0 with one data loader and
-#: one optimizer.
+#: Names of a method's arguments: the number of the batch, and arguments that are 0 with one data
+#: loader and one optimizer.
 _INDEX = ("batch_idx", "batch_nb", "batch_index")
 _FIRST = ("dataloader_idx", "optimizer_idx")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -315,7 +315,7 @@ def _inferred(given: Mapping[str, Source], layers: Mapping[str, Layer]) -> Infer
     return Inferred(as_input(given), ", ".join(words), origin)
 
 
-#: Layers without parameters after which a shape is another.
+#: Layers without parameters that change the shape.
 _RESHAPING = (nn.PixelShuffle, nn.PixelUnshuffle, nn.Unflatten, nn.Fold, nn.Unfold)
 
 

@@ -117,7 +117,7 @@ def _reachable(address: str, seconds: float) -> bool:
     return True
 
 
-#: What the exception says, and the fix: the first that matches.
+#: Patterns of an exception's text, each with the fix; the first match counts.
 _REMEDIES = (
     (
         r"before Module\.__init__\(\) call",
@@ -181,8 +181,8 @@ def remedy(error: BaseException) -> str | None:
 _PACKAGE = Path(__file__).resolve().parent.parent
 _ENVIRONMENT_PARTS = {"site-packages", "dist-packages"}
 
-# What earlier loads left in the process: folders put on sys.path, and the modules that came from
-# them with the state of their file. `gradscope diff a.yaml b.yaml` loads two folders' net.py.
+# State of earlier loads: the folders added to sys.path, and the modules from them with the state of
+# their file. `gradscope diff a.yaml b.yaml` loads two folders' net.py.
 _folders: list[Path] = []
 _imported: dict[str, tuple[Path, int, int]] = {}
 
@@ -348,7 +348,8 @@ def _inside(path: Path, root: Path) -> bool:
         Path(sysconfig.get_path(key)).resolve()
         for key in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
     }
-    # A project below /usr is not part of the Python in /usr: a prefix around the root says nothing.
+    # A prefix that contains the root is ignored: a project below /usr is not part of the Python in
+    # /usr.
     environments = {p for p in prefixes if not root.is_relative_to(p)} | libraries_
     if any(path.is_relative_to(p) for p in environments):
         return False
@@ -399,7 +400,8 @@ class _Watch:
         _forget(self.folders)
         ours = self.folders + [f for f in _folders if f not in self.folders]
         sys.path[:] = [entry for entry in sys.path if entry not in {str(f) for f in _folders}]
-        # Never before what is installed, and what this config needs before an earlier one's.
+        # These folders come after installed packages, and this config's before those of earlier
+        # configs.
         _folders[:] = [f for f in ours if str(f) not in sys.path]
         sys.path.extend(str(folder) for folder in _folders)
         self.before = set(sys.modules)

@@ -227,7 +227,7 @@ def _ids(context: Context, config: Any, rows: int, *, decoder: bool = False) -> 
             "input", "the model's config has no `vocab_size`", "give `input: {tokens: [[1, 2, 3]]}`"
         )
     longest = [getattr(text, name, None) for name in ("max_position_embeddings", "n_positions")]
-    # Some count positions from past the padding token, and so have fewer than they say.
+    # Some models count positions from after the padding token, so they have fewer than configured.
     length = min([_TOKENS, *(n if n > 2 * _TOKENS else max(1, n - 2) for n in longest if n)])
     return {"shape": [rows, length], "dtype": "int64", "fill": f"randint({vocabulary})"}
 

@@ -128,7 +128,7 @@ def _from_function(
         seed_everything(seed)
         return context.instantiate(config, "input")
 
-    # Names, arguments and imports are checked by making it once; the first start uses that one.
+    # Making the data once checks names, arguments and imports; the first iteration uses it.
     waiting = [make()]
 
     def batches() -> Iterator[Batch]:

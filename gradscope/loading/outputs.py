@@ -140,7 +140,7 @@ _METRIC = re.compile(
     r"|correct|iou|f1|auc|precision|recall|weight)($|_)(?!(.*_)?loss(es)?$)",
     re.IGNORECASE,
 )
-#: Names of what has all other losses in it.
+#: Names of a total, which includes all other losses.
 _TOTAL = re.compile(r"(^|_)(total|objective|elbo)($|_)", re.IGNORECASE)
 #: Names of parts of a loss.
 _PART = re.compile(
@@ -209,7 +209,7 @@ def _able(output: Any, numbers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     if not able:
         return []
     held = {name: graph_upstream(found) for name, found in able}
-    # Numbers beside the loss: one that does not reach all of it is a part.
+    # A number that does not reach every parameter of the other outputs is only a part of the loss.
     wanted = graph_upstream(
         [t for _, t in walk(output, lambda item: is_a(item, Tensor)) if t.numel() > 1]
     )[1]
@@ -304,8 +304,8 @@ def _summed(name: str, losses: Mapping[Any, Tensor]) -> OwnLoss:
     why = f"the model's own: the sum of {of}{message}"
     if totals:
         why = f"the model's own: {few(map(str, taken), '`', 4)} includes the others{message}"
-    # Beside the one that is called a loss the others may be its parts, kept for a log; beside
-    # several, numbers with other names are metrics.
+    # If one number is called a loss, the others may be its parts, kept for a log. If several are,
+    # numbers with other names are metrics.
     called = any("loss" in str(key).lower() for key in taken)
     alone = len(taken) == 1 and (called or _TOTAL.search(str(next(iter(taken)))))
     cut = [

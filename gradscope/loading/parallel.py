@@ -47,7 +47,7 @@ _PAUSE = 0.02
 _PIECE = 4_000_000
 #: Messages of gloo and NCCL on a process that has ended.
 _LOST = re.compile(r"\bgloo\b|\bnccl\b|connection (closed|reset|refused)", re.IGNORECASE)
-#: A run leaves nothing in the way of the next one.
+#: Each run has its own keys in the store.
 _runs = itertools.count()
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -269,7 +269,7 @@ def _sharing_store(rank: int, world: int, device: torch.device) -> Iterator[Proc
             "`parallel` makes its own process group, but one exists already",
             help="call it before `init_process_group`, or inspect without `parallel`",
         )
-    # A build without it has no more than the name of the room.
+    # A build of torch without `distributed` has only the empty package.
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
     from torch.distributed.rendezvous import rendezvous
 
@@ -278,7 +278,7 @@ def _sharing_store(rank: int, world: int, device: torch.device) -> Iterator[Proc
     processes = Processes(
         rank, world, device, PrefixStore("records", store), PrefixStore("group", store)
     )
-    _outlive_the_launchers_word(processes)
+    _survive_sigterm(processes)
     try:
         yield processes
     except BaseException:
@@ -290,7 +290,7 @@ def _sharing_store(rank: int, world: int, device: torch.device) -> Iterator[Proc
                 distributed.destroy_process_group()
 
 
-def _outlive_the_launchers_word(processes: Processes) -> None:
+def _survive_sigterm(processes: Processes) -> None:
     """Survive the launcher's SIGTERM after another process failed, to print the rest.
 
     The launcher sends SIGTERM when a process fails, which would end the command as Ctrl-C does, and

@@ -147,7 +147,7 @@ def refusal(
 ) -> TargetError:
     """Return the error for an import outside the rules; ``name`` is the one for --allow."""
     parts = [name] if _is_path(name) else name.split(".")
-    # The narrowest pattern that still reads well: all of a package, but one name of torch's.
+    # The suggested pattern covers a full package; of torch and other large ones, a single name.
     wide = parts[0] not in {"torch", "torchvision", "timm", "transformers", "builtins"}
     pattern = f"{parts[0]}.*" if wide and len(parts) > 1 else name
     help = f"if you trust it, say so on the command line: --allow '{pattern}'"
@@ -184,7 +184,7 @@ def is_container(found: Any) -> bool:
 def _listed(found: Any, module: str, written: str) -> bool:
     """Return True if the built-in lists hold the object."""
     if _FUNCTIONAL.fullmatch(written) and not isinstance(found, type):
-        # The C functions among them say that they live in torch or torch._C._nn.
+        # C functions among them have the module torch or torch._C._nn.
         return module in _FUNCTIONAL_HOMES
     if not below(module, PREFIXES):
         return False
@@ -205,7 +205,8 @@ def _class(found: type, module: str) -> bool:
 
 def _builder(found: Any, module: str) -> bool:
     if below(module, ["torchvision.models"]):
-        # Its registry is what makes a builder: load_state_dict_from_url is a function there too.
+        # Only functions in the registry are builders: load_state_dict_from_url is in the package
+        # too.
         return torchvision_name(found) is not None or found.__qualname__ == "get_model"
     if below(module, ["timm"]):
         return bool(found.__qualname__ == "create_model")
@@ -400,7 +401,7 @@ def check_sizes(name: str, arguments: Mapping[str, Any], place: Place | None) ->
 
 
 def _numbers(arguments: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield each full number in a mapping, under its name."""
+    """Yield each integer in a mapping, under its name."""
     for key, value in arguments.items():
         if isinstance(value, Mapping):
             yield from _numbers(value)

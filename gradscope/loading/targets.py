@@ -182,7 +182,7 @@ def arguments(found: Any) -> tuple[Argument, ...]:
     except (TypeError, ValueError):
         return ()
     hints = _hints(found)
-    # Their default in the signature is a mark without a name.
+    # In the signature, the default of such a field is only a marker.
     made = {f.name: f.default_factory for f in fields(found)} if is_dataclass(found) else {}
     factories = {name: factory for name, factory in made.items() if factory is not MISSING}
     return tuple(
@@ -259,7 +259,11 @@ def check(
         if not problems:
             takes = ", ".join(map(str, arguments(found)))
             help = f"it takes {takes}" if takes else "it takes none"
-            problems = [Problem(f"`{name}` cannot be called so: {error}", place(key), help)]
+            problems = [
+                Problem(
+                    f"`{name}` cannot be called with these arguments: {error}", place(key), help
+                )
+            ]
         raise ConfigError(*problems) from None
 
 

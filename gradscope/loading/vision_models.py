@@ -200,7 +200,7 @@ def _classes(kind: ModelKind) -> tuple[str, ...] | None:
         return tuple(names) if names else None
     if kind.library == "hf":
         names = getattr(kind.hf_config, "id2label", None) or {}
-        # Without names of its own a config has LABEL_0, LABEL_1, …
+        # A config without class names has LABEL_0, LABEL_1, …
         if names and not all(str(name) == f"LABEL_{i}" for i, name in names.items()):
             return tuple(str(names[i]) for i in sorted(names))
     if kind.library == "timm" and kind.pretrained_cfg:

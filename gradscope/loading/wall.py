@@ -120,7 +120,7 @@ def _makes_folder(wall: Wall, path: Any, *rest: object) -> str | None:
 
 
 def _removes(wall: Wall, path: object, dir_fd: int = -1, *rest: object) -> str | None:
-    # Relative to an open folder: what clears away a download's own temporary files.
+    # A path relative to an open folder is a temporary file that a download removes.
     return None if dir_fd != -1 and wall.downloads else _writes(wall, path)
 
 
@@ -236,7 +236,7 @@ class Wall:
     def __enter__(self) -> None:
         _listen()
         self.frame: FrameType | None = sys._getframe(1)
-        # Threads beside a caller of the Python interface are not the config's.
+        # Threads that a caller of the Python interface already has do not belong to the config.
         self.others = {t.ident for t in threading.enumerate()} - {threading.get_ident()}
         self.environment = environment()
         self.caches = caches()

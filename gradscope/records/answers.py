@@ -70,8 +70,8 @@ class Answer:
     #: Of a training run: the severity of its rule, and the steps in which it occurred.
     severity: str | None = field(default=None, metadata=SPARSE)
     steps: tuple[tuple[int, int], ...] = field(default=(), metadata=SPARSE)
-    #: Of a zero gradient: the layer where it starts, or the parameter whose zeros make it. For what
-    #: the model's own forward or the loss computes, it is the layer whose result went in.
+    #: Of a zero gradient: the layer where it starts, or the parameter whose zeros make it. If the
+    #: model's own forward or the loss makes it, the layer whose result goes in.
     starts: str | None = field(default=None, metadata=SPARSE)
     #: Of a training run: the code of the rule, and the finding that this one follows from.
     code: str | None = field(default=None, metadata=SPARSE)

@@ -20,7 +20,7 @@ VERDICTS = {
     UNCHANGED: "info",
     STABLE: None,
 }
-#: What a verdict is about: the activation before the first step, or its change since.
+#: The subject of a verdict: the activation before the first step, or its change since.
 INITIAL, CHANGE = "initial", "change"
 
 #: A root mean square for each step, width and seed; None: not finite, or of another shape.

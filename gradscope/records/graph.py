@@ -50,7 +50,7 @@ class GraphNode:
     grad_nonfinite: int = field(default=0, metadata=SPARSE)
     saved: tuple[SavedTensor, ...] = field(default=(), metadata=SPARSE)
     inner: tuple[tuple[int, int], ...] = field(default=(), metadata=SPARSE)
-    #: The user's file and line that made it, where they were asked for.
+    #: The user's file and line that made it, if requested.
     location: str | None = field(default=None, metadata=SPARSE)
 
 

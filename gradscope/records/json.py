@@ -126,10 +126,10 @@ def _parse(text: str, file: str, help: str) -> Any:
     except json.JSONDecodeError as error:
         lines = text.split("\n")
         line = lines[min(error.lineno, len(lines)) - 1]
-        # A report on one line can be megabytes long: a caret under it would not help; and what
-        # does not print could move the terminal's cursor.
+        # A report on one line can be megabytes long, so a caret below it would not help. Characters
+        # that do not print could move the terminal's cursor.
         shown = line if len(line) <= 200 and line.isprintable() else None
-        # Of a string that does not end the decoder names the beginning.
+        # For a string without an end, the decoder names its beginning.
         cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
         end = ": the file ends in the middle, and is incomplete" if cut else ""
         raise ConfigError(

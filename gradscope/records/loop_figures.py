@@ -21,7 +21,7 @@ class LossOperation:
               many samples
             - "cosine": the scores are cosines times the first number, of as many classes
             - "normalize-axis": rows are normalized along the batch, and their products are the
-              scores; the shape of what is normalized
+              scores; the shape of the normalized tensor
             - "learned-weight": a parameter weights a term alone; the weight
             - "posterior": the weight of the divergence relative to the error's sum, the root mean
               square of the means, and the largest distance of the variances from 1
@@ -64,7 +64,7 @@ class LoopFact:
     """An exact fact on a loop.
 
     Attributes:
-        kind: what it is, and then what the others are:
+        kind: the kind, which determines the meaning of the other attributes:
 
             - "scrambled": the module ``name`` of ``model`` gets a view of an input with its axes
               in another order, though no number moved; ``shapes`` are before and after the view
@@ -167,7 +167,7 @@ class LossSide:
 
     Attributes:
         optimizer: its name.
-        generated: True if the scores are those of another model's results, as of fakes.
+        generated: True if the scores belong to another model's results, such as fakes.
         value: the value of all targets; None if they differ.
         location: ``file:line``, if known.
     """

@@ -111,7 +111,7 @@ class Link:
     into_call: int | None = None
     #: Whether other operations read the same result too.
     shared: bool = field(default=False, metadata=SPARSE)
-    #: The user's line that made the operation, where a rule asked for it.
+    #: The user's line that made the operation, if a rule requested it.
     location: str | None = field(default=None, metadata=SPARSE)
 
 

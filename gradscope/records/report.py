@@ -98,7 +98,7 @@ class Report(Plotted):
     config: dict[str, Any] = field(default_factory=dict)
     loss: float | None = None
     loss_nonfinite: str | None = None
-    #: What the loss is computed of, where it is several.
+    #: The losses from which the loss is computed, if there are several.
     losses: tuple[LossPart, ...] = field(default=(), metadata=SPARSE)
     totals: Totals = field(default_factory=Totals)
     calls: tuple[ModuleCall, ...] = ()
@@ -156,7 +156,7 @@ class Report(Plotted):
     def _items(self) -> list[ParameterStats | ModuleCall]:
         return [*self.parameters, *self.calls]
 
-    #: It is no sequence, though it has items.
+    #: A report has items, but is not a sequence.
     __iter__ = None
 
 

@@ -34,7 +34,7 @@ class RelatedLine:
 class ErrorRecord:
     """Error of a run: ``phase`` is config, construction, input, forward, loss, backward or step.
 
-    Of a full training script it is script.
+    For a full training script, it is "script".
 
     ``details`` are sentences that say which operands conflict; ``related`` are lines other than the
     one that raised.
@@ -87,7 +87,8 @@ class RunInfo:
     without_graph: tuple[str, ...] = field(default=(), metadata=SPARSE)
     #: Whether the target was drawn at random, for none was given.
     target_drawn: bool = field(default=False, metadata=SPARSE)
-    #: What names the model: a config, or the source file of a spec. None: neither, or a live model.
+    #: The file that names the model: a config, or the source file of a spec. None: neither, or a
+    #: live model.
     file: str | None = field(default=None, metadata=SPARSE)
     #: Micro-batches of each step, whose gradients are accumulated.
     accumulate: int = field(default=1, metadata=SPARSE)

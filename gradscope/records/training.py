@@ -104,7 +104,7 @@ class TrainedModel:
 @dataclass(frozen=True, slots=True)
 class GradientParts:
     """The gradient's norm over parts of a sampled step's batch, before clipping and without the
-    loss scale. Of equal parts, it tells the gradient's noise.
+    loss scale. Norms of equal parts show the gradient's noise.
 
     Attributes:
         size: the number of samples in each part.
@@ -258,7 +258,7 @@ class TrainingEvent:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-#: What a finding is of that names no layer, such as one of the loss, where it is shown.
+#: The shown name of a finding that concerns no layer, such as one on the loss.
 RUN = "(run)"
 
 

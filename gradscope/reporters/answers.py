@@ -24,7 +24,7 @@ from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import plural
 from gradscope.typeset.text import plain
 
-#: Number of names shown for the parameters of an answer, and of places for alike answers.
+#: Number of names shown for an answer's parameters, and of places shown for similar answers.
 _NAMES = 4
 
 
@@ -45,7 +45,7 @@ class Alike:
 
 
 def facts(report: WhyReport) -> list[str]:
-    """Returns the facts of the run: model, device, dtype."""
+    """Return the facts of the run: model, device, dtype."""
     if report.scope:
         run = report.run
         known = (fact for fact in (run.device, precision(run)) if fact != "unknown")
@@ -144,7 +144,7 @@ def _where(group: Alike, names: Sequence[str]) -> Iterator[Line]:
 
 
 def conclusion(report: WhyReport) -> Iterator[Line]:
-    """Says how many parameters were checked, and the outcome."""
+    """Yield the number of checked parameters, and the outcome."""
     if report.scope:
         yield from _over_steps(report)
         return
@@ -168,7 +168,7 @@ def conclusion(report: WhyReport) -> Iterator[Line]:
         checked = "none is missing, all zeros, NaN or Inf"
         if report.run.device == "meta":
             checked = "none is missing; on `meta` there are only shapes"
-        # Sound for this loss says nothing of the one that the model is trained with.
+        # A gradient from this loss does not prove one from the loss of training.
         stand_in = report.run.loss_inferred and report.run.loss == "sum"
         start = "the sum of the output (a stand-in for the loss)" if stand_in else "the loss"
         yield Line(

@@ -147,7 +147,7 @@ def terminal(check: CheckReport, view: View) -> str:
     lines: list[Text] = []
     for model in check.models:
         block = list(_texts(model, view))
-        # Those of one line stand together.
+        # No empty line separates models with a single line.
         spaced = lines and (len(block) > 1 or not lines[-1].plain)
         lines += [Text(), *block] if spaced and lines[-1].plain else block
         if len(block) > 1:

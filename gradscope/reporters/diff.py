@@ -205,7 +205,7 @@ def _diff(diff: TensorDiff | None) -> list[Field]:
     return [None if diff is None else getattr(diff, name) for name in _DIFF]
 
 
-#: How the noise was measured, with which errors are compared.
+#: How the noise was measured; errors are compared with it.
 _NOISE = {
     "runs": "of A, with each number changed by {step:.1e}, relative; "
     "errors above {factor:g} times the noise count",
@@ -235,7 +235,7 @@ def verdict(report: DiffReport) -> Iterator[Line]:
     """Yield whether B diverges from A, in forward and in backward, and by how much."""
     codes = {finding.code: finding for finding in report.findings}
     activations = [row.activation for row in report.calls]
-    # Of other samples the gradients of calls alone are compared.
+    # If B has other samples, only the gradients of calls are compared.
     gradients = [
         [row.gradient for row in report.parameters],
         [row.gradient for row in report.calls],

@@ -302,7 +302,8 @@ def fenced(lines: Iterable[str]) -> str:
     return f"{fence}text\n{body}\n{fence}"
 
 
-#: Lines of code before and after the one that is meant, and the largest file that is read.
+#: Number of lines shown before and after the cited one, and the largest file that is read, in
+#: bytes.
 _AROUND, _LARGEST = 2, 1 << 20
 
 

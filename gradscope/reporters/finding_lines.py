@@ -37,7 +37,7 @@ def without_figures(cause: str | None) -> str | None:
     return None if cause is None else _FIGURE.sub("#", cause)
 
 
-#: Number of alike findings that are shown each; of more, only the first is shown.
+#: Up to this many similar findings are each shown; of more, only the first is shown.
 _EACH = 2
 
 
@@ -200,7 +200,7 @@ def error_lines(error: ErrorRecord | None) -> list[Line]:
     if error is None:
         return []
     where = f" of {label(error.name, error.call)}" if error.name is not None else ""
-    # Any error that has no name of its own: what it was follows in the message.
+    # A model error has no better name: the message says what happened.
     kind = "raised" if error.kind == "model-error" else f"{plain(error.kind)},"
     what = f"{kind} in the {plain(error.phase)}{where}"
     if error.phase == "config":  # which the kind says too

@@ -34,7 +34,7 @@ def label(name: str, call: int | None = 0, last: int | None = None) -> str:
     return (plain(name) or ROOT) + (number if last is None else f" #{call}…{last}")
 
 
-#: Number of stretches, and of single steps, that are named.
+#: Number of step ranges, and of single steps, that are named.
 _STRETCHES, _STEPS = 4, 6
 
 

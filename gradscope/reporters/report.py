@@ -32,7 +32,7 @@ from gradscope.typeset.numbers import count, number, plural, seconds, shape, siz
 from gradscope.typeset.tables import GAP
 from gradscope.typeset.text import csv_table, join, plain
 
-#: Operations between a leaf and its user that are written beside the leaf, as in ``weight → T``.
+#: Up to this many operations between a leaf and its user are beside the leaf: ``weight → T``.
 _INLINE = 3
 AGAIN, BELOW = "↑", "↓"
 
@@ -75,7 +75,7 @@ def lines(chain: Chain) -> list[ChainLine]:
     walk = _prepare(chain)
     found: list[ChainLine] = []
     for start in walk.nodes:
-        # Beyond the root only a damaged file has nodes left over: those in a circle.
+        # Only a damaged file has nodes that the root does not reach: nodes in a cycle.
         if start not in walk.done:
             walk.consumers[start] = 1
             found += _descend(walk, start)

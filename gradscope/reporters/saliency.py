@@ -20,7 +20,7 @@ from gradscope.typeset.numbers import number, share
 from gradscope.typeset.tables import KEEP, Cell, Heading, Table, of_columns
 from gradscope.typeset.text import plain
 
-#: Pixels of a segmentation whose mean is the score; else it is a single one.
+#: Choices of pixels whose mean is the score of a segmentation; any other choice is a single pixel.
 _SEVERAL = ("predicted", "all")
 
 

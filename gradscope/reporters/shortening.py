@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-#: Characters of a token, at the least: names and numbers in JSON take about three each.
+#: Least number of characters per token: names and numbers in JSON have about three.
 _CHARACTERS: Final = 3
 #: Nothing shorter can be a document.
 LEAST_TOKENS: Final = 200
@@ -16,20 +16,21 @@ LEAST_TOKENS: Final = 200
 TOKENS: Final = 8_000
 
 _SEVERITIES: Final = {"error": 0, "warning": 1, "info": 2}
-#: What a reader needs least, the first one first.
+#: Keys in the order in which they are dropped: the reader needs the first one least.
 _DISPENSABLE: Final = (
     *("config", "versions", "ranks", "modules", "judged", "not_judged", "values", "history"),
     *("events", "norms", "links", "chains", "activity", "attention", "experts", "residual"),
     *("state", "signals", "without", "others", "mixing", "notes", "notices", "evidence"),
     *("nodes", "calls", "step_metrics", "parameters", "models"),
 )
-#: Series inside of rows: the rows say without them what they come to.
+#: Series within rows; each row also has their summary.
 _INSIDE: Final = ("activations", "changes", "losses")
-#: How many rows of a table stay, and how many steps of a series: before those inside of rows go,
-#: and after.
+#: Largest lengths of tables and series, tried in turn: with the series within rows, then without
+#: them.
 _LENGTHS: Final = ((256, 64, 16), (16, 4, 1))
 _LONGEST_TEXT: Final = 400
-#: What stays of the worst finding or answer where nothing else fits, and how much of a text.
+#: Keys of the worst finding or answer that stay if nothing else fits, and the length of their
+#: texts.
 _BRIEF: Final = ("code", "name", "severity", "state", "cause", "message", "advice", "location")
 _SHORTEST_TEXT: Final = 100
 _LEFT_OUT: Final = "left_out"
@@ -42,9 +43,9 @@ _RESULT: Final = ("status", "step", "cause", "message", "advice")
 def shortened(text: str, tokens: int) -> str:
     """Return the document with the worst first, cut until it fits.
 
-    Findings are sorted by severity, and rows named by a finding come before others. Of a series,
-    the first, the last and evenly spaced steps stay. ``left_out`` has the number of entries that
-    each list lost.
+    Findings are sorted by severity, and rows named by a finding come before others. A series keeps
+    its first, its last and evenly spaced steps. ``left_out`` has the number of entries that each
+    list lost.
 
     Args:
         text: the JSON text.

@@ -231,7 +231,7 @@ def _json(history: RunHistory, view: View) -> str:
 
 
 def status(history: RunHistory) -> str:
-    """``failed`` where the script was, else ``findings`` or ``ok``."""
+    """Return ``failed`` if the script failed, else ``findings`` or ``ok``."""
     ended = history.run.ended is not None
     if ended and (history.run.exit or "0").strip() != "0":
         return "failed"
@@ -304,7 +304,7 @@ def _short(norms: array[float]) -> list[float | None]:
     return [None if norm is None else float(f"{norm:.9g}") for norm in known]
 
 
-#: The findings, the sum, and what could not be judged are those of a check.
+#: Formats for findings only treat a run as a check.
 FORMATS = {
     **formats(document, "html", "markdown", "terminal"),
     **of_checks(as_check),

@@ -24,7 +24,7 @@ from gradscope.typeset.console import Line
 from gradscope.typeset.numbers import count, duration, plural, share
 from gradscope.typeset.text import plain
 
-#: Of a run without a step.
+#: The line for a run without a step.
 NOTHING_RECORDED = Line("no step was recorded", "Nothing was judged:", "warn")
 
 
@@ -108,14 +108,14 @@ def in_short(judgement: Judgement, what: str = "problem") -> str:
     return f"{text}, {more}" if lacking else text
 
 
-#: Of a run with a compiled model, without the option.
+#: The notice for a run with a compiled model, without the option.
 UNSEEN = "calls inside compiled models are not recorded: `gradscope run --compiled` records them"
 
 #: Number of other causes, and of symptoms' codes, that are named.
 _OTHERS, _CODES = 3, 4
-#: The codes of what a run judges once.
+#: The codes of the leak rules, which a run judges once.
 _LEAKS = {code for code, _ in RULES.values()}
-#: What a message says itself of how often something occurred.
+#: Words of a message that already says how often something occurred.
 _HOW_OFTEN = re.compile(r"\bin (all|the only|[\d,]+ of) ")
 
 
@@ -124,14 +124,14 @@ class Verdict:
     """The result of a run.
 
     Attributes:
-        run: as it ended, or as far as it is known.
-        findings: of the full run.
-        models: those that it trains.
-        sampled: how many steps were sampled.
-        samples: the steps of the samples, by the model's number.
-        judgement: which rules have seen enough.
-        capsules: the steps of which one is kept, as they were asked for or spiked.
-        odd: the steps kept for a sample unlike all before; loss and gradient are usual.
+        run: the record of the run, ended or not.
+        findings: the findings of the full run.
+        models: the models that it trains.
+        sampled: the number of sampled steps.
+        samples: the sampled steps of each model, by the model's number.
+        judgement: the rules that had enough data.
+        capsules: the steps with a capsule: requested steps, and spikes.
+        odd: the steps kept for a sample unlike all before, with a usual loss and gradient.
     """
 
     run: TrainingRun
@@ -236,8 +236,8 @@ class Verdict:
         return ", ".join(filter(None, (*places(found.finding), self._how_often(found))))
 
     def _how_often(self, found: TrainingFinding) -> str:
-        """``in all 600 steps``, ``since step 44 of 64``, ``in 7 of 7 samples``; "" where the
-        message says it."""
+        """``in all 600 steps``, ``since step 44 of 64``, ``in 7 of 7 samples``; "" if the message
+        already says it."""
         if _HOW_OFTEN.search(found.message) or not found.steps:
             return ""
         if found.code in _LEAKS:

@@ -22,16 +22,20 @@ class TextView:
 class View:
     """Holds the display options of a report: columns, rows, width.
 
-    ``width`` None is unlimited, as in a pipe. ``sort`` is a column, with ``:asc`` or ``:desc`` to
-    choose the direction. ``columns`` are those of ``table``, else of the calls, or of the
-    parameters if no call has such a column; names with a leading ``+`` come on top of the usual
-    ones. ``table`` is one table, or several with commas;
-    None shows every table, except in csv, which holds one: the calls. ``fold`` shows blocks that
-    look the same once, in the tables for people. ``depth`` leaves out modules deeper than that: 0
-    is the model alone, 1 its direct parts too. ``bar`` is a column that gets bars beside it.
-    ``rules`` are for formats that carry the rule book along;
-    ``root`` is what their paths are relative to, None: as the record has them. ``command`` is the
-    the command whose options a remark names, if it is not the command that was called.
+    Attributes:
+        width: the width in characters; None: unlimited, as in a pipe.
+        color: use colour.
+        sort: a column, with ``:asc`` or ``:desc`` to choose the direction.
+        top: the largest number of rows.
+        columns: columns of ``table``, else of the calls, or of the parameters if no call has such
+            a column; names with a leading ``+`` are added to the usual columns.
+        table: one table, or several with commas. None: all tables; in csv, the calls.
+        fold: show equal blocks once, in tables for people.
+        depth: the largest depth of modules: 0 is the model alone, 1 adds its direct parts.
+        bar: a column that gets bars beside it.
+        rules: the rule book, for formats that include it.
+        root: the folder to which paths are relative; None: as in the record.
+        command: the command whose options remarks name, if it is not the command that was called.
     """
 
     width: int | None = None
@@ -63,12 +67,16 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class DiffView:
-    """``width`` None is unlimited, as in a pipe.
+    """Holds the display options of a comparison.
 
-    ``top`` shows as many rows of each table, those that are farthest off; ``table`` one of "calls",
-    "parameters" and "findings" alone. ``root`` is the base of paths in annotations.
-    ``panels`` and ``maps`` are charts for a page, of what both have over their steps; ``rules`` are
-    what SARIF tells of each rule.
+    Attributes:
+        width: the width in characters; None: unlimited, as in a pipe.
+        color: use colour.
+        top: the number of rows of each table: those with the largest errors.
+        table: "calls", "parameters" or "findings"; None: all.
+        root: the folder to which paths in annotations are relative.
+        panels, maps: charts of both runs over their steps, for a page.
+        rules: the rule book, for SARIF.
     """
 
     width: int | None = None

@@ -1,11 +1,11 @@
 """The rule book: the rules that judge a report. One file is one rule, found by its name; no
 torch.
 
-A rule's file has ``RULE``, its documentation, and ``find(report, limits)``, a pure function. Where
-the first pass cannot tell, ``wants(report, limits)`` names the full sample that could. A rule that
-needs time has ``find_over_steps(history, limits)`` or ``find_over_samples(history, limits)``, which
-read the history of a training run. ``find_over_ranks(ranks, limits)`` compares the files of its
-processes. ``RULE.runs`` says how a rule judges a training run.
+A rule's file has ``RULE``, its documentation, and ``find(report, limits)``, a pure function. If the
+first pass is not enough, ``wants(report, limits)`` names the full sample that is. A rule over time
+has ``find_over_steps(history, limits)`` or ``find_over_samples(history, limits)``, which read the
+history of a training run. ``find_over_ranks(ranks, limits)`` compares the files of its processes.
+``RULE.runs`` says how a rule judges a training run.
 """
 
 from gradscope.rules._book import lookup, rule_book

@@ -114,7 +114,7 @@ def closest(word: str) -> str:
     """Suggest a rule for a word that names none."""
     book, word = rule_book(), word.strip()
     names = did_you_mean(word.lower().replace("_", "-"), [rule.name for rule in book])
-    # Codes are numbers: only the same hundred is near.
+    # Codes are numbers, so only codes of the same hundred are suggested.
     near = [rule.code for rule in book if rule.code[:3] == word.upper()[:3]]
     codes = f"did you mean {either(f'`{code}`' for code in near)}?" if near else None
     return names or codes or "`gradscope rules` lists them"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from gradscope.records.loop_figures import Course
 from gradscope.rules._rule import Limits
 
-#: Steps in a block at first; blocks, of which two become one when there are more; and how many
-#: there must be to speak of a course.
+#: The number of steps in a block at first; the number of blocks above which pairs are joined; the
+#: number of blocks that a course needs.
 _BLOCK, _BLOCKS, _FEWEST = 16, 64, 16
-#: Squares of larger numbers have no room in a float.
+#: The square of a larger number overflows a float.
 _LARGEST = 1e150
 
 
@@ -109,7 +109,7 @@ class Blocks:
 def _course(blocks: list[Block], first: float, began: int) -> Course:
     quarter = len(blocks) // 4
     middle, last = blocks[-2 * quarter : -quarter], blocks[-quarter:]
-    # Neighbouring steps are alike: the noise of a quarter is that of its blocks.
+    # Neighbouring steps are similar, so the noise of a quarter is computed from its blocks.
     halves = (_mean([b.mean for b in middle]), _mean([b.mean for b in last]))
     noise = [b.mean - halves[0] for b in middle] + [b.mean - halves[1] for b in last]
     freedom = max(1, len(noise) - 2)

@@ -78,6 +78,6 @@ def _sizes(history: SampleHistory) -> dict[str, float]:
         if size is not None and size < _LARGEST:
             owner = name.rpartition(".")[0]
             own[owner] = max(own.get(owner, 0.0), size)
-    # What the model itself owns, as embeddings of positions, is of no one layer.
+    # Parameters of the model itself, such as position embeddings, belong to no single layer.
     names = [layer.name for layer in layers(report) if layer.name]
     return {name: own[name] for name in names if name in own}

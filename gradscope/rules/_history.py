@@ -17,7 +17,7 @@ from gradscope.rules._course import Blocks
 from gradscope.rules._norm_history import NormHistory
 from gradscope.rules._window import KEPT, StepWindows, Window
 
-#: Of a parameter over samples.
+#: Number of samples that a history keeps.
 _SAMPLES = 32
 
 

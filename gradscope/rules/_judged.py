@@ -43,10 +43,10 @@ class Seen:
     probed: bool = False
     _metrics: tuple[str, ...] = field(init=False)  # all that rules read
     _read: Callable[[TrainingStep], tuple[object, ...]] = field(init=False)
-    #: By optimizer, how many backwards the loss is the sum of, and which metrics there are.
+    #: The number of steps, by optimizer, number of backwards in the loss, and existing metrics.
     _steps: Counter[tuple[str, int, tuple[bool, ...]]] = field(default_factory=Counter)
     _made: dict[str, int] = field(default_factory=dict)
-    #: By model and optimizer: all samples (""), and those that have attention, experts, ….
+    #: The number of samples by model and optimizer: all ("") and those with attention, experts, ….
     _samples: dict[str, Counter[tuple[int, str]]] = field(default_factory=dict)
     _first: bool = False
     _without_calls: bool = False
@@ -54,7 +54,7 @@ class Seen:
     def __post_init__(self) -> None:
         runs = [entry.rule.runs for entry, _ in self.settings.active()]
         read = {name for one in runs if one is not None for name in one.metrics}
-        # Two at least, or else the getter gives no tuple.
+        # ``attrgetter`` returns a tuple only for two names or more.
         self._metrics = tuple(sorted(read | {"step", "loss"}))
         self._read = attrgetter(*self._metrics)
 

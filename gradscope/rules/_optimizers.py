@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Beside those with Adam in their name.
+#: In addition to the classes with Adam in their name.
 _SCALE_FREE = (
     *("rmsprop", "adagrad", "adadelta", "adafactor", "lion", "lamb", "lars", "rprop"),
     *("sophia", "muon", "shampoo", "soap", "signsgd", "prodigy", "novograd"),

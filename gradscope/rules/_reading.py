@@ -11,9 +11,9 @@ from gradscope.records.modules import ModuleCall, ModuleFacts, ParameterStats
 from gradscope.records.report import Report
 from gradscope.records.tensors import TensorStats
 
-#: Tables that are read by index: a row that no sample asked for has no gradient, and need not.
+#: Tables that are read by index: a row that no sample uses needs no gradient.
 _TABLES = ("Embedding", "EmbeddingBag")
-#: Containers of parameters never run: what takes them takes them by name.
+#: Containers of parameters have no forward: modules read their parameters by name.
 _HOLDERS = ("ParameterList", "ParameterDict")
 
 
@@ -183,7 +183,7 @@ def ancestors(name: str) -> Iterator[str]:
         yield name
 
 
-#: Causes that may be chance's or the data's choice, and not the user's mistake.
+#: Causes that may depend on chance or on the data, so that there is no mistake.
 LENIENT = (None, "not-in-loss", "not-called")
 
 

@@ -16,7 +16,8 @@ PRESETS = {
     "autotrainer": "AUTOTRAINER's monitor",
 }
 OWN = "gradscope, calibrated"
-#: A share of steps in which a fact holds: a fact of one step needs no statistics.
+#: The source of a threshold that is a share of steps: it is chosen, not calibrated, because whether
+#: a fact holds in one step needs no statistics.
 CHOSEN = "gradscope, chosen"
 #: Calibrations that several rules share.
 SILENT_ON_HONEST = (

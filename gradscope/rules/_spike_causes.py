@@ -34,8 +34,9 @@ _UPDATE, _ALONE = 2.0, 1.5
 _MOVED, _BY_HAND = 0.05, 2.0
 #: After this many times 1 / (1 - momentum) steps, 5 % of a gradient are left in the momentum.
 _REMEMBERED = 3.0
-#: Gradients were divided by one factor if their ratios differ by less than this share;
-#: the minimum number of ratios comes last.
+#: Gradients were divided by one factor if their ratios differ by less than this share (first
+#: figure), and if the factor is larger than the second figure. The last figure is the smallest
+#: number of ratios.
 _SAME, _FACTOR, _FEW_RATIOS = 0.01, 4.0, 3
 #: The loss got worse if its median over a few steps is this many times the lowest such median.
 _WORSE, _LEVEL = 1.3, 8
@@ -388,7 +389,7 @@ def _unscaled(capsule: Capsule) -> _Fact | None:
     since = capsule.step - RECENT
     recent = [one for one in ratios if one[0] > since]
     before = [ratio for step, ratio, _ in ratios if step <= since]
-    # A scale by hand: one factor in every step, while clipping changes from step to step.
+    # A loss scale set by hand is one factor in every step; the factor of clipping changes.
     usual = median(before) if len(before) >= _FEW_RATIOS else math.nan
     same = sum(abs(one / usual - 1) < _SAME for one in before) >= 0.9 * len(before)
     for step, ratio, scale in recent:
@@ -459,7 +460,7 @@ def _of_scale(change: OutsideChange, capsule: Capsule) -> str:
     return (
         f"the script multiplies the loss by {number(after)} instead of {number(before)} {when}; "
         f"the optimizer got gradients {number(max(since) / median(usual))} times as large as "
-        "usual. The factor, as of a loss scale, was not taken off."
+        "usual. A factor such as a loss scale was not removed."
     )
 
 
@@ -490,22 +491,22 @@ def _undetermined(capsule: Capsule) -> str:
     if unusual:
         return (
             f"gradient or loss were unusual already in {len(unusual)} of the {BEFORE} steps "
-            f"before, first at step {unusual[0]}: what made them so came before this step."
+            f"before, first at step {unusual[0]}: their cause came before this step."
         )
     shares = [one.share for one in capsule.samples if one.share is not None]
     if not shares:
         return (
             "nothing before the step stands out; the parts of the samples are not known."
-            f"{_first_look(capsule)}"
+            f"{_largest_loss(capsule)}"
         )
     return (
         f"no sample stands out (the largest share is {percent(min(1.0, max(0.0, max(shares))))} "
         f"of {plural(len(shares), 'sample')}), and neither does anything before the step."
-        f"{_first_look(capsule)}"
+        f"{_largest_loss(capsule)}"
     )
 
 
-def _first_look(capsule: Capsule) -> str:
+def _largest_loss(capsule: Capsule) -> str:
     """Return a sentence on the sample with the largest loss, if it is far above the median."""
     known = [one for one in capsule.samples if one.loss is not None]
     if len(known) < 4:

@@ -19,19 +19,21 @@ _UNUSUAL = 5.0
 USUAL = 3.0
 #: Number of steps after a spike in which another may be its aftermath.
 AFTERMATH = 64
-#: Of this many steps before (first figure), this many may be unusual (second); with more, this
-#: step is their aftermath.
+#: A step is an aftermath if more than two (second figure) of the 16 steps before it (first figure)
+#: are unusual.
 BEFORE, UNUSUAL_BEFORE = 16, 2
-#: Of this many other steps (first figure), one may be higher. A step this many times as high as
-#: those before (second figure) is not their aftermath.
+#: The steps just before are compared with the highest of the earlier ones, without the top one in
+#: 20 (first figure). A step more than 8 times as high (second figure) as those just before is not
+#: their aftermath.
 _OUTLIERS, _ABOVE = 20, 8.0
 #: Number of steps before that are needed to know a usual sample.
 KNOWN = 32
 #: An input is unusual at this many times the largest of the steps before, and at this many robust
 #: standard deviations above their median: the score that GS601 takes.
 _INPUT, _DEVIATIONS, _SPREAD = 5.0, 7.0, 0.1
-#: A loss is unusual at this many times the largest loss of a sample in the steps before. Of n
-#: losses with an exponential tail, the largest is exceeded so far with a chance of about 1/n³.
+#: A loss is unusual at this many times the largest loss of a sample in the steps before. If n
+#: losses have an exponential tail, the next exceeds their largest so far with a chance of about
+#: 1/n³.
 _LOSS = 3.0
 #: A loss is also unusual at this many times, if losses scatter little (as those of texts), and it
 #: is as many robust standard deviations above their median as an unusual input.
@@ -49,7 +51,8 @@ _TEXT_DEVIATIONS, _TEXT = 9.0, 1.5
 #: A classifier is sure of a class if the loss with it is at most this many times the median of the
 #: other samples': of naturally hard samples it is unsure.
 _SURE = 3.0
-#: Rare samples, too, may repeat one value: with fewer steps before, the loss must be unusual.
+#: Rare samples, too, may repeat one value: with fewer steps before than this, their loss must also
+#: be unusual.
 _MANY = 64
 #: A text is unusually long at this many times the longest of the others, and of the steps before.
 _LONG = 2.0
@@ -130,8 +133,8 @@ def unusual_before(capsule: Capsule) -> list[int]:
         known = [one for one in figures if one is not None]
         if own and own > _ABOVE * max((one or 0.0 for one in figures[-BEFORE:]), default=0.0):
             continue  # far above them, it is no aftermath of theirs
-        # Of noise with long tails, as of a training that fits well, many steps are far above the
-        # median: those just before are compared with the highest of the others.
+        # Noise with long tails, as in a training that fits well, puts many steps far above the
+        # median. So the steps just before are compared with the highest of the others.
         others = sorted(one for one in figures[:-BEFORE] if one is not None)
         high = others[-1 - len(others) // _OUTLIERS] if len(others) >= KNOWN else 0.0
         if usual is None:
@@ -191,8 +194,8 @@ def _loss_deviations(largest: float, history: BatchHistory) -> float:
 
 
 def is_unusual_constant(path: str, loss: float | None, history: BatchHistory) -> bool:
-    """Return True if an input of a sample that repeats one value is evidence: it never did before,
-    and the sample's loss is above those of all samples before.
+    """Return True if a constant input of a sample is evidence: this input was never constant
+    before, and the sample's loss is above those of all samples before.
 
     Args:
         path: of the input among the arguments of the call.
@@ -327,7 +330,7 @@ def _still_high(capsule: Capsule, held: float) -> bool:
 def _odd(capsule: Capsule) -> list[tuple[_Group, str]]:
     """Return the few samples whose inputs are unlike all others, each with the difference."""
     history, count = capsule.history, len(capsule.samples)
-    # Of two samples, each is unlike the other.
+    # With two samples, each is unlike the other.
     if count < 3:
         return []
     found = []
@@ -392,7 +395,7 @@ def _label(capsule: Capsule) -> Blame | None:
         return None
     groups = sorted(_groups(known), key=lambda g: max(one.loss or 0.0 for one in g), reverse=True)
     worst = groups[0]
-    # Of several calls on one batch, as in a siamese network, each has the sample.
+    # If several calls get one batch, as in a siamese network, each of them has the sample.
     rest = [one for one in _joined(groups[1:]) if one.index != worst[0].index]
     if len(rest) < 3:
         return None
@@ -436,7 +439,7 @@ def _label(capsule: Capsule) -> Blame | None:
 def _largest_before(capsule: Capsule) -> float:
     """Return the largest loss of a sample in the steps before; 0 if none is known.
 
-    Of noise with long tails, larger losses came earlier.
+    With long-tailed noise, larger losses came earlier.
     """
     return max((one.sample_loss or 0.0 for one in capsule.signals[:-1]), default=0.0)
 
@@ -457,7 +460,7 @@ def _is_unusual_text(sample: SpikeSample, middle: float, history: BatchHistory) 
 def _unlike(
     sample: SpikeSample, rest: Sequence[SpikeSample], middle: float, history: BatchHistory
 ) -> float:
-    """Return how many times the largest loss before the loss of a sample must be."""
+    """Return the factor by which the loss of a sample must exceed the largest loss before."""
     if _is_unusual_text(sample, middle, history):
         return _TEXT
     if sample.predicted_loss is not None:
@@ -544,7 +547,7 @@ def _loss_and_input(first: SpikeSample, rest: Sequence[SpikeSample]) -> list[str
 
 
 def _size(sample: SpikeSample, others: Sequence[SpikeSample]) -> float:
-    """Return how many times as large as the others' its input is; NaN if unknown."""
+    """Return the ratio of its input's size to the others' median; NaN if unknown."""
     scales = [one.input_rms for one in others if one.input_rms]
     if sample.input_rms is None or not scales:
         return math.nan

@@ -9,7 +9,7 @@ from gradscope.records.loop_figures import LoopWeights
 from gradscope.rules._history import SampleHistory
 from gradscope.rules._reading import middle
 
-#: Number of the last samples with a kept share of weight decay.
+#: Number of the latest samples whose share of weight decay is kept.
 _KEPT = 64
 
 

@@ -7,7 +7,7 @@ from collections import deque
 
 #: A normal distribution's standard deviation over its median absolute deviation.
 _SIGMA = 1.4826
-#: Values that are kept, and after how many new ones their statistics are taken again.
+#: Number of values that are kept, and number of new values after which the statistics are updated.
 KEPT, _FRESH = 128, 16
 #: Number of values of which one may be an outlier.
 _OUTLIERS = 50

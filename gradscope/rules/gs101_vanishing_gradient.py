@@ -16,8 +16,8 @@ RULE = Rule(
     summary="the gradient shrinks from the loss to the first layers",
     what=(
         "Compares the norm of the gradient at each weighted layer's output with the largest one "
-        "nearer the loss. It names the layer nearest the loss at which the gradient is too small "
-        "there and everywhere upstream: the cause is there, and the layers upstream inherit it."
+        "nearer the loss. If the gradient is too small at a layer and at all layers upstream, it "
+        "names the one nearest the loss: the cause is there, and the layers upstream inherit it."
     ),
     why=(
         "Layers upstream of this one get far smaller updates than those downstream. They keep "

@@ -20,11 +20,11 @@ RULE = Rule(
     what=(
         "Compares the norm of the gradient at each weighted layer's output with that at the last "
         "layer. It names the layer nearest the loss at which the growth is over the limit. With "
-        "several steps, it also compares the norm of all gradients with the median of the "
-        "earlier steps. A recurrent layer runs all time steps in one call. There it compares the "
-        "gradient of the input weight with the largest that a single time step could give it: "
-        "the norm of the input times the norm of the output gradient. What exceeds that has "
-        "grown through time."
+        "several steps, it also compares the norm of all gradients with the median of the earlier "
+        "steps. A recurrent layer runs all time steps in one call. There it compares the gradient "
+        "of the input weight with the largest that a single time step could give it: the norm of "
+        "the input times the norm of the output gradient. A larger gradient has grown through "
+        "time."
     ),
     why=(
         "One step with such gradients destroys the weights of the first layers. The loss becomes "
@@ -89,7 +89,7 @@ RULE = Rule(
     ),
     runs=Runs(per="model", calls=True),
 )
-#: Of a recurrent layer: what multiplies its input, in both directions.
+#: The weights of a recurrent layer that multiply its input, in both directions.
 _INPUT_WEIGHTS = ("weight_ih_l0", "weight_ih_l0_reverse")
 _RECURRENT = (
     "Start from an orthogonal recurrent weight (`nn.init.orthogonal_(rnn.weight_hh_l0)`), clip the "

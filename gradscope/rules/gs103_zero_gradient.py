@@ -59,7 +59,8 @@ RULE = Rule(
         ),
         Threshold("size", 30, "root mean square of the inputs, above which they are named", CHOSEN),
     ),
-    # Of at least five steps, as TorchLens asks for: a zero that an initial zero makes is gone then.
+    # A zero must last for at least five steps, as in TorchLens: by then, a zero caused by an
+    # initial zero is gone.
     runs=Runs(loop=True),
     explains=("GS513", "GS603", "GS613", "GS821"),
 )
@@ -75,7 +76,8 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """Yield one finding per cause and place, or per module if the cause was not searched.
 
-    Zeros with one cause that end after a few steps are one finding: many networks begin so.
+    Zeros with one cause that end after a few steps are one finding, because many networks begin
+    with such zeros.
     """
     zeros = {p.name: p for p in _zeros(report, limits)}
     explained: set[str] = set()

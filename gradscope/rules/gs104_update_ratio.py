@@ -57,7 +57,8 @@ RULE = Rule(
     runs=Runs(always=True, per="model", at_optimizer=True),
     explains=("GS603", "GS613", "GS604"),
 )
-#: A gradient this small beside the largest is rounding, as of a bias before a batch norm.
+#: A gradient this small relative to the largest is rounding, such as for a bias before a batch
+#: norm.
 _NOISE = 1e-6
 #: Optimizers that choose the length of each step themselves.
 _LINE_SEARCH = ("LBFGS",)
@@ -66,13 +67,13 @@ _LINE_SEARCH = ("LBFGS",)
 def find(report: Report, limits: Limits) -> Iterator[Finding]:
     """Yield at most one finding each for too large, too small and zero updates."""
     stepped = [p for p in report.parameters if p.update_ratio is not None and p.requires_grad]
-    # By its elements: a bias whose norm is 0 has no ratio.
+    # Judged by elements, because a bias whose norm is 0 has no ratio.
     least = _NOISE * max(
         (p.gradient.norm or 0.0 for p in report.parameters if p.gradient), default=0
     )
     still = [p for p in report.parameters if p.requires_grad and _is_still(p)]
     still = [p for p in still if p.gradient is not None and (p.gradient.norm or 0.0) > least]
-    # A token or a scale has axes of length 1, and starts as near to zero as it likes.
+    # A token or a scale has axes of length 1; it may start near zero, so its ratio says little.
     weights = [p for p in stepped if sum(size > 1 for size in p.shape) > 1]
     ratios = [(p.name, p.update_ratio) for p in weights if p.update_ratio]
     if report.run.optimizer not in _LINE_SEARCH:

@@ -151,8 +151,8 @@ def _independent(one: UnitActivity, rows: int | None) -> float:
 
 
 def _of_layer(one: UnitActivity, samples: float, limits: Limits) -> tuple[float, float, str]:
-    """Return the same by all values of the layer: the proven case, the plain one, then the likely
-    one.
+    """Return the same, from all values of the layer: units that can never activate, else a layer
+    that is almost all off, else an estimate.
     """
     off, count = one.off or 0.0, one.units * one.samples
     values = f"{plural(count, 'value')}, {one.samples} of each unit"
@@ -207,7 +207,7 @@ def _held_against(samples: float, share: float) -> float:
 
 
 def _off(samples: int) -> str:
-    """Return the words for dead units; up to a hundred values, 1 % is none."""
+    """Return the words for dead units; with up to a hundred values, under 1 % means never."""
     if samples <= 100:
         return f"were off in all {plural(samples, 'value')} each"
     return f"were on in under 1 % of {plural(samples, 'value')} each"

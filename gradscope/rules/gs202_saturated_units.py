@@ -157,8 +157,8 @@ def _values(one: UnitActivity, limits: Limits) -> Finding | None:
 
 
 def _large_inputs(report: Report, limits: Limits) -> bool:
-    """Return True if large values enter an activation, or may enter one: a function has no recorded
-    call."""
+    """Return True if large values enter an activation, or may enter a functional one, whose calls
+    are not recorded."""
     limit = limits["input"]
     normed = {link.name for link in report.links if "BatchNorm" in link.into}
     if any(

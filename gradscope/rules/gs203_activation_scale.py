@@ -75,7 +75,7 @@ RULE = Rule(
     runs=Runs(per="model", calls=True, at_call=True),
     explains=("GS201", "GS506"),
 )
-#: Share of the drift outside the layers, above which they are not its reason.
+#: If more than this share of the drift is outside the layers, they are not its reason.
 _MOST = 0.7
 _SCALE = (
     "Check the initialisation of this layer's weight: make it smaller (Kaiming, Xavier), or put a "

@@ -1,4 +1,4 @@
-"""GS206: attention that looks at one key alone."""
+"""GS206: attention that falls on one key alone."""
 
 from __future__ import annotations
 

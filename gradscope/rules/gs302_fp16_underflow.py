@@ -45,7 +45,7 @@ RULE = Rule(
             "in fp16; other models get a forecast below 65536 times this",
         ),
     ),
-    # The forecast is a full sample, and a run in fp16 has a loss scale, which no sample tells.
+    # The forecast is a full sample. A run in fp16 has a loss scale, which a sample does not record.
     runs=None,
 )
 #: Initial scale of torch.amp.GradScaler.
@@ -78,7 +78,8 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     ]
     worst = max(parts, key=lambda one: one.underflow * one.numel, default=None)
     safe = [s for s, one in totals.items() if one.underflow <= limit and not one.overflow]
-    best = f"the smallest safe scale is {number(min(safe))}" if safe else "no scale to 2^24 is safe"
+    smallest = f"the smallest safe scale is {number(min(safe))}" if safe else None
+    best = smallest or "no scale up to 2^24 is safe"
     own = f", {percent(worst.underflow)} of this parameter's" if worst else ""
     yield RULE.finding(
         worst.name if worst else "",

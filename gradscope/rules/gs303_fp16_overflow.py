@@ -52,7 +52,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     limit = limits["headroom"]
     reached = [(call, size) for call in report.calls if (size := _reach(call)) is not None]
     near = [(call, size) for call, size in reached if size * limit > _LARGEST]
-    # A container gives what the last layer inside it gave.
+    # A container returns the output of its last layer.
     inner = [(call, size) for call, size in near if not any(_in(other, call) for other, _ in near)]
     if not inner:
         return

@@ -45,8 +45,9 @@ RULE = Rule(
     runs=Runs(samples=1, first=True, per="model", parameters="all", calls=True),
 )
 
-#: A loss this near (in its logarithm) to the sum over all samples is one, and no mean, where the
-#: scores spread no wider than this: wider ones make a mean as large.
+#: A loss whose logarithm is this near to that of the guess's sum over all samples is a sum, not a
+#: mean. The scores must spread no wider than the second figure: with wider scores, a mean is as
+#: large.
 _NEAR, _SMALL = 0.4, 2.0
 
 

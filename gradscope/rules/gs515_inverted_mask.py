@@ -40,9 +40,9 @@ RULE = Rule(
     runs=Runs(per="model", parameters="all", calls=True, structure="attention", at_call=True),
     explains=("GS103", "GS201", "GS301", "GS513", "GS603", "GS613"),
 )
-#: Weight on later keys that is all of it, to rounding.
+#: A larger weight on later keys is all of the weight, except for rounding.
 _ALL = 1 - 1e-6
-#: So many tokens a model may add to those of its input.
+#: Largest number of tokens that a model may add to those of its input.
 _OWN = 2
 _MASKS = ("key_padding_mask", "src_key_padding_mask")
 

@@ -67,7 +67,7 @@ RULE = Rule(
 )
 #: The least deviation that is believed: a loss that repeats itself exactly has none.
 _FLOOR = 1e-3
-#: Of losses on both sides of zero, by how much more.
+#: The limit is this many times as large for losses that are not all positive.
 _SIGNED = 7
 
 

@@ -83,5 +83,5 @@ def _falls(course: Course, errors: float) -> bool:
     fallen = course.first - course.last
     if fallen <= errors * course.spread / course.began**0.5 + noise:
         return course.middle - course.last > noise
-    # At the pace so far, between the middles of two quarters.
+    # At the pace so far, the loss falls by `fallen / 4` between the middles of two quarters.
     return course.middle - course.last > noise or fallen / 4 < 2 * noise

@@ -59,7 +59,7 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
         norm, first = weight.now.value.norm, weight.first
         if not norm or first is None or weight.value.count < _RISING:
             continue
-        # Where each output sums over its inputs, a variance that is kept has this norm.
+        # A weight with this norm keeps the variance, if each output sums over its inputs.
         start = max(first, weight.now.shape[0] ** 0.5)
         if not limits["factor"] * start < norm < math.inf:
             continue

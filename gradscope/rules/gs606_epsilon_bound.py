@@ -63,7 +63,7 @@ def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Findin
             continue
         if not 0 < norm < math.inf or not 0 < gradient.norm < math.inf:
             continue
-        # What clipping took away from this gradient it took away from earlier ones, too.
+        # Clipping made earlier gradients smaller, too, as it did with this one.
         size = max(norm, weight.gradient.usual * norm / gradient.norm) / gradient.numel**0.5
         total += gradient.numel
         if eps > limits["ratio"] * size:

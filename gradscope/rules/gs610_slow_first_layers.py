@@ -107,7 +107,7 @@ def _frontier(depth: LoopDepth, limits: Limits) -> LayerGradient | None:
     If the next layer has many times more, this one is a branch that matters little, such as queries
     and keys of an attention that is still even.
     """
-    # A ratio of 0 is GS103's to say.
+    # GS103 reports a ratio of 0.
     below = [n for n, layer in enumerate(depth.layers) if 0 < layer.ratio < limits["ratio"]]
     if not below:
         return None

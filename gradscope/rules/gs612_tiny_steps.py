@@ -48,7 +48,7 @@ RULE = Rule(
 )  # fmt: skip
 
 
-#: A rate this far below the base is the scheduler's work.
+#: A rate below this share of the base rate comes from a scheduler.
 _FAR = 0.1
 
 

@@ -18,7 +18,7 @@ RULE = Rule(
     summary="the targets of a regression are large, and the loss hardly falls",
     what=(
         "Reads the targets of a mean squared error on a layer's output in the sampled steps. It "
-        "fires where their root mean square is large and most of the loss is left at the end."
+        "fires if their root mean square is large and most of the loss is left at the end."
     ),
     why=(
         "A fresh network gives numbers near 0 to 1. With Adam, a bias needs 300,000 / lr steps "

@@ -17,9 +17,9 @@ RULE = Rule(
     summary="the learning rate grows exponentially and does not stop",
     what=(
         "Reads the learning rate of every step. It fires if the rate at least doubled in each of "
-        "the last four spans of 26 steps, or, after a constant rate, grew by half in each of "
-        "five spans of 11 steps. A linear or cosine warm-up does not do so, nor does a range "
-        "test of 100 steps."
+        "the last four spans of 26 steps, or, after a constant rate, grew by half in each of five "
+        "spans of 11 steps. Linear and cosine warm-ups grow more slowly, and so does a range test "
+        "of 100 steps."
     ),
     why=(
         "The updates grow with the rate, until a step is too large for the curvature and the loss "

@@ -17,10 +17,10 @@ RULE = Rule(
     summary="the learning rate is too high: loss and gradient grow at each step, up to NaN or Inf",
     what=(
         "Reads loss, gradient norm and learning rate of the steps before the first NaN or Inf. It "
-        "fires if loss and gradient grew at every one of the last steps, by the threshold in "
-        "all, if this began in the first steps, and if the rate was constant. One bad batch in "
-        "a training that went well does not do so, nor does an operation that makes a NaN from "
-        "ordinary numbers."
+        "fires if loss and gradient grew at every one of the last steps, by the threshold in all, "
+        "if this began in the first steps, and if the rate was constant. It is silent on one bad "
+        "batch in a training that went well, and on an operation that makes a NaN from ordinary "
+        "numbers."
     ),
     why=(
         "Each update overshoots the minimum by more than the one before, as the step is the "
@@ -28,7 +28,7 @@ RULE = Rule(
     ),
     fix=(
         "Lower the learning rate by a factor of ten, until the loss falls. Normalise inputs and "
-        "targets: large values make the gradient steep. Clip the gradient."
+        "targets: large values make the gradient large. Clip the gradient."
     ),
     sources=(
         "Goodfellow et al. 2016, Deep Learning, 4.3: gradient descent diverges if the rate is "

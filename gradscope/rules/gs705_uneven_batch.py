@@ -30,8 +30,8 @@ RULE = Rule(
         "`DistributedSampler` does; else weight each rank's loss by its share of the samples."
     ),
     sources=(
-        "PyTorch, DistributedDataParallel: the gradient is as of one large batch only where all "
-        "processes have the same number of samples",
+        "PyTorch, DistributedDataParallel: the gradient equals that of one large batch only if "
+        "all processes have the same number of samples",
         "PyTorch tutorial, Distributed Training with Uneven Inputs Using the Join Context Manager",
     ),
     thresholds=(

@@ -15,10 +15,10 @@ RULE = Rule(
     severity="warning",
     summary="dropout or batch normalization is in train mode in an evaluation",
     what=(
-        "Reads calls without gradients (under `no_grad` or `inference_mode`) between the steps "
-        "of a model that trains. It fires if dropout or batch normalization is in train mode in "
-        "them. It ignores calls in each step of another model, as of a GAN's generator, and "
-        "calls that repeat one input, as Monte Carlo dropout does."
+        "Reads calls without gradients (under `no_grad` or `inference_mode`) between the steps of "
+        "a model that trains. It fires if dropout or batch normalization is in train mode in "
+        "them. It ignores calls in each step of another model, such as those of a GAN's "
+        "generator, and calls that repeat one input, as in Monte Carlo dropout."
     ),
     why=(
         "Batch normalization updates its statistics with the evaluation's data, and normalizes "

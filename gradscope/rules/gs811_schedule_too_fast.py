@@ -19,7 +19,7 @@ RULE = Rule(
         "Follows the learning rate and the steps of each scheduler. It fires if the rate fell "
         "below a hundredth of its highest and stayed there for a good part of the run, and a "
         "scheduler stepped after nearly every batch. It also fires if CosineAnnealingLR steps "
-        "after every batch and passes its T_max again and again, where T_max is no number of "
+        "after every batch and passes its T_max again and again, if T_max is not a number of "
         "batches in an epoch: the rate then rises again."
     ),
     why=(

@@ -43,7 +43,8 @@ RULE = Rule(
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """Yield one finding for a run."""
     least = max(limits["graphs"], limits["share"] * loop.kept_of)
-    # Without a step all backwards are of the first, which is under observation to its end.
+    # Before the first step ends, all backwards belong to it, and gradscope itself still observes
+    # it.
     if loop.kept_graphs < least or not loop.steps:
         yield from _evaluations(loop, limits)
         return
@@ -68,7 +69,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 def _evaluations(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """Yield the finding on a validation that runs with gradients enabled."""
-    # Those of one round may belong to an episode that is still going on.
+    # The graphs of one round may belong to an episode that has not ended.
     if loop.kept_evaluations < limits["graphs"] or loop.evaluation_rounds < 3:
         return
     name, where = loop.kept_by or ("", None)

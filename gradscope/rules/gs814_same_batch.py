@@ -19,11 +19,11 @@ RULE = Rule(
     what=(
         "Compares each call's input with the first one, bit by bit, until one differs. It fires "
         "if all are equal, and the batch is a new tensor each time or a part of a larger one. A "
-        "script that trains on all of its data, or on one batch on purpose, gives the same "
-        "tensor each time. If that tensor is the only batch that a data loader of several gave, it "
-        "is a warning where the model also gets other inputs, in an evaluation or at the end, and "
-        "an info elsewhere: to overfit one batch is a test. It also fires if `torch.manual_seed` "
-        "gets the same seed in nearly every step."
+        "script that trains on all of its data, or on one batch on purpose, gives the same tensor "
+        "each time. If that tensor is the only batch that a data loader of several gave, it is a "
+        "warning if the model also gets other inputs, in an evaluation or at the end. Otherwise "
+        "it is an info, because overfitting one batch is a test. It also fires if "
+        "`torch.manual_seed` gets the same seed in nearly every step."
     ),
     why="The model learns one batch by heart and sees nothing of the rest.",
     fix=(

@@ -39,7 +39,7 @@ RULE = Rule(
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """Yield one finding for a run."""
-    # Before the first steps equal losses may come of a layer that begins with zeros.
+    # Before the first steps, equal losses may come from a layer that begins with zeros.
     if loop.same_loss < loop.backwards or not loop.batches_differ or loop.first_loss is None:
         return
     if min(loop.same_loss, loop.steps) < limits["backwards"]:

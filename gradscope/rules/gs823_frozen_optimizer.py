@@ -17,9 +17,9 @@ RULE = Rule(
     summary="all parameters of an optimizer, or of its group, are frozen",
     what=(
         "Reads the parameters of each optimizer that steps. It fires if all of them have "
-        "`requires_grad=False` and none had a gradient at any step. It also fires if that is so "
-        "of a group, and no optimizer holds others of that model that get gradients. It names "
-        "these."
+        "`requires_grad=False` and none had a gradient at any step. It also fires for a group of "
+        "frozen parameters, if other parameters of that model get gradients and no optimizer "
+        "holds them. It names these parameters."
     ),
     why="No step moves a weight. If other parameters are trainable, no optimizer holds them.",
     fix=(

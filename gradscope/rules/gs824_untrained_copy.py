@@ -56,7 +56,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         done.update(one.id for one in left)
         if not trained or any(one.evaluations for one in trained):
             continue
-        # What is evaluated before the first step too is a reference that the training goes by.
+        # A model that is also evaluated before the first step is a reference for the training.
         names = {one.name for one in left}
         rounds = [one for one in loop.rounds if _of(names, one.events)]
         if any(one.first == 1 for one in rounds):

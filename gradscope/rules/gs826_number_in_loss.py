@@ -19,7 +19,7 @@ RULE = Rule(
         "line whether `.item()` made them."
     ),
     why="The term changes the printed loss, but has no gradient: nothing minimizes it.",
-    fix="Add the tensor, without `.item()`; use `.item()` for what is only printed.",
+    fix="Add the tensor, without `.item()`; use `.item()` only to print it.",
     sources=(
         "PyTorch, torch.Tensor.item: returns the value as a Python number; not differentiable",
         "discuss.pytorch.org: loss.item() in the total loss breaks the graph",

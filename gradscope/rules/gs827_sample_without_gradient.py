@@ -35,7 +35,7 @@ RULE = Rule(
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     """Yield one finding for each kind of distribution."""
     without = any("no-gradient" in one.facts for one in loop.parameters)
-    # Of two optimizers in turn each makes half of all steps.
+    # If two optimizers take turns, each makes half of all steps.
     steps = min((one.steps for one in loop.optimizers if one.steps), default=loop.steps)
     for one in loop.draws:
         if not (one.used or without):

@@ -15,9 +15,9 @@ RULE = Rule(
     severity="warning",
     summary="an optimizer uses gradients left over from another optimizer's loss",
     what=(
-        "Compares the gradients of an optimizer's parameters when another optimizer makes its step "
-        "and when the next backward begins. It fires where a backward on another line then adds to "
-        "them without `zero_grad` in between."
+        "Compares the gradients of an optimizer's parameters when another optimizer makes its "
+        "step and when the next backward begins. It fires if a backward on another line then adds "
+        "to them without `zero_grad` in between."
     ),
     why=(
         "The step follows the sum of two losses. Those of a discriminator and a generator oppose "
@@ -47,8 +47,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             RULE.finding(
                 optimizer.name,
                 f"`{optimizer.name}` uses the gradients of two losses "
-                f"{in_steps(count, optimizer.steps)}: of its own at {own}, and of the backward at "
-                f"{before}, before another optimizer's step.",
+                f"{in_steps(count, optimizer.steps)}: its own at {own}, and the one of the "
+                f"backward at {before}, before another optimizer's step.",
                 advice=f"Detach this network's output in the loss at {before}, or call "
                 f"`{optimizer.name}.zero_grad()` right before the backward at {own}.",
                 value=float(count),

@@ -49,7 +49,7 @@ _NAMES = {
     "mse_loss": "squared error",
 }
 
-#: What is found, what each step does, and what to do.
+#: The finding, the effect of each step, and the advice.
 _PLUS = {
     "ascended-policy": (
         "the loss is log-probabilities times `{}` without a minus",

@@ -23,7 +23,7 @@ SCHEMA = "gradscope.capsule/1"
 #: The key of the record in the metadata, whose values are texts.
 RECORD = "gradscope"
 _NAME = re.compile(r"\.step-(\d+)\.capsule\.safetensors$")
-#: A header is no longer, as safetensors has it.
+#: The longest header that safetensors accepts, in bytes.
 _LONGEST = 100_000_000
 
 

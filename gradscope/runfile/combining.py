@@ -95,8 +95,8 @@ def _mean(values: Sequence[_Number]) -> _Number:
 
 
 def _same(values: Sequence[_Number]) -> _Number:
-    """Return the value that all ranks share, as replicas do: parts of a sharded model move
-    differently."""
+    """Return the value that all ranks share, as replicas do; None if they differ, as parts of a
+    sharded model do."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values) or max(known) > min(known) * (1 + 1e-6):
         return None
@@ -350,7 +350,7 @@ def _global_stats(
     norm = made.norm({rank: None if stats is None else stats.norm for rank, stats in own.items()})
     dtype = next((stats.dtype for stats in own.values() if stats is not None), "float32")
     if norm is None or len(parts) < len(made.ranks):
-        # Whether it is finite is known even without a full measurement.
+        # The number of NaN and Inf elements is known even without a full measurement.
         nothing = TensorStats(shape, dtype, math.prod(shape))
         if not parts:
             return nothing

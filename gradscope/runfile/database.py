@@ -23,10 +23,10 @@ from gradscope.runfile.schema import LEAST_NORMS, MOST_EVENTS, MOST_NORM_BYTES, 
 
 #: Time to wait for another program's lock on the file.
 _BUSY_SECONDS = 10
-#: The journal beside the file is cut back to this once its contents are in the file.
+#: The journal beside the file is cut back to this size once its contents are in the file.
 _JOURNAL_BYTES = 16 << 20
 
-#: The kind of the event that says so.
+#: The kind of the event on dropped samples.
 SAMPLES_LEFT_OUT = "samples-left-out"
 
 #: Tables whose rows can be written again.
@@ -44,7 +44,8 @@ def create(path: Path, run: TrainingRun) -> sqlite3.Connection:
     """
     try:
         path.parent.mkdir(exist_ok=True)
-        # SQLite would take a file that is there: only the one who made it may write.
+        # SQLite would open an existing file; only the process that created the file may write to
+        # it.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666))
     except FileExistsError:
         raise OptionError(
@@ -61,15 +62,16 @@ def create(path: Path, run: TrainingRun) -> sqlite3.Connection:
 
 
 def _prepared(path: Path, run: TrainingRun) -> sqlite3.Connection:
-    # The thread that uses it changes where the process forks; never two at once.
+    # After a fork, another thread uses the connection, but never two at once.
     connection = sqlite3.connect(
         path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
     try:
-        # Read while written. On a folder that cannot share memory (some network drives) SQLite
-        # stays with its older journal: as safe, but readers and the writer wait for each other.
+        # This mode allows reads during writes. If the folder cannot share memory (some network
+        # drives), SQLite keeps its older journal. It is as safe, but readers and the writer wait
+        # for each other.
         connection.execute("PRAGMA journal_mode = WAL")
-        # Nothing is lost with the process; with the machine's power perhaps the last seconds.
+        # If the process dies, nothing is lost; if the machine loses power, the last seconds may be.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}")
         with transaction(connection):

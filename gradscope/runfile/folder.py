@@ -108,8 +108,9 @@ def connect(path: Path) -> sqlite3.Connection:
     except OSError as error:
         raise ConfigError(f"cannot read `{path}`: {error.strerror or error}") from None
     with reading(path):
-        # Only SQLite opens the file: the end of any other look at it would take the locks of a
-        # writer in this process. https://www.sqlite.org/howtocorrupt.html section 2.2
+        # Only SQLite may open the file: if this process closed another handle of it, that would
+        # release the locks of a writer in this process. https://www.sqlite.org/howtocorrupt.html
+        # section 2.2
         try:
             connection = _opened(path)
         except sqlite3.DatabaseError as error:

@@ -9,8 +9,8 @@ from statistics import fmean
 
 from gradscope.records.training import GradientParts, RunNoise, TrainingStep
 
-#: Half the width of an interval, in standard errors: about 95 %. From n steps it is wider by this
-#: over n - 1, as Student's distribution is.
+#: Half the width of an interval of about 95 %, in standard errors. From n steps, the width grows by
+#: the second figure over n - 1, as in Student's distribution.
 ERRORS, _STUDENT = 2.1, 2.5
 #: Number of sampled steps that an estimate needs, and of the latest that it uses.
 _LEAST, _LATEST = 8, 128

@@ -238,7 +238,7 @@ def _of_one(found: Sequence[schema.Row], count: int) -> list[NormSeries]:
     """Yield the series of each parameter in one list of names."""
     steps = array("q", [row[0] for row in found])
     before = [row[1] for row in found]
-    # Without a norm after clipping, it is that before it.
+    # If there is no norm after clipping, the norm before it counts.
     after = [row[1] if row[2] is None else row[2] for row in found]
     gradient = _columns(before, count)
     clipped = _columns(after, count) if after != before else gradient

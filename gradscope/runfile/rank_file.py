@@ -86,18 +86,19 @@ def renumber(connection: sqlite3.Connection, numbers: Mapping[int, int]) -> None
             for name in names
         ]
         shown += ["rowid AS rowid"] if table in _ORDERED else []
-        # What is temporary comes before what is in the file.
+        # SQLite reads a temporary view before a table of the same name.
         connection.execute(
             f"CREATE TEMP VIEW {table} AS SELECT {', '.join(shown)} FROM main.{table}"
         )
 
 
 _Record = TypeVar("_Record")
-#: Of a part of a transformer: the model's id, the module, its call, the part within the call.
+#: The key of a part of a transformer: the model's id, the module, its call, the part within the
+#: call.
 PartKey = schema.PartKey
 #: The key of fingerprints: the model's id, the kind, and the shard.
 Copies = tuple[int, str, str]
-#: With fewer steps it is unknown which of them are as usual.
+#: With fewer steps, the usual pace is unknown.
 _FEWEST_STEPS = 8
 
 

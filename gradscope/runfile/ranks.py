@@ -13,7 +13,7 @@ from gradscope.records.ranks import INPUT, Difference, RanksRecord, SameInputs, 
 from gradscope.records.training import TrainingRun
 from gradscope.runfile.rank_file import Copies, RankFile
 
-#: The most steps of a rank with an unusual batch size whose batch sizes on the other ranks are
+#: At up to this many steps with an unusual batch size on one rank, the other ranks' batch sizes are
 #: read.
 _ODD_STEPS = 500
 #: Number of steps over which the pace is measured.
@@ -145,7 +145,8 @@ def _same_inputs(ranks: Mapping[int, _Rank]) -> Iterator[SameInputs]:
                 if _places([same]) > 1:
                     found.setdefault(tuple(sorted(rank for rank, _ in same)), []).append(step)
         if found:
-            # Of a group that is always the same; others are chance, or a batch that is made up.
+            # The same group of ranks every time is a finding; changing groups are chance, or
+            # synthetic batches.
             together, at = max(found.items(), key=lambda one: (len(one[1]), len(one[0])))
             yield SameInputs(model, together, (at[0], at[-1]), len(at), len(looks))
 

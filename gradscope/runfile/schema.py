@@ -38,13 +38,14 @@ OLD_COLUMNS: Final = {"sampled_seconds": "watched"}
 #: ``PRAGMA application_id``: it separates a run from another program's file, whatever its tables.
 APPLICATION: Final = int.from_bytes(b"grad")
 
-#: Number of rows of step metrics and of events; half are the latest, without omissions.
+#: Largest number of rows of step metrics and of events; the latest half is complete.
 MOST_STEPS: Final = 200_000
 MOST_EVENTS: Final = 10_000
-#: Of norms of parameters, bytes; and how many rows of the same parameters stay in any case.
+#: Largest size of the parameters' norms in bytes; number of rows of the same parameters that always
+#: stay.
 MOST_NORM_BYTES: Final = 32 << 20
 LEAST_NORMS: Final = 256
-#: Of samples, by default, and the least that thinning leaves something of.
+#: Number of sampled steps that are kept by default, and the smallest number that thinning can keep.
 KEEP: Final = 512
 LEAST_KEEP: Final = 16
 
@@ -455,7 +456,8 @@ def sample_record(packed: Value, file: str) -> StepSample:
     return _read(StepSample, text, file)
 
 
-#: Of a part of a transformer: the model's id, the module, its call, the part within the call.
+#: The key of a part of a transformer: the model's id, the module, its call, the part within the
+#: call.
 PartKey = tuple[int, str, int, int]
 
 

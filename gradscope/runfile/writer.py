@@ -29,7 +29,7 @@ _PATIENCE, _PAUSE = 10.0, 1.0
 #: Seconds between checks that all is written.
 _GLANCE = 0.005
 
-#: Signals of the thread's own doing.
+#: Signals that the thread's own code causes.
 _FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, getattr(signal, "SIGBUS", signal.SIGILL)}
 
 
@@ -72,7 +72,7 @@ class RunWriter:
         self._late: deque[StepSample] = deque()  # whose steps are written; the thread's own
         self._weight = 0  # of the samples that wait
         self._dropped = self._told = (0, 0, 0)  # samples without room: count, first and last step
-        # Reentrant, as a signal handler may train.
+        # The lock is reentrant, because a signal handler may run training steps.
         self._lock = threading.RLock()
         self._some, self._now = threading.Event(), threading.Event()
         self._closed = self._ending = self._pausing = False
@@ -98,7 +98,7 @@ class RunWriter:
                 records, weight = tuple(r for r in records if not isinstance(r, StepSample)), 0
             self._weight += weight
             self._waiting.append(records)
-        # To set an event takes longer than to see that it is set.
+        # Setting an event takes longer than checking it.
         if not self._some.is_set():
             self._some.set()
         if self._weight > _MOST_WAITING // 2 and not self._now.is_set():
@@ -267,7 +267,7 @@ def _weight(records: Iterable[object]) -> int:
     )
 
 
-#: Of this process. A handler can be registered once and never taken back.
+#: The writers of this process. A handler of forks can be registered once, and never removed.
 _writers: weakref.WeakSet[RunWriter] = weakref.WeakSet()
 
 

@@ -34,7 +34,7 @@ def accumulation(workload: Workload, number: int) -> Accumulation:
     try:
         return _verdict(in_float64(workload), number)
     except Exception:
-        # It cannot be copied, or has operations without float64: then in its own dtype.
+        # A model that cannot be copied, or not run in float64, runs in its own dtype.
         return _verdict(workload, number)
 
 
@@ -161,7 +161,7 @@ class _Comparison:
         even = [1 / len(calm.parts)] * len(calm.parts)
         uneven = self._differ(self._errors(calm, even))
         weights = _weights(calm) if uneven else even
-        # A cause is a layer's if the layer differs where every other cause is taken away.
+        # A layer has a cause if it still differs after every other cause was removed.
         left = self._errors(calm, weights)
         trials: dict[str, tuple[list[nn.Module], list[nn.Module]]] = {
             "batch-statistics": (norms, drawing),
@@ -229,8 +229,8 @@ def _weights(found: _Gradients) -> list[float]:
     rows = [torch.cat([part[name] for name in found.full]) for part in found.parts]
     full = torch.cat(list(found.full.values()))
     matrix = torch.stack(rows, dim=1).double().cpu()
-    # By singular values: the default begins with columns that are left to chance, and with one of
-    # zeros, of a micro-batch that counts for nothing, finds no weight.
+    # By singular values, because the default driver finds no weights if a column is zero, such as
+    # for a micro-batch without effect, or if columns depend on one another.
     solved = torch.linalg.lstsq(matrix, full.double().cpu().unsqueeze(1), driver="gelsd").solution
     return [float(weight) for weight in solved.flatten()]
 

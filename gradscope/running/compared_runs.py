@@ -77,7 +77,7 @@ class Comparison(StepProbe):
         return self._put(on_tape if self.teacher_forced else tensor.detach(), tensor, part)
 
     def gradient(self, key: ProbeKey, gradient: torch.Tensor) -> torch.Tensor:
-        """Compare the gradient; of several the one with the largest error counts."""
+        """Compare the gradient; if there are several, the largest error counts."""
         known = self.named(key)
         on_tape = [] if known is None else self.tape.gradients.get(known, [])
         number = self._backwards.get(key, 0)
@@ -104,7 +104,7 @@ class Comparison(StepProbe):
         """Return the factor by which B's gradients are larger: a mean over fewer samples has larger
         ones.
 
-        The first gradient, which is that of the loss, says whether the loss is one.
+        The first gradient, that of the loss, shows if the loss is a mean.
         """
         if self._share is None:
             assert self.samples is not None
@@ -197,7 +197,7 @@ def in_float64(workload: Workload) -> Workload:
     return wide
 
 
-#: Steps that say how large the noise is.
+#: Number of steps that measure the noise.
 DRAWS = 2
 #: Number of last bits by which the gradients of two equal runs may differ in total.
 _ROUNDING = 100

@@ -75,7 +75,7 @@ class CompiledComparison:
 
     @contextmanager
     def observing(self, model: nn.Module) -> Iterator[None]:
-        """Probe the modules in the block. What was compiled before it has no probes."""
+        """Probe the modules in the block. Code that was compiled before has no probes."""
         names = module_names(model)
         self._names = {
             module: names[module] for module in hookable_modules(model) if module in names

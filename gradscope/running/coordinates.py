@@ -36,7 +36,7 @@ class Coordinates(NamedTuple):
 class CoordinateObserver(Observer):
     """Measures the first floating tensor that each call returns, in the forward of each step.
 
-    A call that returns the tensor of a call inside it has no entry of its own. The last step has no
+    A call that returns the tensor of a call inside it has no separate entry. The last step has no
     update.
 
     Attributes:

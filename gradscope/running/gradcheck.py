@@ -26,7 +26,7 @@ from gradscope.records.full_samples import GradientCheck
 from gradscope.running.state import random_states
 from gradscope.running.step import Step
 
-#: Up to this many elements each is moved alone, above all in one direction.
+#: Up to this many elements are moved one by one; more are moved together, in one direction.
 _EACH = 64
 #: Step of the finite differences, and of the check beside a kink.
 _EPSILON, _BESIDE = 1e-6, 1e-2

@@ -26,9 +26,9 @@ from gradscope.records.run import LossPart
 from gradscope.records.tensors import TensorStats, finite_or_none
 from gradscope.running.step import GraphRoot, Observer, Step, run
 
-#: The loss of a micro-batch, under "", and what it is computed of where that is several.
+#: The loss of a micro-batch under "", and by name the several losses that it is the sum of, if any.
 Losses = dict[str, Measured]
-#: A number, or which kind of number it is not; neither of what has several.
+#: A number, or the kind of NaN or Inf in its place; None and None for a value of several elements.
 Value = tuple[float | None, str | None]
 
 
@@ -166,7 +166,7 @@ def _parameters(model: nn.Module) -> tuple[ParameterStats, ...]:
     )
 
 
-#: Of one parameter the gradient of each loss; None where the loss does not reach it.
+#: The gradient of each loss for one parameter; None if the loss does not reach it.
 _Gradients = Sequence[torch.Tensor | None]
 
 
@@ -243,7 +243,7 @@ def _cosine(
     if not first or not second:
         return None
     products = [
-        # Scaled first: the product of two small gradients is zero in no dtype then.
+        # Scaled first, so that the product of two small gradients is not zero in any dtype.
         float(torch.sum((_dense(a) / first).conj() * (_dense(b) / second)).real)
         for of in parameters
         for a, b in [(of[one], of[other])]

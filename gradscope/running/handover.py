@@ -77,7 +77,7 @@ class Part:
         return tensor.index_select(self.axis, self.b.to(tensor.device))
 
     def put(self, rows: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        """Return B's tensor with other rows for these samples; the other rows stay."""
+        """Return B's tensor with new rows for these samples; the remaining rows stay."""
         rows = rows.to(tensor.device, tensor.dtype)
         return tensor.detach().index_copy(self.axis, self.b.to(tensor.device), rows)
 

@@ -100,7 +100,7 @@ class Observation(Observer):
             self.selected,
             accumulate=step.workload.repeats > 1,
             chained=self.chained,
-            # Tensors that FSDP gathers and frees again are not autograd's.
+            # With FSDP, saved tensors are not counted: it gathers and frees them itself.
             saved=not any(map(is_spread, step.workload.model.parameters())),
             probes=PROBES,
         )
@@ -150,9 +150,9 @@ class Observation(Observer):
         self.parameters = parameter_stats(model, shown=self.selected, held=held)
         self.interventions = step.interventions.changes()
         self._read()
-        # Of several processes none runs anything alone.
+        # With several processes, no process may run a step alone.
         last = step.number + 1 == step.workload.steps and step.workload.parallel is None
-        # One micro-batch after the other needs no more than the largest, and each was counted.
+        # Micro-batches are not counted again: the largest decides, and each was counted.
         if last and self.recorder.needs_counting_run and step.workload.accumulate == 1:
             saved = count_saved(step, self.notices)
             if saved is not None:

@@ -80,7 +80,7 @@ class ProbePoints:
         probe: StepProbe,
         unprobed: Collection[tuple[str, int]] = (),
     ) -> None:
-        #: Until backward starts: a gradient that is taken inside forward is not the run's.
+        #: False until backward starts: a gradient computed inside forward is not one of the run.
         self.armed = False
         self._names = names
         self._probe = probe

@@ -111,7 +111,7 @@ class StepsUntilGradient:
                 step.compute_gradients()
             self.step = replace(self.step, batch=batch)
         except Exception:
-            # An optimizer that cannot step like this leaves one question open.
+            # The optimizer cannot make this step, so the answer stays unknown.
             return None
         gradients = {name: parameters[name].grad for name in self.names}
         return [name for name, g in gradients.items() if g is None or not _any(g)]
@@ -138,7 +138,8 @@ def count_saved(step: Step, notices: list[str]) -> SavedBytes | None:
         with repeated(step, weights=True) as plain, counting_saved(step.workload.model) as saved:
             plain.forward()
     except Exception as error:
-        # `torch.func` forbids hooks on saved tensors, for one: the report goes without.
+        # `torch.func`, for example, forbids hooks on saved tensors; the report then lacks these
+        # bytes.
         first = first_line(error)
         notices.append(f"saved bytes: not counted: {first}")
         return None
@@ -196,7 +197,7 @@ def _difference(left: _StepGradients, right: _StepGradients) -> float | None:
     return largest
 
 
-#: Of each parameter; None where none arrived.
+#: The gradient of each parameter; None if none arrived.
 Gradients = dict[str, torch.Tensor | None]
 
 

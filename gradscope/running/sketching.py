@@ -79,7 +79,7 @@ def _places(chunk: int) -> torch.Tensor:
     return (x % SKETCH_WIDTH + SKETCH_WIDTH * ((x >> 20) & 1)).to(torch.uint8)
 
 
-#: Of a tensor with a norm below this, or above its inverse, float32 loses more than a last bit.
+#: For a tensor with a norm below this, or above its inverse, float32 loses more than the last bit.
 _SMALL = 1e-28
 
 
@@ -135,7 +135,7 @@ def sketches(
     draws = [_Projections(modules=modules, noise=step, draw=n) for n in range(DRAWS)]
     for one in draws:
         probed_step(workload, one, unprobed, number)
-    # What float32 loses of a sketch is less than its last bit in the tensor.
+    # float32 is enough for a sketch if the tensor's noise is larger than float32's last bit.
     form = "<f4" if step > torch.finfo(torch.float32).eps else "<f8"
     made = (*_of_calls(found, draws, form), *_of_parameters(workload, found, draws, form, step))
     return made, remarks

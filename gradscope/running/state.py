@@ -19,7 +19,8 @@ from gradscope.loading.random_states import RandomState, all_states, gpu_states,
 from gradscope.nesting import replaced
 
 Restore = Callable[[], None]
-#: A module's parameters, buffers, children and hooks are in such, as are caches of its own.
+#: Types of the containers that hold a module's parameters, buffers, children and hooks, and its own
+#: caches.
 _CONTAINERS = (dict, OrderedDict, list, set, deque)
 
 
@@ -46,7 +47,7 @@ def modules_restored(*models: nn.Module, weights: bool) -> Iterator[None]:
     modules = dict.fromkeys(module for model in models for module in model.modules())
     parameters = dict.fromkeys(p for model in models for p in model.parameters())
     buffers = dict.fromkeys(b for model in models for b in model.buffers())
-    # Each is put back whatever the others do, and values before the gradients of their shape.
+    # Each is restored even if another fails; values come before gradients, which need their shape.
     with ExitStack() as restore:
         for module in modules:
             restore.callback(_module(module))
@@ -160,8 +161,9 @@ def _module(module: nn.Module) -> Restore:
             module.train(training)
 
         return mode
-    # What forward hangs on its module goes (a tensor kept for later, hooks that a library sets at
-    # the first call), and what it rebinds is bound again: a counter, a cache.
+    # Attributes that forward adds to its module are removed (a tensor kept for later, hooks that a
+    # library sets at the first call). Attributes that it rebinds, such as a counter or a cache, get
+    # their old values.
     attributes = dict(module.__dict__)
     held = [(kept, _contents(kept)) for kept in attributes.values() if type(kept) in _CONTAINERS]
 
@@ -203,7 +205,7 @@ def _gradient(leaf: torch.Tensor) -> Restore:
     leaf.grad = None
 
     def put_back() -> None:
-        # Not by its method: `p.requires_grad_ = False`, a misspelling, hides that.
+        # The attribute is set, because the misspelling `p.requires_grad_ = False` hides the method.
         leaf.requires_grad = requires_grad
         leaf.grad = gradient
 
@@ -225,13 +227,13 @@ def _value(tensor: torch.Tensor) -> Restore:
     def put_back() -> None:
         if tensor.shape != value.shape or _address(tensor) != _address(memory):
             tensor.data = memory if memory.shape == value.shape else value
-        # By its bits, for some kernels write to a buffer and leave its version alone. Elsewhere
-        # than on the processor the question would wait for the device.
+        # Bits are compared, because some kernels write to a buffer without raising its version. On
+        # a GPU, the comparison would wait for the device.
         if tensor.device.type != "cpu" or not same_bits(tensor, value):
             with torch.inference_mode(inference), torch.no_grad():
                 tensor.copy_(value)
         if version is not None:
-            # A graph that saved it before the run finds in it what it saved, bit by bit.
+            # A graph that saved the tensor before the run finds the same bits and version in it.
             version.__exit__()
 
     return put_back

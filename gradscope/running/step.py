@@ -357,7 +357,7 @@ def _backward(root: GraphRoot, workload: Workload) -> None:
     """Run one backward, with the external gradient in the loss's dtype, device and shape."""
     if isinstance(root, GradientEdge):
         head = root.node._input_metadata[root.output_nr]
-        # As the sum of the output would send it.
+        # The gradient that the sum of the output would have.
         ones = torch.ones([int(n) for n in head.shape], dtype=head.dtype, device=head.device)
         torch.autograd.backward([root], [ones], retain_graph=workload.repeats > 1)
         return

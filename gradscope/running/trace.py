@@ -145,7 +145,7 @@ class RootSum(Observer):
             if call.number == self.output.call:
                 for path, tensor in find(output, torch.Tensor):
                     if path == self.output.path and self._sum is None:
-                        # At once: it may be written to later.
+                        # Summed at once, because the tensor may be written to later.
                         self._sum = tensor.sum()
 
         with ModuleCalls(chosen).observed(chosen, after=after):

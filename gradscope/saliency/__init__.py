@@ -41,7 +41,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Only when it is asked for: to list the methods is to load no torch.
+    # Imported on request only, so that listing the methods imports no torch.
     for home, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{home}"), name)

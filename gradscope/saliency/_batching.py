@@ -22,7 +22,7 @@ Make = Callable[[slice], Tensor]
 Run = Callable[[Tensor, slice], Tensor]
 
 #: Larger batches than these gained nothing where they were tried, and cost memory.
-#: Values are of the inputs: eight photographs of 224² keep the working memory near 200 MiB.
+#: The limit of values counts the inputs' elements: eight photographs of 224² need about 200 MiB.
 LARGEST = {"cpu": 32}
 LARGEST_VALUES = {"cpu": 8 * 3 * 224 * 224}
 LARGEST_ELSEWHERE = 512

@@ -170,7 +170,8 @@ def areas(subject: Subject, maps: Tensor, *, steps: int = 20, baseline: float = 
     inputs = subject.inputs
 
     def make(items: slice) -> Tensor:
-        # Image fastest, then the number of pixels gone, then deletion or insertion.
+        # The items' order: the image changes fastest, then the number of removed pixels, then
+        # deletion or insertion.
         item = torch.arange(items.start, items.stop, device=ranks.device)
         owner, step, inserts = item % images, item // images % (steps + 1), item // half
         first = ranks[owner] < gone[step, None, None]

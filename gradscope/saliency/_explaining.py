@@ -229,7 +229,7 @@ def _map(
         _join(checks, curves(subject, maps))
         lighter = _lighter(name, options)
         if lighter is not None:
-            # Like is compared with like: the repeats and the map that they are compared with.
+            # The repeats and the map that they are compared with have the same number of samples.
             plan.say(
                 f"{name}: randomisation and spread use maps of {FEWER} samples, as each "
                 "check makes the map several times"

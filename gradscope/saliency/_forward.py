@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from gradscope.errors import OptionError
 from gradscope.nesting import find, replaced
 
-#: The class's own predicted pixels, all of them, or one of each picture: its row and column [N, 2]
-#: in the model's input.
+#: Pixels of a segmentation: those predicted as the class ("predicted"), "all", or one for each
+#: picture: row and column [N, 2] in the model's input.
 Pixels = str | Tensor
 
 WAYS = ("predicted", "all")

@@ -21,7 +21,7 @@ VALUES_ON_CPU = 4 * 3 * 224 * 224
 
 
 #: Gradients of the first point, alone and in a batch, that differ by more than this share of their
-#: norm tell of a model whose output for one picture depends on the others. A ReLU whose input is
+#: norm show a model whose output for one picture depends on the others. A ReLU whose input is
 #: nearly zero may fall to either side by rounding alone: 0.003 was seen on DenseNet-121.
 WITHIN = 1e-2
 WITHIN_HALF = 5e-2

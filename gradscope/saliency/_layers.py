@@ -69,7 +69,7 @@ def choose(forward: Forward, score: Callable[[Tensor], Tensor]) -> Choice:
         OptionError: the model has no spatial map.
     """
     model, inputs = forward.model, forward.pictures
-    # A batch norm that is training wants more than one value per channel.
+    # A batch norm in train mode needs more than one value per channel.
     images = inputs if model.training else inputs[:1]
     x = images.detach().clone().requires_grad_()
     search = _Search(model, x)
@@ -259,8 +259,8 @@ def _as_leaf(layer: nn.Module, calls: list[LayerCall]) -> Iterator[None]:
         tensor = _map_in(output)
         if tensor is None:
             return output
-        # Two copies: what comes later may write into the output or into what it shares memory
-        # with, and neither may change the activation that the gradient belongs to.
+        # Two copies: a later operation may write into the output, or into memory that it shares.
+        # That must not change the activation to which the gradient belongs.
         leaf = tensor.detach().clone().requires_grad_()
         with torch.enable_grad():
             given = leaf.clone()

@@ -267,7 +267,7 @@ class Subject:
         everyone, run = self._everyone(len(self.inputs)), self._to_layer()
         found = run.at_layer(objective(run.logits, everyone))
         if found is None:
-            # An in-place layer whose result the model does not take has no place to cut at.
+            # If the model ignores the result of an in-place layer, no graph can start there.
             run = self._from_input(modules_by_name(self.model)[self.layer])
             found = run.at_layer(objective(run.logits, everyone))
         if found is None:

@@ -46,7 +46,7 @@ def _head(subject: Subject, activation: Tensor, logits: Tensor) -> tuple[Tensor,
             if bool((made - logits).abs().max() <= within * logits.abs().max()):
                 return maps, weight
     raise OptionError(
-        f"CAM needs a head that averages the maps and reads the averages by one linear layer; the "
-        f"logits of this model are not made so from layer `{subject.layer}`",
+        "CAM needs a head that averages the maps and reads the averages by one linear layer; the "
+        f"logits of this model are not computed in this way from layer `{subject.layer}`",
         help="grad-cam weighs the maps of any head",
     )

@@ -1,4 +1,4 @@
-"""Grad-CAM: the maps of a layer, each weighted by its average pull on the score."""
+"""Grad-CAM: the maps of a layer, each weighted by its average gradient."""
 
 from __future__ import annotations
 

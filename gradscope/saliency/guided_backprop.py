@@ -109,7 +109,7 @@ def _ruled(subject: Subject, rule: Rule) -> tuple[Tensor, Coverage]:
 
 
 def _counted(node: Node, coverage: Coverage) -> bool:
-    """Count a node; whether it is a ReLU."""
+    """Count a node; return True if it is a ReLU."""
     name = node.name()
     low, high = getattr(node, "_saved_min", None), getattr(node, "_saved_max", None)
     if name == "HardtanhBackward0":

@@ -23,10 +23,10 @@ def attribute(subject: Subject, *, n_samples: int = 4000, grid: int = 7, p: floa
 
     A mask is a grid of zeros and ones, enlarged to (grid + 1) cells a side bilinearly and cut to
     the picture's size at a random offset of up to one cell. All images see the same masks, which
-    depend on the seed alone. Neither captum nor pytorch-grad-cam has this method; the authors' code
-    enlarges with scikit-image, which continues the grid at its edge where this repeats the last
-    cell, and weights by the class's probability where this weights by its logit. The noise falls
-    with 1/√N.
+    depend on the seed alone. Neither captum nor pytorch-grad-cam has this method. Two things differ
+    from the authors' code: scikit-image, which it uses, continues the grid beyond its edge, while
+    this repeats the last cell; and it weights by the class's probability, while this weights by the
+    logit. The noise falls with 1/√N.
 
     Args:
         n_samples: N, the number of masks.

@@ -16,8 +16,8 @@ def attribute(subject: Subject) -> Tensor:
     """relu(Σ_k w_k A^k) upsampled, [N, H, W], with w = softmax over k of S(x ⊙ norm(up(A^k))).
 
     ``norm`` scales each upsampled map to [0, 1]; a constant map shows nothing (0), and as all of
-    these show the same picture, it is scored once. No baseline is subtracted: the softmax would
-    not notice. One forward pass per channel.
+    these show the same picture, it is scored once. No baseline is subtracted, because it would
+    cancel in the softmax. One forward pass per channel.
 
     pytorch-grad-cam upsamples the maps with ``align_corners=True`` before it masks with them, adds
     1e-8 to the range that it divides by, and scales the result to [0, 1].

@@ -25,10 +25,11 @@ def attribute(subject: Subject) -> Tensor:
     """A_c = sigmoid(Q(S_c) · K(F + P)ᵀ / √d) of the target c, upsampled, [N, H, W] in 0…1.
 
     S_c is the class's slot in the last iteration, F [N, d, h, w] the features, P their position
-    (``gradscope.demo.scouter`` has all of it). The class scores slot_sign · Σ A_c F / d and nothing
-    else, so that the map is no estimate: it is the weight with which each position counted. With a
-    positive sign it shows why the image is of class c, with a negative one why it is not; there the
-    map of the class that the model chose tends to be the emptiest, and ``--target`` names another.
+    (``gradscope.demo.scouter`` has all of it). The score of the class is slot_sign · Σ A_c F / d
+    and nothing else. So the map is no estimate: it is the weight of each position in the score.
+    With a positive sign it shows why the image is of class c. With a negative sign it shows why the
+    image is not of class c; then the map of the predicted class is usually the emptiest, and
+    ``--target`` selects another.
 
     It works on a model with a slot-attention head: a module whose ``slot_sign`` is +1 or −1 and
     whose forward returns (scores [N, classes], attention [N, classes, h, w] in 0…1). The last such

@@ -16,8 +16,8 @@ EPS = 1e-7
 def attribute(subject: Subject) -> Tensor:
     """relu(Σ_k w_k A^k), upsampled, [N, H, W]; w_k = Σ g^k ⊙ A^k / (ΣA^k + 1e-7).
 
-    The paper and pytorch-grad-cam divide so. Where a map's values cancel (a layer without a ReLU)
-    its weight is large by chance.
+    The paper and pytorch-grad-cam divide in the same way. If a map's values cancel (in a layer
+    without a ReLU), its weight is large by chance.
     """
     activation, gradient = subject.activation.float(), subject.gradient.float()
     total = activation.sum(dim=(2, 3), keepdim=True) + EPS

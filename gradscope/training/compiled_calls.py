@@ -191,7 +191,7 @@ def _product(gradient: Tensor, one: Tensor, other: Tensor) -> float:
 
 _COMPILER = "compile with `backend='eager'` and `backend='aot_eager'`, to see which one has it too"
 
-#: Nodes of the loss graph that hide what a compiled model computed.
+#: Nodes of the loss graph that hide the operations of a compiled model.
 _OPAQUE = ("CompiledFunction", "_WithGradient")
 
 

@@ -23,7 +23,7 @@ from gradscope.training.gradients import Gradients, read
 from gradscope.training.optimizers import ObservedOptimizer
 from gradscope.training.placements import Placements
 
-#: Of each parameter.
+#: The gradient norm of each parameter.
 Norms = dict[nn.Parameter, float]
 #: Number of scaled losses known, if a script keeps them all.
 _MOST_SCALED = 64

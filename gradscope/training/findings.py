@@ -28,7 +28,7 @@ from gradscope.rules import (
     Weights,
 )
 
-#: Above this many the two that are nearest to each other become one.
+#: With more ranges than this, the two that are nearest to each other become one.
 MOST_RANGES = 100
 
 
@@ -68,15 +68,16 @@ class StepRanges:
 #: Identity of a finding: rule, place, model, cause. For a rule on a full model or run only the
 #: first two, or the first, differ.
 Key = tuple[str, str, int | None, str | None]
-#: A finding with how its rule speaks of runs.
+#: Findings by key, each with its rule's part on runs.
 Found = dict[Key, tuple[Finding, Runs]]
 
 #: A finding that grows step by step is given again after this many steps.
 _AGAIN = 64
-#: A finding that comes and goes must hold twice as long each time, up to this many times.
+#: If a finding disappears and comes back, it must hold for twice as long each time, up to this
+#: factor.
 _LONGEST = 64
 _NON_FINITE = "GS301"
-#: They judge what `--leaks` found: they need not be selected.
+#: The leak rules judge the results of `--leaks`, selected or not.
 _LEAKS = tuple(code for code, _ in RULES.values())
 
 
@@ -361,7 +362,7 @@ class RunFindings:
                 placed = self._placed(streak.finding, model, key)
                 reported = self._reported[key] = _Reported(placed, model)
             elif SEVERITIES.index(finding.severity) < SEVERITIES.index(reported.finding.severity):
-                # Under its first name: that is what a record is known by.
+                # The finding keeps its first name, by which its record is known.
                 first = reported.finding
                 reported.given = 0
                 reported.finding = replace(

@@ -77,7 +77,8 @@ class ImportHook(MetaPathFinder):
                 spec.__class__ = _notifying(self._imported)
                 self._specs.append(spec)
             return True
-        # Its body may have been started by hand, and a part of it may be on its way.
+        # A caller may have started the module's code itself, and a submodule may still be
+        # importing.
         return any(_is_being_imported(self._name, top) for top in sys._current_frames().values())
 
     def _imported(self, spec: ModuleSpec) -> None:

@@ -154,7 +154,7 @@ class Trial:
         words = [str(word) for pair in options.items() for word in pair]
         module = ["-m"] if self.script.is_module else []
         script = [*module, self.script.name, *self.script.arguments]
-        # Its file is moved or dropped: nothing may lie beside it.
+        # The run's file is later moved or deleted, so no capsule may be beside it.
         words += ["--no-explain-spikes", "--quiet"]
         return [sys.executable, "-m", "gradscope", "run", *words, *script]
 

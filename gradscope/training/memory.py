@@ -42,8 +42,8 @@ def weight_copies(
 def _groups(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
     """Split the weights, in their order, into groups whose copies fit into memory."""
     sizes = [_even_size(parameter) for parameter in parameters]
-    # There are the weights and their gradients at the least. What else there is may be another
-    # number in each process.
+    # The process has at least the weights and their gradients. The rest of its memory may differ
+    # between processes.
     process = 2 * sum(sizes)
     if not any(map(is_spread, parameters)):
         process = max(process, _resident())
@@ -71,10 +71,11 @@ def _even_size(parameter: nn.Parameter) -> int:
 class Heap:
     """Returns the heap's free memory to the system after a sample in a large process.
 
-    What a sample allocates lies between the script's tensors: glibc returns only the top of its
-    heap, and the next steps would not find fitting free blocks. ``malloc_trim`` returns all free
-    memory. It takes longer for a larger heap, and the next step must request its memory again. So
-    it only runs after the process has grown since the last time, or since the first sample began.
+    The memory that a sample allocates lies between the script's tensors. glibc returns only the top
+    of its heap, and the next steps would not find fitting free blocks. ``malloc_trim`` returns all
+    free memory. It takes longer for a larger heap, and the next step must request its memory again.
+    So it only runs after the process has grown since the last time, or since the first sample
+    began.
     """
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ class Frequency:
     """Frequency of an action: every step, or one step in N, so that it stays within a share of the
     budget.
 
-    Of two actions, the rarer one runs only in steps with the other.
+    If there are two actions, the rarer one runs only in steps with the other.
 
     Args:
         schedule: knows the budget, and the time of a plain step.

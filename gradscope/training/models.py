@@ -15,7 +15,7 @@ from gradscope.records.training import TrainedModel, without_calls
 from gradscope.training.discovery import compiled_inside, outermost_modules, stage_of, variable_name
 from gradscope.training.replicas import wrapper_of
 
-#: The ids of stages begin here: no process has so many models.
+#: The ids of stages begin here: no process has this many models.
 _STAGES = 1000
 
 
@@ -121,14 +121,15 @@ class Models:
         else:
             roots = [module for given in self._given if (module := given()) is not None]
         known = {id(model.outer()): model for model in self}
-        # Of several wrappers of a module, that which is known is kept.
+        # If a module has several wrappers, the known one is kept.
         roots.sort(key=lambda root: id(root) in known)
         roots = list({id(unwrapped(root)[0]): root for root in roots}.values())
         if {id(root) for root in roots} == set(known) and not self.stale:
             return False
         self.stale = False
         kept = [known[id(root)] for root in roots if id(root) in known]
-        # What was outermost before may be wrapped now: it is the same model under its name.
+        # A model that was outermost before may be wrapped now: it stays the same model, with its
+        # name.
         inner = {id(model.module): model for model in self}
         for root in roots:
             if id(root) in known:

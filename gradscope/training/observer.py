@@ -151,7 +151,7 @@ class Observer:
             began=time.perf_counter() if began is None else began,
         )
         steps.stop_on_nan, steps.limit = stop_on_nan, limit
-        # What PyTorch calls.
+        # The methods that PyTorch's patched functions call.
         self.optimizer_made = guard(self._optimizer_made)
         self.backward_begins = guard.in_training(self._backward_begins)
         self.backward_ended = guard(steps.backward_ended)
@@ -250,7 +250,7 @@ class Observer:
         if details is not None:
             message = "parameters got no gradient, and DistributedDataParallel raised"
             now = time.perf_counter() - self._steps.began
-            # It says so in the forward after.
+            # DistributedDataParallel raises in the forward after the step without these gradients.
             self._write(TrainingEvent(max(self.step, 1), now, UNUSED, message, details))
 
     # ---------------------------------------------------------------- what is known

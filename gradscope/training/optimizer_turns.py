@@ -44,7 +44,7 @@ class OptimizerTurns:
     ) -> None:
         self.sampler: SampledStep | None = None
         self.number = 0  # how many samplers there were
-        #: Whether the lines of what the loss is made of are wanted: in the first sample alone.
+        #: True in the first sample, which records the lines of the loss's operations.
         self.wants_lines = True
         self.device: str | None = None  # of the first model that was sampled
         self._layers, self._probes, self._guard = layers, probes, guard

@@ -51,7 +51,7 @@ def _at_the_script(original: Callable[..., Any]) -> Callable[..., Any]:
         if between is None or line is None:
             original(message)
             return
-        # It is not known as shown at this line.
+        # Python must not count the warning as already shown at this line.
         between.f_globals.pop("__warningregistry__", None)
         warnings.onceregistry.pop((str(message.message), message.category), None)  # type: ignore[attr-defined]
         warnings.warn_explicit(

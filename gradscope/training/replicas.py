@@ -93,7 +93,7 @@ def held_alike(
         ("gradient", gradients),
     ]
     ddp = ddp_around(outer)
-    # Those that are broadcast before each forward are each rank's own after it.
+    # Buffers that are broadcast before each forward may differ between ranks after it.
     if values and not (ddp is not None and _broadcasts_buffers(ddp)):
         kinds.append(("buffer", dict(module.named_buffers())))
     for kind, named in kinds:
@@ -128,7 +128,7 @@ def is_flat(outer: nn.Module) -> bool:
 
 
 def _broadcasts_buffers(ddp: Any) -> bool:
-    # Its name since 2.14, and before.
+    # The attribute's name since torch 2.14, and its earlier name.
     return bool(getattr(ddp, "forward_sync_buffers", None) or ddp.broadcast_buffers)
 
 

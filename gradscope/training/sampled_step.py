@@ -217,7 +217,7 @@ class SampledStep:
                     else tuple(n for n in unheld if names[n] not in elsewhere),
                 )
             )
-            # What has arrived stays for another optimizer's step after the same backward.
+            # Gradients that have arrived stay for another optimizer's step after the same backward.
             entry.clipped, entry.before = {}, {}
         return samples
 

@@ -104,7 +104,7 @@ class ScriptRun:
             with session.limit.interrupting():
                 self.script.run()
         except BaseException as error:
-            # What comes of an end before its end is no failure of the script.
+            # An error after gradscope ended the script early is no failure of the script.
             if session.limit.reached is None:
                 ended, interrupted = _ended(error), type(error) is KeyboardInterrupt
                 if not isinstance(error, SystemExit):

@@ -141,7 +141,7 @@ class RunSettings:
 
 @dataclass(slots=True)
 class Session:
-    """Records an observer's facts. Whatever goes wrong here is never the script's."""
+    """Records an observer's facts. An error here never reaches the script."""
 
     run: TrainingRun
     settings: RunSettings
@@ -153,7 +153,8 @@ class Session:
     #: The steps of the samples of each model.
     samples: dict[int, array[int]] = field(default_factory=dict)
     others: OtherProcesses | None = None
-    #: What of the script was not observed, and what to do about it; what `--leaks` judged.
+    #: Sentences on parts of the script that were not observed, with advice, and on the judgement of
+    #: `--leaks`.
     unobserved: list[str] = field(default_factory=list)
     limit: Limit = field(init=False)
     #: The capsules by step, each with the text that mentions it.
@@ -227,7 +228,7 @@ class Session:
                 self.failure = f"nothing was recorded: {message_of(error)}"
                 if not path.exists():
                     return
-                # It is taken, perhaps in this moment by a run beside this one: the next name.
+                # The name is taken, perhaps just now by another run: try the next name.
 
     @classmethod
     def of_script(cls) -> Session | None:
@@ -627,7 +628,7 @@ class Session:
             sys.stderr.flush()
 
 
-#: Those that observe, in the order in which they began.
+#: The sessions that observe, in the order in which they began.
 _observing: list[Session] = []
 
 

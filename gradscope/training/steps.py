@@ -504,14 +504,14 @@ class Steps:
             parts.sampling.step_ended(optimizer, parts.optimizers.alive())
         else:
             parts.sampling.free_graphs()
-        # What has been done here since the step ended belongs to it, and is not counted again.
+        # The time spent here since the step ended belongs to that step, and is not counted again.
         ended = time.perf_counter()
         own = parts.guard.seconds + ended - now
         parts.schedule.ended(ended - self._last, sampled=sampled, own=own)
         parts.guard.seconds, self._last = now - ended, ended
         parts.metrics.step_ended(self.number)
-        # After a sample its graph is let go of; several processes do the same at the same steps;
-        # and if only backwards make steps, each is read.
+        # After a sample its graph is released. Several processes read the same steps. If only
+        # backwards make steps, each is read.
         every = sampled or parts.placements is not None or known is None
         self._due = 0
         if not every:  # the step before a fixed one is: it is then that the next is sampled

@@ -74,7 +74,7 @@ class CauseTracer:
         self._wanted: dict[tuple[str, str], dict[str, int]] = {}
         self._missing: list[_Missing] = []
         self._zero: list[_Zero] = []
-        # What each has set, with how many function modes there are when both, or one, are on.
+        # The contexts of each tracer, and the number of function modes with both tracers or one.
         self._zero_tracers, self._tracers = ExitStack(), ExitStack()
         self._modes = self._modes_with_zero = 0
         self._stepped: list[int] = []

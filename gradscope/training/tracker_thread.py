@@ -33,7 +33,7 @@ ROOM = "gradscope.runfile.exports"
 _PAUSE, _LONGEST_PAUSE, _SHARE = 1.0, 64.0, 0.005
 #: For how many seconds the end of a script waits for all that was not sent yet.
 PATIENCE = 10.0
-#: Seconds between two looks at the files of other processes.
+#: Seconds between two reads of the files of other processes.
 _GLANCE = 0.1
 #: Second word of `export --to`; for a collector it is its address.
 _PLACES = {"wandb": "PROJECT", "trackio": "PROJECT", "mlflow": "EXPERIMENT", "tensorboard": "DIR"}
@@ -191,7 +191,7 @@ class TrackerThread:
     def join(self) -> bool:
         """Join the run that the script opened; return True if there is nothing left to try.
 
-        Called in the thread that trains, after each step. It looks after 1, 2, 4, 8, … steps.
+        Called in the thread that trains, after each step. It searches after 1, 2, 4, 8, … steps.
         """
         self._tries += 1
         if self._tries >= self._next_try:

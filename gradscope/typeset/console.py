@@ -64,7 +64,7 @@ def table_rows(table: Table, width: int | None, *, rule: bool = True) -> Iterato
     grid = Grid(
         box=SIMPLE_HEAD if rule else None,
         show_edge=False,
-        # Where there is a rule the box itself draws one cell between columns.
+        # With a rule, the box itself draws one cell between columns.
         padding=(0, GAP - 1 if rule else GAP, 0, 0),
         pad_edge=False,
         header_style=STYLES["head"],

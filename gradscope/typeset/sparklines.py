@@ -1,4 +1,4 @@
-"""Draws numbers as block characters: over steps as a line (``▇▆▅▃▂▁``), beside figures as bars."""
+"""Draws numbers as block characters: lines over steps (``▇▆▅▃▂▁``), and bars beside figures."""
 
 from __future__ import annotations
 

@@ -266,8 +266,8 @@ def _of_rows(rows: Tensor, *, safe: bool) -> Tensor:
     counted = (visible > 1) & ~lost
     largest = most.masked_fill(~(most.isfinite() & (most > _MASKED)), -math.inf).amax((0, 2))
     if not safe:
-        # Where the script has taken the largest off each row, as gpt-oss does, it is not known.
-        # Logits that are all zero have equal weights.
+        # If the script subtracts the largest logit from each row, as gpt-oss does, that logit is
+        # unknown. Logits that are all zero have equal weights.
         shifted = ((most == 0) | (visible == 0)).all() & (share * visible > _UNEVEN).any()
         largest = largest.masked_fill(shifted, -math.inf)
     least = entropy.masked_fill(~counted, math.inf).amin((0, 2))

@@ -55,7 +55,8 @@ class _Block:
     edge: Edge | None
 
 
-#: Its container, whether it adds by the graph (None without a graph), and its dtype.
+#: A block's call, its container, True if its graph adds its input (None without a graph), its
+#: dtype, and its input.
 _BlockCall = tuple[Call, nn.Module, bool | None, str, Tensor]
 
 

@@ -23,7 +23,7 @@ from gradscope.capture.shards import PLAIN
 #: Gets the name of a function, its arguments and its result, after it returned.
 Observe = Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
 
-#: Where each function is, and the name that it is reported by. ``functional.softmax`` calls the
+#: The place of each function, and its name in reports. ``functional.softmax`` calls the
 #: method.
 _FUNCTIONS: tuple[tuple[Any, str], ...] = (
     (functional, "scaled_dot_product_attention"),
@@ -105,7 +105,7 @@ class _Observed:
                 result = self.function(*args, **kwargs)
             if any(_overrides(type(one)) for one in given):
                 return result
-            # Only a mode asked for it, such as that of ``torch.set_default_device``.
+            # Only a mode called it, such as the one of ``torch.set_default_device``.
         else:
             result = self._original(*args, **kwargs)
         self._observe(self._name, args, kwargs, result)

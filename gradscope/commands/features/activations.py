@@ -28,7 +28,7 @@ EXAMPLES = (
     ),
     (
         "gradscope features activations photos/ -l layer3 --top 12",
-        "Of a folder, the pictures and places that excite each channel most.",
+        "The pictures in a folder, and their places, that excite each channel most.",
     ),
 )
 

@@ -114,7 +114,7 @@ def _enter(flow: Flow, homes: dict[int, Group]) -> None:
     for group, ids in entries(flow, homes).values():
         nodes = [flow.nodes[id_] for id_ in ids]
         norms = [node.grad_norm for node in nodes if node.grad_norm is not None]
-        # No infinity, which would read as a broken gradient, where the sum alone overflows.
+        # If only the sum overflows, the result is not Inf, which would look like a broken gradient.
         group.grad_norm = min(math.hypot(*norms), sys.float_info.max) if norms else None
         group.nonfinite = sum(node.grad_nonfinite for node in nodes)
         marks = {flow.marks.get(id_) for id_ in ids}
@@ -368,7 +368,8 @@ def rows(group: Group, flow: Flow) -> list[Group | int]:
     n = len(parts)
     if n <= LONG:
         return parts
-    # As equal as can be on every level: 7,505 parts are 20 rows of 20 of 20.
+    # Rows have nearly equal sizes on every level: 7,505 parts are 20 rows of 20 rows of up to 20
+    # parts.
     levels = math.ceil(math.log(n, ROWS))
     length = math.ceil(n ** ((levels - 1) / levels))
     return [_row(group, parts[i : i + length], i, flow) for i in range(0, n, length)]

@@ -168,7 +168,7 @@ class Scale:
             return MISSING if self.by == "gradient" else PLAIN
         if value <= 0:
             return ZERO if self.by == "gradient" else PLAIN
-        # Differences of logarithms: the quotient of two numbers that exist may overflow.
+        # Logarithms are subtracted, because the quotient of two finite numbers may overflow.
         low, high = math.log(self.low), math.log(self.high)
         return ramp((math.log(value) - low) / (high - low) if high > low else 1.0)
 

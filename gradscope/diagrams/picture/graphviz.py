@@ -21,7 +21,7 @@ from gradscope.diagrams.picture.boxes import INK, PLAIN, Box, Cluster, Drawing
 from gradscope.errors import OptionError
 from gradscope.typeset.text import break_words, plain
 
-#: Wide faces with nearly equal widths first: where a reader has another, its text is narrower.
+#: Wide fonts with nearly equal widths come first: any other font that a reader has is narrower.
 FONT = "DejaVu Sans,Verdana,Geneva,sans-serif"
 #: In points: 15 px high at the size a browser or a picture at 96 dpi shows.
 SIZE = 11
@@ -214,7 +214,7 @@ def markup(text: str) -> str:
 
 #: Formats that need no layout.
 _WITHOUT = "html, dot, mermaid, graphml and json need none"
-#: As long as it takes, in seconds: the system's clocks do not take every number.
+#: Seconds that stand for no limit, because the system's clocks do not accept every number.
 _LONGEST = 1e6
 
 

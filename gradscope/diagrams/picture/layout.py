@@ -84,13 +84,14 @@ def _words(view: GraphView) -> str:
 
 #: Edges over more rows than this are arcs; over fewer Graphviz leads them around the boxes.
 _ROWS = 6
-#: Taller than this a drawing is cut into columns.
+#: A drawing taller than this is cut into columns.
 _TALL = 4000.0
 #: Height over width that the columns aim at.
 _ASPECT = 1.3
 _GAP = 60.0
 _CAPTION = "caption"
-#: Beyond this many boxes, curves around boxes cost more than the rest: lines, and arcs over boxes.
+#: With more boxes, curves around boxes cost more time than the rest; lines and arcs over boxes
+#: replace them.
 _MANY = 2000
 #: A PNG of more pixels than this opens in few viewers: at 96 dpi, 4/3 pixels a point.
 _PIXELS = 120e6

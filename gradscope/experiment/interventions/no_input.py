@@ -23,8 +23,8 @@ from gradscope.training.replicas import batch_comes_first
 def install(patches: ExitStack, notes: dict[str, Any], factor: float | None) -> None:
     """Replace the inputs of the outermost calls. Labels, masks and lengths stay.
 
-    ``notes`` has the "relation" of the targets to the inputs: its "strength", what the test sees of
-    a "planted" one, and whether the inputs are "discrete". It counts the calls with an input as
+    ``notes`` has the "relation" of the targets to the inputs: its "strength", the strength of a
+    "planted" relation, and whether the inputs are "discrete". It counts the calls with an input as
     "given", and those with the same input for every sample as "constant".
     """
     notes.update(given=0, constant=0)

@@ -25,7 +25,7 @@ from gradscope.explain.shared.operations import node_name
 from gradscope.explain.shared.tracing_modes import ModuleCalls, bare, memory_of
 from gradscope.nesting import find
 
-#: What disables gradients.
+#: Functions that disable gradients.
 DISABLING = ("no_grad", "inference_mode", "set_grad_enabled")
 
 

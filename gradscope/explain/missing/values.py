@@ -100,7 +100,8 @@ class LiveMasks:
         node = tensor.grad_fn
         mask = self._node(node)
         if type(node).__name__ == CHECKPOINT and observed & ~mask:
-            # Its graph is built in backward, so the node does not lead to what is used inside.
+            # Its graph is built in backward, so the node does not lead to tensors that it uses
+            # inside.
             mask = self._masks[node] = mask | observed
         return mask
 

@@ -100,7 +100,7 @@ def _operands(result: NonFiniteResult) -> list[Any]:
     found = [
         result.arguments[name] for name in names if name in result.arguments
     ] or result.tensors()
-    # The modulus of a complex number, as far as 0 and infinity go, says the same.
+    # For 0 and infinity, the modulus of a complex number is enough.
     return [
         o.abs() if isinstance(o, torch.Tensor) and o.is_complex() else o
         for o in found

@@ -109,7 +109,7 @@ def _run_call(
                     given = backward(output)
                 left += stays(tracer, "backward", (*gradients(model), *given))
         except Exception:
-            # The call ran through in the script, and what it is given here may not be all.
+            # The call succeeded in the script; this replay may lack some of its inputs.
             tracer.origins.mark_reached(tracer.origins.made_nan())
     return tuple(left)
 

@@ -256,6 +256,7 @@ def _saved(node: Node, name: str) -> Any:
     except RuntimeError:
         return None  # freed while the node runs
     if isinstance(value, torch.Tensor):
-        # To read what a transform of `torch.func` has wrapped, from below it, ends the process.
+        # Reading a tensor that a transform of `torch.func` wraps, from a level below, ends the
+        # process.
         return None if torch._C._functorch.is_functorch_wrapped_tensor(value) else value.detach()
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -20,7 +20,7 @@ from gradscope.explain.shared.operations import by_node
 _TENSORS = ("Tensor", "Optional[Tensor]", "List[Tensor]")
 _AS_MADE = {"size": "shape", "shape": "shape", "dtype": "dtype", "device": "device"}
 _WRAPPED = 1 << 63  # from here on a number was negative
-#: What was put in, of what came out, where that alone is saved.
+#: The input, computed from the output, for operations that save only the output.
 _UNDONE: dict[str, Callable[[Mapping[str, Any]], torch.Tensor]] = {
     "sqrt": lambda saved: saved["result"].square(),
     "rsqrt": lambda saved: saved["result"] ** -2,

@@ -71,7 +71,7 @@ class Operation:
         name: ATen's, without underscores around it.
         title: the users' name for it, if that differs.
         factors: for each input that gets a gradient, the factor of that gradient: the node's
-            attribute that holds it, and the input that it came from.
+            attribute that holds it, and its source among the inputs.
     """
 
     name: str
@@ -181,7 +181,7 @@ _enter("sqrt rsqrt reciprocal log log2 log10 log1p xlogy logit erfinv atan2 hypo
 _enter("acos asin acosh atanh float_power pow_scalar lgamma digamma", T.SINGULAR)
 _enter("linalg_eigh linalg_eig linalg_svd linalg_inv_ex linalg_solve_ex", T.SINGULAR)
 
-# What chooses and joins
+# Operations that choose or join elements
 _enter("argmax argmin multinomial kthvalue", T.COMPARES)
 _enter("topk sort", T.COMPARES | T.CHOOSES)
 _enter("where", T.CHOOSES, "`torch.where`")
@@ -209,7 +209,7 @@ _enter("l1_loss", T.LOSS)
 _enter("binary_cross_entropy", T.LOSS | T.CERTAIN)
 _enter("binary_cross_entropy_with_logits", T.LOSS | T.CERTAIN | T.LOGITS)
 
-#: Python's spelling of an operation, beside the underscores around its name.
+#: Python's names of operations that differ by more than underscores.
 _ALIASES = {
     "true_divide": "div", "truediv": "div", "rtruediv": "div", "divide": "div", "rdiv": "div",
     "itruediv": "div_", "rsub": "sub", "subtract": "sub", "rmul": "mul", "multiply": "mul",

@@ -348,7 +348,8 @@ class Blockers:
         if node is None:  # a hook on one parameter
             return (kind, *blocker.upstream)
         if kind == "underflow" and blocker.location:
-            # It runs out somewhere in a loop or a stack of layers: where exactly differs by weight.
+            # A gradient underflows somewhere in a loop or a stack of layers; the exact place
+            # differs by weight.
             return (kind, blocker.location)
         return (kind, blocker.module, blocker.location)
 

@@ -43,13 +43,14 @@ def any_nonzero(tensor: torch.Tensor) -> bool:
     """Return True if any element is not zero; a NaN counts as not zero."""
     if tensor.layout == torch.sparse_coo:
         tensor = tensor._values()
-    # Few tensors begin with so many zeros: most often the beginning decides.
+    # Few tensors begin with that many zeros, so the beginning usually decides.
     large = tensor.numel() > _FEW and tensor.layout == torch.strided and tensor.is_contiguous()
     return (large and bool(tensor.detach().view(-1)[:_FEW].any())) or bool(tensor.any())
 
 
 def _reading_hook(passed: NodeGradients) -> Callable[..., Gradients | None]:
-    # Holds what was noted, not the node: a node that its own hook holds would never be freed.
+    # The hook refers to the notes, not to the node, because a node that its own hook refers to is
+    # never freed.
     def read(sent: Gradients, got: Gradients) -> Gradients | None:
         passed.arrived = any(g is not None and any_nonzero(g) for g in got)
         passed.given = tuple(None if g is None else any_nonzero(g) for g in sent)
@@ -93,7 +94,7 @@ class BackwardTrace:
     _handles: list[Handle] = field(default_factory=list)
     #: For nodes that a checkpoint made in backward: the checkpoint's own node.
     around: dict[Node, Node] = field(default_factory=dict)
-    #: The gradients of leaves, where they are not in their ``.grad``.
+    #: The gradients of leaves, if they are not in ``.grad``.
     received: Mapping[torch.Tensor, torch.Tensor | None] | None = None
     _restore: list[Callable[[], None]] = field(default_factory=list)
 
@@ -236,7 +237,7 @@ class BackwardTrace:
         """Add the graph that a checkpoint recomputed."""
         fresh = self._add([edge.node for edge in roots])
         for edge in roots:
-            # Its gradient is what the checkpoint's own node got.
+            # Its gradient is the one that arrived at the checkpoint's own node.
             self._consumers[self._number[edge.node]].append((number, -1))
         self.around.update(dict.fromkeys(fresh, self.nodes[number]))
         # Edges to the checkpoint's input lead to its consumers inside.

@@ -91,7 +91,7 @@ def _by_design(subject: Subject) -> AxisResult | None:
 
 
 def _trial(subject: Subject) -> Trial | None:
-    """Return few samples; the middle one stays."""
+    """Return a trial of a few samples; all but the middle one change."""
     rows = subject.rows
     count, base = subject.small()
     control = count // 2

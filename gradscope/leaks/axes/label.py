@@ -1,4 +1,4 @@
-"""Does a prediction depend on its label?"""
+"""Judges whether a prediction depends on its label."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _SHIFT = "shift the labels: the output at position t is compared with the token 
 
 
 def judge(subject: Subject) -> AxisResult:
-    """Each row has another label somewhere: outputs at and before its position may not change."""
+    """Judge labels: each row gets another label at one position; outputs up to there must not
+    change."""
     labels = subject.meaning.of(LABELS)
     if not labels:
         return not_judged("label", "no input is a label")
@@ -108,7 +109,7 @@ def _trial(subject: Subject, labels: list[Given]) -> Trial:
 
 
 def _beside(subject: Subject, base: Tensors, count: int) -> Tensors:
-    """Return other inputs: a result that does not differ here depends on labels alone."""
+    """Return the batch with other inputs: a result that stays equal depends on labels alone."""
     every = torch.ones(count, dtype=torch.bool, device="cpu")
     new = dict(base)
     for one in subject.meaning.sources:

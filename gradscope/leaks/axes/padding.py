@@ -37,7 +37,7 @@ from gradscope.running.rerun import StepFailed
 
 _ADVICE = "mask the padding wherever positions are mixed: attention, pooling, normalisation"
 
-#: Number of contents to try in a row: a maximum, say, seldom shows its padding.
+#: Number of contents to try for one row: a maximum, for example, seldom depends on its padding.
 _ROWS = 7
 
 

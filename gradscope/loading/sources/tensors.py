@@ -19,7 +19,7 @@ from gradscope.errors import did_you_mean, first_line, message_of
 from gradscope.loading.sources import Build, Context
 
 FILLS = ("randn", "rand", "zeros", "ones", "arange", "randint(N)", "randint(LOW, HIGH)")
-#: The largest full number that a tensor holds, and a size or a batch can have.
+#: The largest integer that a tensor holds, and that a size or a batch can have.
 LARGEST = 2**63 - 1
 _BEYOND = "is beyond the numbers that a tensor holds"
 _RANDINT = re.compile(r"randint\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")

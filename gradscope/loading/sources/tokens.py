@@ -92,7 +92,8 @@ def _tokenizer(context: Context, place: str) -> Any:
     if context.kind.library != "hf" or not source:
         raise context.error(place, "this model has no tokenizer to read `text` with", _IDS)
     tokenizer = _read_tokenizer(source, context, place)
-    # transformers makes one of nothing too, by the model's type: then every word is unknown.
+    # Without files, transformers makes an empty tokenizer by the model's type: every word is
+    # unknown.
     if len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
         local = Path(source).exists()
         where = shown(Path(source)) if local else context.kind.name

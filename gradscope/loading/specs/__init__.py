@@ -35,7 +35,8 @@ from gradscope.loading.targets import arguments as arguments_of
 from gradscope.machine import machine_memory
 from gradscope.typeset.numbers import size
 
-#: Contents of each kind of model list, and their number that no model has.
+#: The class of the items that each method of a module lists; no model has more items than the
+#: number below.
 _LISTS: Mapping[str, type] = {
     "named_modules": nn.Module,
     "modules": nn.Module,
@@ -123,7 +124,7 @@ def require_constructed(model: nn.Module, place: Place | None = None) -> None:
         if id(module) in seen or not isinstance(module, nn.Module):
             continue
         seen.add(id(module))
-        # A scripted module holds nothing of it, and is always complete.
+        # A scripted module has no such attribute, and is always complete.
         full = isinstance(module, torch.jit.ScriptModule) or "_modules" in vars(module)
         if not full:
             where = f" (it is `{name}` in `{type(model).__name__}`)" if name else ""
@@ -142,7 +143,7 @@ def require_constructed(model: nn.Module, place: Place | None = None) -> None:
 
 
 def _check_lists(model: nn.Module, place: Place | None) -> None:
-    """Refuse a module that cannot be listed as PyTorch and everyone else lists it.
+    """Refuse a module whose methods, such as ``named_modules``, do not list its parts.
 
     Raises:
         ModelError: names the method, or what a dictionary of the module holds.
@@ -237,7 +238,8 @@ def build(
     builder: Callable[[Request], Built] = importlib.import_module(f"{__name__}.{library}").build
     if not request.meta:
         return builder(request)
-    # It imports the library: under a device, torch 2.8 fails to import what torchvision needs.
+    # This imports the library before the device is set: with a device, torch 2.8 fails to import
+    # modules that torchvision needs.
     _check(request, library)
     try:
         with device:

@@ -241,7 +241,7 @@ def _pretrained(
         if missing:
             notices.append(f"weights: {len(missing)} not in the file stay random, {missing[0]} …")
         return model
-    # "No file" says less than what is wrong with the file that there is.
+    # An error about an existing file says more than "no file".
     reason = next((error for error in reasons if not isinstance(error, OSError)), reasons[0])
     if "weights_only" in str(reason) and local:
         raise refused(Path(source), str(reason), request.place("weights")) from reason

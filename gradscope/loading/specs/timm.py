@@ -97,7 +97,7 @@ def _pretrained(create: Any, name: str, cfg: Any, request: Request) -> Any:
         with hub():
             return create(True)
     except GradscopeError as error:
-        # The same call without weights went well: what failed is having them.
+        # The same call without weights succeeded, so only the weights failed.
         reason = error.__cause__ or error
         source = (cfg or {}).get("hf_hub_id") or (cfg or {}).get("url")
         fetch = f"hf download {source}" if (cfg or {}).get("hf_hub_id") else f"fetch {source}"

@@ -104,7 +104,7 @@ def _defaults(
     if "progress" in parameters and "progress" not in kwargs:
         chosen["progress"] = False
     if "weights_backbone" in parameters and entry is None:
-        # Its default is a download: random means all of the model.
+        # The backbone's default is a download; random weights must be random in the backbone too.
         chosen["weights_backbone"] = _backbone(parameters, kwargs, models, request)
     returned = inspect.signature(builder).return_annotation
     if entry is None and isinstance(returned, type) and "init_weights" not in kwargs:

@@ -89,7 +89,7 @@ def with_steps(history: RunHistory) -> tuple[list[Finding], Known]:
 
 def _beside(cause: Cause) -> Beside:
     one, names = cause.finding, tuple(label(s.name, s.call) for s in cause.symptoms)
-    # What was NaN or Inf before the step began was not made in it: the finding says all.
+    # A value that was NaN or Inf before the step has no origin in it: the finding is enough.
     made = one.origin is not None and one.origin.phase not in ("parameter", "input")
     details = tuple(origin_lines(one.origin, one)) if one.origin and made else ()
     return Beside(stretches(one.steps), details, tuple(_symptoms(cause.symptoms)), names)
@@ -237,7 +237,7 @@ def news(history: RunHistory, shown: RunHistory | None, *, before: int) -> Itera
         yield str(summary.end(history))
 
 
-#: The states that `why` knows, by the rule that finds them; another rule's name is the state.
+#: States of `why`, by the name of the rule; any other rule's name is itself the state.
 _STATES = {"no-gradient": "missing", "zero-gradient": "zero"}
 
 

@@ -40,9 +40,9 @@ from gradscope.typeset.tables import KEEP, Cell, Table
 from gradscope.typeset.text import plain
 
 Figure = Callable[[float], str]
-#: Between the first value and the last.
+#: Separates the first value from the last.
 TO = " → "
-#: A table's measures: the column's name and the series', in the order of the columns.
+#: A table's measures, in the order of its columns: the name of the column, and of the series.
 PARAMETERS = {
     "grad": "grad_norm",
     "update": "update_ratio",
@@ -101,7 +101,7 @@ USUAL = {
     "experts": ("name", "most", "unused", "effective", "effective_curve", "entropy", "dropped"),
     "residual": ("name", "rms", "rms_curve", "added", "max_to_median", "kurtosis"),
 }
-#: Shown where they are not zero.
+#: Columns that are shown only if a value is not zero.
 _RARE = ("masked_rows", "nan_rows", "dropped")
 
 

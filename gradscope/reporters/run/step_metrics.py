@@ -191,8 +191,8 @@ def clipping(history: RunHistory) -> str | None:
     return f"clipped: {of_all}, to a gradient norm of {bounds}"
 
 
-#: The widths that the curves may have where all columns fit, without the places of the extremes,
-#: and in a pipe.
+#: Possible widths of the curves: if all columns fit, without the steps of the extremes, and in a
+#: pipe.
 _WIDTHS, _NARROW, _PIPED = (64, 56, 48, 40, 32), (40, 32, 24, 20, 16, 12), 48
 _HEADINGS = (
     Heading("metric", right=False, prose=True),
@@ -307,7 +307,7 @@ def _caption(history: RunHistory) -> str:
 _MOST = 60
 #: A metric that is drawn with the one before it.
 _BESIDE = "after clipping"
-#: Each map's title, what its values are, of which series, and the measure.
+#: For each map: its title, the meaning of its values, the kind of series, and the measure.
 _MAPS = (
     ("gradient norm", "norm of the parameter's gradient", "parameters", "grad_norm"),
     ("update ratio", "‖Δ weight‖ / ‖weight‖", "parameters", "update_ratio"),
@@ -321,13 +321,13 @@ _MAPS = (
     ("dead units", "share without a gradient in the full batch", "parameters", "zeros"),
 )
 _SHARES = ("out_zeros", "zeros", "decay_share")
-#: The same of heads and experts.
+#: The same for maps of heads and experts.
 _PART_MAPS = (
     ("attention logits", "largest logit of each head", "attention", "logit_max"),
     ("attention evenness", "entropy ÷ ln(visible keys) of each head", "attention", "evenness"),
     ("expert load", "share of the assignments", "experts", "share"),
 )
-#: A map is drawn from this many steps, and shows a quarter of them.
+#: A map is computed from at most this many steps: four for each of its columns.
 _MOST_PLACES = 4 * PLACES
 
 

@@ -172,7 +172,7 @@ def _length(history: RunHistory) -> list[str]:
     took = history.steps[-1].time if history.steps else None
     if run.ended is not None:
         took = run.ended - run.started
-    # A clock that was set back while the script ran tells no time.
+    # If the clock was set back while the script ran, the duration is unknown.
     return [f"{steps} in {duration(took)}" if took is not None and took >= 0 else steps]
 
 

@@ -118,14 +118,14 @@ def layer(row: CallRow) -> str:
     return row.label + times + place + (f" {row.mark}" * bool(row.mark))
 
 
-#: Needs no gradient; and: requires one, but none arrived.
+#: Signs of a missing gradient: the tensor needs none; it requires one, but none arrived.
 NOT_NEEDED, MISSING = "–", "none"
 
 USUAL = (
     *("layer", "type", "shape", "norm", "norm_ranks", "mean", "std", "zeros", "nonfinite"),
     *("grad_out", "grad_out_ranks", "grad_in", "grad_fn", "saved", "flops", "time"),
 )
-#: Columns that only their own run can fill.
+#: Columns that need a separate run.
 MEASURED = ("flops", "time")
 _STATISTICS = ("norm", "mean", "std", "min", "max", "zeros", "nan", "inf")
 #: The columns of a row that stands for one tensor alone.
@@ -175,7 +175,7 @@ def signs(
     return lines
 
 
-#: Meaning of a column that its name does not give.
+#: Explanations of the columns whose name does not suffice.
 _MEANINGS = {
     "params": "params: elements of the parameters of the module and of all below it",
     "flops": "flops: of forward, calls inside included: matrix products, convolutions, attention",
@@ -301,7 +301,8 @@ def _register() -> dict[str, Column[CallRow]]:
 
 
 COLUMNS = _register()
-#: These say of one tensor what ``grad_out_…`` and ``grad_in_…`` say of a call: left out of "all".
+#: Columns that give for one tensor what ``grad_out_…`` and ``grad_in_…`` give for a call; "all"
+#: leaves them out.
 DOUBLES = tuple(
     key
     for key in COLUMNS

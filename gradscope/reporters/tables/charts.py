@@ -72,12 +72,13 @@ def _facts(histogram: Histogram) -> str:
 
 #: Number of layers in a table; the caption counts the others, which lose less.
 SHOWN = 10
-#: Of a safe scale: no gradient overflows, and of the parameters' no more than this becomes zero.
+#: With a safe scale, no gradient overflows, and at most this share of the parameters' gradients
+#: becomes zero.
 _LOST = 0.01
 PRECISION_LEGEND = (
     "↓ flushes to zero, ↑ overflows: shares of the elements that are not zero",
-    "a safe scale: no gradient overflows, and of the parameters' gradients at most "
-    f"{100 * _LOST:g} % flush to zero",
+    "a safe scale: no gradient overflows, and at most {100 * _LOST:g} % of the parameters' "
+    "gradients flush to zero",
 )
 _Losses = dict[str, tuple[float, float]]
 
@@ -101,7 +102,7 @@ def safe_scale(forecasts: Sequence[PrecisionForecast]) -> float | None:
 
 
 def scale(x: float) -> str:
-    """``1``, ``2^16``: a loss scale as mixed precision speaks of it."""
+    """Return a loss scale as text: ``1``, ``2^16``."""
     power = math.log2(x) if x > 0 else 0.5
     if power.is_integer() and power >= 4:
         return f"2^{int(power)}"
@@ -268,7 +269,8 @@ def _lost(stats: TensorStats | None) -> bool:
     return stats is not None and bool((stats.nan or 0) + (stats.inf or 0))
 
 
-#: More innermost modules than these are no wider than a line each, and deeper ones a tower.
+#: With more innermost modules, a block would be thinner than a line; with more levels, the blocks
+#: would be too tall.
 MOST, DEEPEST = 400, 24
 
 

@@ -164,7 +164,7 @@ def chosen_columns(
 ) -> tuple[list[Column[Row]], tuple[Heading, ...]]:
     """Return the columns of a table, as ``pick``, and their headings.
 
-    Of the usual columns, those that the rows need are shown. A column in ``lead``, such as the one
+    A usual column is shown if the rows need it. A column in ``lead``, such as the one
     by which the table is sorted, is one of them, and no width hides it.
     """
     leading = [key for key in lead if key in registry]
@@ -361,7 +361,7 @@ _COUNTS = ("nan", "inf")
 
 #: A mean that is zero to rounding.
 NOISE = "~0"
-#: The step from 1 to the next larger number of each dtype, and how many such are still rounding.
+#: Machine epsilon of each dtype, and the number of epsilons that still counts as rounding.
 _EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 _ROUNDINGS = 4
 
@@ -372,7 +372,7 @@ def nonfinite(stats: TensorStats | None) -> int:
 
 
 def statistic(stats: TensorStats, name: str) -> str:
-    """A statistic as text. Over no finite element there is none: the elements say why."""
+    """Return a statistic as text; "nan" or "inf" if no element is finite."""
     lost = nonfinite(stats)
     if lost and lost >= stats.numel:
         return "inf" if not stats.nan else "nan"
@@ -441,7 +441,7 @@ def statistics_columns(
         return Column(prefix + name, exact, show, compare, tone=tone)
 
     for name in _FLOATS:
-        # A table of gradients has no column of its own for NaN and Inf: the norm says it.
+        # A table of gradients has no separate column for NaN and Inf: the norm's column shows them.
         full = bool(prefix) and name == "norm"
         text = norm_with_losses if full else partial(statistic, name=name)
         yield column(name, attrgetter(name), text)

@@ -1,4 +1,4 @@
-"""Folds equal blocks in a row into the rows of one: ``h.0…11.mlp ×12``."""
+"""Folds consecutive equal blocks into the rows of one: ``h.0…11.mlp ×12``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 def _call_signature(call: ModuleCall) -> Hashable:
     tensors = [tuple(_looks(t) for t in side) for side in (call.inputs, call.outputs)]
-    # Not the inputs' grad_fn: it says what is before the block.
+    # The inputs' grad_fn is left out, because it belongs to operations before the block.
     made_by = tuple(tensor.grad_fn for tensor in call.outputs)
     return call.type, call.training, call.notes, call.aliases, made_by, *tensors
 

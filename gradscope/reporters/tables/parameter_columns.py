@@ -116,5 +116,5 @@ def _register() -> dict[str, Column[ParameterRow]]:
 
 
 COLUMNS = _register()
-#: Columns of csv: all that other columns do not repeat.
+#: Columns of csv: all except those that repeat others.
 EXACT = tuple(key for key in COLUMNS if not key.endswith(("zero_count", "nonfinite")))

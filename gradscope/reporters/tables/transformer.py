@@ -83,7 +83,7 @@ REDUCED: dict[str, dict[str, tuple[str, Reduce, str]]] = {
 }
 SHARES = ("sink", "ahead", "masked_rows", "nan_rows", "least", "most", "dropped", "added")
 _RARE = ("masked_rows", "nan_rows", "dropped")
-#: What one row of these tables is, and what each of its figures is of.
+#: The name of one row of each table.
 NOUNS = {"attention": "attention", "experts": "routing", "residual": "block"}
 NOTHING = {
     "attention": "no attention was found: no scaled_dot_product_attention, no softmax of q·k",

@@ -15,7 +15,7 @@ WITHOUT = "the thread that trains opened no run (`trackio.init()`)"
 
 
 class TrackioRun:
-    """A run of Trackio, whose step counter only a later step raises.
+    """A run of Trackio. Its step counter rises only if a row has a later step.
 
     Args:
         run: a ``trackio.run.Run``.

@@ -105,8 +105,8 @@ def joined(place: str, ending: Ending) -> Tracker | None:
         return None
     from wandb.sdk.wandb_run import TeardownHook, TeardownStage
 
-    # It is what W&B's own parts do: `finish()` and `with` come to it alike. At the end of the
-    # interpreter W&B closes its connection; what is registered later is called before that.
+    # W&B's own code uses this hook, which `finish()` and `with` both call. At the interpreter's
+    # end, W&B closes its connection; functions registered later are called before that.
     run._teardown_hooks.append(TeardownHook(ending, TeardownStage.EARLY))
     atexit.register(ending)
     return WandbRun(run, own=False)

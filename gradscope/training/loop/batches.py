@@ -39,7 +39,7 @@ class Batches:
         same: the number of calls with equal numbers, of models that were called again; 0 after the
             first difference.
         differ: True if a call got other numbers; ``trains``: True if no step came after it, as at
-            the end of a script that looks at other data then.
+            the end of a script that reads other data then.
         rows: the size of the first axis of the first input.
         evaluated: True if an evaluation got other numbers.
         same_tensor: True if it was the same memory each time, and not a small part of a larger
@@ -62,7 +62,7 @@ class Batches:
         if self.differ:
             return
         given = [tensor for _, tensor in find((args, kwargs), torch.Tensor)]
-        # What hangs on a graph is another model's output: it changes as that one trains.
+        # A tensor with a graph is another model's output, which changes as that model trains.
         if not given or any(tensor.grad_fn is not None for tensor in given):
             return
         digest = tuple(fingerprints(given))
@@ -75,7 +75,7 @@ class Batches:
         known = self._parts.setdefault(model, _Part(given[0]))
         self.same_tensor = self.same_tensor and known.is_most() and known.is_same(given[0])
         self._calls[model] += 1
-        # A model that is called once, as a copy for each task, says nothing.
+        # A model that is called only once, such as a copy for each task, is no evidence.
         self.same += 0 if not again else 2 if self._calls[model] == 2 else 1
 
     def evaluated_on(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -256,12 +256,13 @@ def _same_rows(tensor: torch.Tensor) -> bool:
     return bool((rows == rows[:1]).all())
 
 
-#: Of a data set with more tensors the first are compared.
+#: If a data set has more tensors, only the first ones are compared.
 _TENSORS = 16
 
 
 class _Use:
-    """A data set, its number of batches, and in how many of them its data was written to."""
+    """A data set, its number of batches, and the number of batches in which its data was written
+    to."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self.kind = type(dataset)

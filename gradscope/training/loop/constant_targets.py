@@ -263,13 +263,13 @@ class Targets:
             loss, classes = "mse_loss", 0
             if weight is None or node.next_functions[1][0] is not None:
                 return None
-        # Scores of another kind, as of pairs, may have their one target by construction.
+        # Other scores, such as those of pairs, may have a single target by construction.
         heads = weight is not None and (
             name not in CLASSES or (classes > 1 and classes in weight.shape[:2])
         )
         known = self._of.setdefault((loss, id(weight)), TargetsOfLayer(loss, classes))
         index = getattr(node, "_saved_ignore_index", None)
-        # Where classes are weighted, the script knows that some are rare.
+        # If classes are weighted, the script knows that some are rare.
         alike = heads and "weight" not in kept
         if name in CLASSES and "weight" in kept and 1 < classes <= _WEIGHTED:
             known.weights = tuple(kept["weight"].tolist())

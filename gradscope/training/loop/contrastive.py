@@ -146,7 +146,7 @@ def _rows(loss: Node) -> int:
         return 0
     if not torch.equal(target, torch.arange(count, device=target.device)):
         return 0
-    # Of log-probabilities, each row lacks a number of its own.
+    # Log-probabilities are the scores without one number per row, so symmetry is tested up to that.
     scores = scores.detach().double()
     skew = scores - scores.T
     skew = skew - skew[:, :1] + skew[:, 0]
@@ -154,7 +154,7 @@ def _rows(loss: Node) -> int:
     return count if symmetric and float(scores.max() - scores.min()) > _SPREAD else 0
 
 
-#: What a variable's name says that it is.
+#: The role of a variable, by its name.
 _ROLES = {
     "anchor": re.compile(r"(?<![a-z])(a|anc|anchors?)(?![a-z])"),
     "positive": re.compile(r"(?<![a-z])(p|pos|positives?)(?![a-z])"),

@@ -21,7 +21,7 @@ from gradscope.explain.shared.frames import assignment, innermost, is_at, last_n
 from gradscope.records.loop_figures import Draw, LoopFact
 from gradscope.training.loop.script_lines import ScriptLine, script_line, script_place
 
-#: Class of the distribution, and the size of the last axis of what it gives.
+#: Class of the distribution, and the size of the last axis of its samples.
 _Key = tuple[str, int]
 
 
@@ -59,7 +59,7 @@ class OtherDraws:
 
     def __init__(self) -> None:
         self._of: weakref.ref[Any] | None = None
-        # Of the distribution that was sampled last.
+        # The samples of the distribution that was sampled last.
         self._samples: list[tuple[RememberedTensor, ScriptLine | None]] = []
         self._found: tuple[str, str, str] | None = None  # class, both lines
         self._steps = Counter[tuple[str, str, str]]()
@@ -107,7 +107,7 @@ class OtherDraws:
 
 
 def _equal(one: torch.Tensor | None, other: torch.Tensor) -> bool:
-    """Return True for the same numbers; also where that cannot be read."""
+    """Return True for the same numbers, and for tensors that cannot be read."""
     if one is None or one is other:
         return one is other
     if any(torch._C._functorch.is_functorch_wrapped_tensor(o) for o in (one, other)):

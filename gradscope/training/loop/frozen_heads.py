@@ -19,8 +19,8 @@ from gradscope.training.loop.loss_walk import kind, saved, scores_of, weight_of
 from gradscope.training.loop.script_lines import freezing_line
 from gradscope.training.models import Models
 
-#: Fewer weights say little of their distribution; the relative error of its root mean square,
-#: beside that of a sample.
+#: The smallest number of weights that shows their distribution; the tolerance of its root mean
+#: square, in addition to a sample's error.
 _FEWEST, _OFF = 16, 0.1
 #: The names of the weight that a layer keeps for the gradient of its input.
 _KEPT = {"AddmmBackward": "mat2", "MmBackward": "mat2", "ConvolutionBackward": "weight"}

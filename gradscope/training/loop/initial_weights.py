@@ -13,7 +13,7 @@ from gradscope.records.loop_figures import EqualUnits, FrozenAdapters
 from gradscope.training.loop.script_lines import freezing_line
 from gradscope.training.models import Model
 
-#: The names of a pair differ in this many of their last parts at most.
+#: The names of a pair differ in at most this many of their last parts.
 _PARTS = 3
 
 

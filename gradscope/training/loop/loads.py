@@ -28,7 +28,7 @@ class _Checkpoint:
     """Contents of a checkpoint file, without its tensors."""
 
     weights: list[_Shapes]
-    #: Of each optimizer's state, its groups and the number of parameters that have a state.
+    #: For the state of each optimizer: its groups, and the number of parameters with a state.
     states: list[tuple[list[dict[str, Any]], int]]
     location: str | None
     loaded: bool = False

@@ -341,7 +341,7 @@ def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
     if mixed is not None:
         return mixed
     node = loss.next_functions[0][0]
-    # Of three axes PyTorch makes four of its own.
+    # PyTorch itself turns inputs of three axes into four.
     between = _ROWS | _SAME_AXES if kind(loss) == "NllLoss2DBackward" else _ROWS
     while node is not None and kind(node) in between:
         before, axes = node, shape_of(node)

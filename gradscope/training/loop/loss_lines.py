@@ -229,7 +229,7 @@ def _element(target: ast.expr, value: ast.expr, name: str) -> ast.expr:
 
 
 def _returned(function: str, place: int | None, tree: ast.Module, deep: int) -> int | None:
-    """Return the line that makes what a function of the file returns at a place."""
+    """Return the line that makes the value that a function of the file returns at a place."""
     found = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == function]
     ends = [one for one in ast.walk(found[0]) if isinstance(one, ast.Return)] if found else []
     if len(ends) != 1 or ends[0].value is None:

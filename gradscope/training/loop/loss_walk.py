@@ -52,7 +52,7 @@ _SUMS = frozenset({"AddBackward", "SubBackward", "NegBackward", "MeanBackward", 
 #: Operations allowed between a loss and its negative.
 _SIGNED = frozenset({"NegBackward", "MeanBackward", "SumBackward"})
 _FACTORS = frozenset({"MulBackward", "DivBackward"})
-#: Layers with a weight, and which edge it comes by.
+#: Nodes of layers with a weight, and the number of the edge to the weight.
 LAYERS = {"AddmmBackward": 2, "MmBackward": 1, "ConvolutionBackward": 1}
 
 
@@ -85,7 +85,7 @@ def operations(root: Node) -> Iterator[Node]:
         if name == "SoftmaxBackward":
             continue
         following = [one for one, _ in node.next_functions if one is not None]
-        # A sum weighted by what a model computes, as attention is, is part of the model.
+        # A sum with weights that a model computes, as in attention, is part of the model.
         if name in ("MulBackward", "DivBackward") and shape_of(node) and len(set(following)) > 1:
             continue
         for one in reversed(following):

@@ -11,7 +11,7 @@ from gradscope.capture.graph import LEAF
 from gradscope.training.loop.loss_walk import ARITHMETIC, DIFFERENCES, Shape, kind, saved, shape_of
 
 _EXPAND = "ExpandBackward"
-#: What makes an axis of size one on purpose.
+#: Operations that make an axis of size one on purpose.
 _ON_PURPOSE = frozenset(
     {
         *("UnsqueezeBackward", "SumBackward", "MeanBackward", "LogsumexpBackward"),

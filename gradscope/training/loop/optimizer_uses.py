@@ -79,7 +79,7 @@ class GradientUse:
         if self._used is None:
             return
         now = self._state()
-        if now == self._used:  # an optimizer may clear them by itself
+        if now == self._used:  # an optimizer may clear them itself
             self._stale = self._stale or self._holds_numbers()
         elif now is None:
             self._stale, self._used = False, None
@@ -175,8 +175,8 @@ class OptimizerUse:
         self.backwards = 0  # after which its parameters had gradients, before its first step
         self.fresh = False  # the last backward is not among them yet
         self.reached: str | None = None  # where the first of these backwards is
-        # The last record of it: at the end of a script it may be gone, as what a function
-        # made is when the function has returned.
+        # Its last record: at the end of a script, an optimizer that a function made no longer
+        # exists.
         self.record: LoopOptimizer | None = None
         self.held: dict[int, LoopParameter] = {}
         self.lasting = LastingParameters()

@@ -32,8 +32,8 @@ _BRANCHES = (ast.If, ast.IfExp, ast.While, ast.For, ast.comprehension, ast.Try)
 
 
 def other_rows(loss: Node) -> tuple[str, tuple[Shape, ...]] | None:
-    """Return the first rows that an index chooses of the outputs, and the shapes of the chosen and
-    of all targets, if the targets are a slice of as many rows with another place; else None.
+    """Return the first rows of the outputs that an index chooses, and the shapes of the chosen and
+    of all targets. None unless the targets are a slice of the same length at another place.
 
     As in ``cross_entropy(out[mask], y[: mask.sum()])``: both have the same samples before.
     """

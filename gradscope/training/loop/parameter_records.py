@@ -61,7 +61,7 @@ class ParameterRecords:
         if left is None or gradient is None:
             return False
         of, version = left
-        # Of a gradient with the content of another the version says nothing.
+        # If two gradients swapped their contents, the version proves nothing.
         return gradient is of() and (of.swapped or gradient._version == version)
 
     def records(self) -> Iterator[LoopParameter]:

@@ -22,7 +22,7 @@ from gradscope.capture.hooks import replace
 from gradscope.training.loop.construction import RegistrationObserver, observe_registrations
 from gradscope.training.loop.draws import distributions
 
-#: What the constructor of a scheduler calls; PyTorch's own, private names.
+#: Private methods of PyTorch that the constructor of a scheduler calls.
 _MADE = ((LRScheduler, "_initial_step"), (ReduceLROnPlateau, "_reset"))
 #: The arguments of ``torch.nn.functional.kl_div``.
 _KL_DIV = ("input", "target", "size_average", "reduce", "reduction", "log_target")
@@ -129,7 +129,7 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
         if hasattr(kind, name):
             patch(kind, name, after=lambda own, _: observer.scheduler_made(own))
     patch(DataLoader, "__iter__", before=observer.epoch_begins)
-    # Private; where it is not there, the indices of batches are not known.
+    # The method is private; in a PyTorch without it, the indices of batches are unknown.
     if hasattr(_BaseDataLoaderIter, "_next_index"):
         replace(patches, _BaseDataLoaderIter, "_next_index", lambda f: _drawing(f, observer))
     for place in (torch, torch.random):

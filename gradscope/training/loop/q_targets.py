@@ -89,7 +89,7 @@ def _factors(product: ast.expr) -> Iterator[str]:
 
 
 _DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
-#: What a variable's name says about the end of an episode, or about its states.
+#: Names of variables for the end of an episode, or for its states.
 _END = re.compile(
     r"done|term|trunc|final|mask|alive|dead|finish|over$|ends?$|live|absorb|last|cont|^d$|valid",
     re.IGNORECASE,

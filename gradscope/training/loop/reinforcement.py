@@ -29,7 +29,7 @@ from gradscope.training.loop.loss_walk import (
     shape_of,
 )
 
-#: What a variable's name says that more of it is better.
+#: Names of variables of which more is better.
 _GOOD = re.compile(r"(?<![a-z])(returns?|rewards?|advantages?|advs?|gaes?|rtgs?)(?![a-z])")
 _LETTERS = frozenset({"R", "G", "Gt", "G_t", "R_t"})
 #: The chosen entries of a row; between them and the softmax, as `torch.distributions` has it.
@@ -117,7 +117,8 @@ def _by_returns(node: Node) -> str | None:
     if line is None or factor is None or kind(node) != "MulBackward":
         return None
     name, alone = _returns(*line)
-    # Of several products on a line, one by a number may be another, as by -1.
+    # If a line has several products, one with a single number may be another, such as a product
+    # with -1.
     return name if alone or factor.numel() > 1 else None
 
 

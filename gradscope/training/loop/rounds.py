@@ -87,7 +87,8 @@ class _Seen:
         self.ref, self.made, self.epoch = weakref.ref(scheduler), made, -1
         self.steps = 0
         self.name: str | None = None
-        #: What was known of it last: one that a function made is gone when the function returns.
+        #: Its last record: a scheduler that a function made no longer exists after the function's
+        #: end.
         self.record: LoopScheduler | None = None
 
 

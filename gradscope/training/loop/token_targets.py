@@ -220,7 +220,7 @@ class TokenTargets:
         found = list(self._laid_out(target.detach(), shape[1]))
         if not found:
             return None
-        # Of the inputs of an encoder and its decoder, that which the targets are of.
+        # With an encoder and a decoder, the input that agrees best with the targets counts.
         agreements = [_agreement(one[3], ignored) for one in found]
         best = [one for one, part in zip(found, agreements, strict=True) if part == max(agreements)]
         call, _, _, laid = best[0]

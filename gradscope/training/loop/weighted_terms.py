@@ -113,7 +113,7 @@ def _number(value: object) -> float:
 _NEAR, _FAR = 8, 64
 #: More numbers are not weights of terms.
 _FEW = 64
-#: What makes a positive weight of a parameter, without a bound that it cannot cross.
+#: Operations that turn a parameter into a positive weight without an upper bound.
 _POSITIVE = frozenset(
     {"ExpBackward", "ReciprocalBackward", "PowBackward", "SoftplusBackward", "SelectBackward"}
 )

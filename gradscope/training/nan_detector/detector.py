@@ -37,7 +37,7 @@ Models = Callable[[], Sequence[tuple[str, nn.Module]]]
 #: Steps in a row whose loss is checked: after them a NaN is in the weights, and tells no more.
 _IN_A_ROW = 4
 
-#: What ``in_backward`` asks: here it is asked thrice in every step.
+#: The question of ``in_backward``, inlined because each step asks it three times.
 _TASK, _NO_TASK = torch._C._current_graph_task_id, -1
 
 
@@ -154,7 +154,7 @@ class NanDetector:
             first = first_non_finite_module(inside, where, worst)
             if first is not None:
                 return (first,)
-            # What the loss was given is known of calls that ran again, or were seen.
+            # The inputs of the loss are known only from calls that were repeated or observed.
             if not found and where == "loss" and (repeats or returned_finite(inside)):
                 found = tuple(self._loss)
             return found or (unlocated(where, worst, calls),)

@@ -32,7 +32,7 @@ def first_non_finite_event(
 
 
 def _in_forward(events: Sequence[Event], names: Mapping[nn.Module, str]) -> NonFiniteOrigin | None:
-    # The infinities of a mask do not make a NaN: where there is a NaN, only NaN counts.
+    # The infinities of a mask do not make a NaN: if there is a NaN, only NaN counts.
     levels = [_level(event) for event in events]
     worst = max(levels, default=FINITE)
     if worst == FINITE:

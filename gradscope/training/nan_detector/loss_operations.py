@@ -104,7 +104,7 @@ def _written(node: Node) -> ReplayedOperation:
     if line is None:
         return ReplayedOperation()
     file, number, function = line
-    # An operator such as `**` has a decorator of torch's, and goes by the node's name.
+    # The function of an operator such as `**` is a decorator of torch, so the node's name is used.
     named = function and not function.startswith("_") and function != "wrapped"
     public = function if named else None
     return ReplayedOperation(CallSite(None, None, file, number), public)
@@ -279,7 +279,7 @@ def _singular(node: Node) -> bool:
     for name in ("exponent", "ord", "p"):
         power = getattr(node, f"_saved_{name}", None)
         if isinstance(power, int | float):
-            # Of a norm, the slope at 0 is taken to be 0.
+            # PyTorch takes the slope of a norm at 0 to be 0.
             return not (power >= 1 if name == "exponent" else power in (1, 2, math.inf))
     return True
 

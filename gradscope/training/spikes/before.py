@@ -175,7 +175,7 @@ class StepsBefore:
             if value is not None and window.count >= _KNOWN:
                 found.append(window.deviations(value, _FLOOR))
         far = _FAR if step - self._moved < _SOON else 0.0
-        # Deviations have no bound where a figure is nearly constant, as the loss of a hinge is.
+        # Deviations have no bound if a figure is nearly constant, as a hinge loss is.
         score = min(max(found) + far, _CHANGED)
         return score + (2 * _CHANGED if step - self._changed < _SOON else 0.0)
 

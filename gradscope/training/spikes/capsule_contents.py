@@ -53,7 +53,7 @@ _DTYPES = frozenset(
 )
 #: A larger batch is not split by sample.
 SAMPLES = 256
-#: Of a larger batch that a module mixes, no sample is left out.
+#: If a module mixes the samples of a larger batch, no sample is left out in turn.
 MIXED = 64
 #: The limit for the samples of a batch: seconds, or this share of the run so far.
 _FREE, _SHARE = 1.0, 0.5
@@ -148,7 +148,8 @@ class CapsuleContents:
         norms = [one.norm for one in tables if one.norm is not None]
         signals = capsule.signals
         if len(calls) == len(norms) == 1 and signals and signals[-1].gradient_norm is None:
-            # Of a step whose gradients were read late, the replay has the norm before clipping.
+            # If the gradients of a step were read late, only the replay has the norm before
+            # clipping.
             signals = (*signals[:-1], replace(signals[-1], gradient_norm=norms[0]))
         return replace(
             capsule,
@@ -385,8 +386,8 @@ class CapsuleContents:
 
 
 def _fits(module: nn.Module) -> bool:
-    """Return True if a GPU has the memory to repeat a step and split it: twice what the largest
-    step so far needed in addition to the memory in use now, and three copies of the weights.
+    """Return True if a GPU has the memory to repeat a step and split it: twice the memory that the
+    largest step so far needed beyond the memory in use now, and three copies of the weights.
     """
     parameters = [p for p in module.parameters() if p.is_cuda]
     for device in {p.device for p in parameters}:

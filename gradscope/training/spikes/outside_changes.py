@@ -124,7 +124,7 @@ class OutsideChanges:
         return tuple(sorted(found, key=lambda one: one.step))
 
     def step_ended(self, optimizer: Optimizer, held: Collection[nn.Parameter]) -> None:
-        """Note what the step has left."""
+        """Note the state after the step."""
         self._had_state = bool(optimizer.state)
         self._state = _versions_of(optimizer)
         now = _written_of(held)

@@ -45,8 +45,8 @@ class RowLosses:
         return means
 
     def predictions(self, count: int) -> list[float | None]:
-        """The loss of each sample with the class that the model predicts; None for each where a
-        sample has several terms, or no class.
+        """The loss of each sample with the class that the model predicts; None for each if samples
+        have several terms, or no class.
         """
         if self.predicted is None or self.predicted.numel() != count:
             return [None] * count
@@ -199,7 +199,7 @@ def _of_numbers(function: Callable[..., torch.Tensor], *names: str) -> _Terms:
     return terms
 
 
-#: The loss functions of PyTorch whose node keeps what they were given, without version.
+#: PyTorch's loss functions whose nodes keep their inputs, by the name without version.
 _LOSSES: dict[str, _Terms] = {
     "NllLossBackward": _nll,
     "NllLoss2DBackward": _nll,
@@ -211,8 +211,8 @@ _LOSSES: dict[str, _Terms] = {
         F.binary_cross_entropy_with_logits, "weight", "pos_weight"
     ),
 }
-#: The terms by hand that a mean or a sum reduces: a distance as of ``l1_loss``, a hinge as of a
-#: triplet loss, a softplus or a log-sigmoid as of a pairwise loss.
+#: Terms of hand-written losses that a mean or a sum reduces: a distance as in ``l1_loss``, a hinge
+#: as in a triplet loss, a softplus or a log-sigmoid as in a pairwise loss.
 _TERMS: dict[str, Callable[[Node, torch.Tensor], torch.Tensor]] = {
     "PowBackward": lambda node, values: values.pow(float(getattr(node, "_saved_exponent", 2))),
     "AbsBackward": lambda _, values: values.abs(),

@@ -35,13 +35,13 @@ from gradscope.training.spikes.earlier_batches import EarlierBatches
 from gradscope.training.spikes.sample_losses import RowLosses, loss_factor, row_losses
 from gradscope.typeset.numbers import number
 
-#: Number of spikes kept in a run, and of unusual steps beside them; a larger one later replaces the
+#: Number of spikes kept in a run, and of other unusual steps; a larger one later replaces the
 #: smallest.
 MOST = 3
 #: Unusual steps are kept after this many steps. The figures of batches take at most this share
 #: of the run, or this many seconds in a short one. A capsule costs about this many plain steps.
 _KNOWN, _SHARE, _FREE, _CAPSULE = 32, 0.005, 1.0, 4
-#: The kinds of steps that others may follow from.
+#: Kinds of spikes that later steps may follow from.
 _SPIKES = ("loss", "gradient", "non-finite")
 #: Terms of a loss that are kept in an unremarkable step, until its gradients are there.
 _TERMS = 1 << 20
@@ -155,7 +155,7 @@ class Spikes:
         self._backwards = Window()
         self._losses: list[RowLosses | None] = []
         self._factor: float | None = None
-        # The spikes that are kept, and the unusual steps beside them: size and step.
+        # The spikes that are kept, and the other unusual steps: size and step.
         self._kept: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
         self._blameless: list[int] = []  # the steps of spikes that no sample made
         self._firsts: set[int] = set()  # the spikes with none in the steps before
