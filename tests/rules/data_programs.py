@@ -522,6 +522,24 @@ HEALTHY = {
             F.cross_entropy(net(x)[found], known[:20]).backward()
             optimizer.step()
         """,
+    "rows that are packed at the front, once": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        found, known = torch.arange(30, 50), torch.zeros(64, dtype=torch.long)
+        known[:20] = y[found]
+        for step in range(12):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x)[found], known[:20]).backward()
+            optimizer.step()
+        """,
+    "targets in the order of a permutation": """
+        order = torch.randperm(64)
+        sorted_by_it = y[order]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x)[order[:40]], sorted_by_it[:40]).backward()
+            optimizer.step()
+        """,
     "the action before each state": """
         class Steps(torch.utils.data.Dataset):
             def __len__(self):

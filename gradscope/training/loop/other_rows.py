@@ -55,9 +55,12 @@ def other_rows(loss: Node) -> tuple[str, tuple[Shape, ...]] | None:
     first = (target.storage_offset() - base.storage_offset()) // base.stride(0)
     with _disable_current_modes():  # as in `number_of`
         rows = _rows(node)
-        if rows is None or len(rows) != count:
+        # A permutation may have put the targets in order, and padding may fill them up.
+        if rows is None or len(rows) != count or bool((rows[1:] <= rows[:-1]).any()):
             return None
-        if torch.equal(rows, torch.arange(first, first + count, device=rows.device)):
+        rest = torch.cat([base[:first], base[first + count :]])
+        here = torch.arange(first, first + count, device=rows.device)
+        if bool((rest == rest[:1]).all()) or torch.equal(rows, here):
             return None
     return ", ".join(map(str, rows[:_NAMED].tolist())), (tuple(target.shape), tuple(base.shape))
 
