@@ -152,7 +152,7 @@ class GradscopeError(Exception):
             self.add_note(note)
 
     def _notes(self) -> list[str]:
-        """Lines of Python's traceback below the message: place, remarks and remedy.
+        """Return the lines of Python's traceback below the message: place, remarks and remedy.
 
         Several problems are each reported in full.
         """

@@ -448,7 +448,7 @@ def why(
 
 
 def _frozen_at(source: nn.Module | LoadedConfig) -> str | None:
-    """The line of a config's file that freezes parameters."""
+    """Return the line of a config's file that freezes parameters."""
     place = None if isinstance(source, nn.Module) else source.place("freeze")
     if place is None or not place.file.endswith((".yaml", ".yml")):
         return None
@@ -495,7 +495,7 @@ def _answered(workload: Workload, names: Sequence[str], *, frozen_at: str | None
 
 
 def _inside(model: nn.Module, patterns: Sequence[str]) -> set[str]:
-    """The names of the parameters that the selected modules own."""
+    """Return the names of the parameters that the selected modules own."""
     return {
         f"{named.name}.{name}".lstrip(".")
         for module, named in select_layers(model, patterns).items()

@@ -151,7 +151,7 @@ def _unlearned(found: dict[Arm, ArmRun]) -> bool:
 
 
 def _verdict(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Judged:
-    """The verdict on the arms that ran."""
+    """Return the verdict on the arms that ran."""
     plain = found[AS_IT_IS]
     if len(losses) > 1:
         names = " and ".join(losses)
@@ -198,7 +198,7 @@ def _compared(found: dict[Arm, ArmRun], losses: Sequence[str]) -> Arms:
 
 
 def _rate_left(steps: Sequence[TrainingStep]) -> float:
-    """The last learning rate as a share of the largest; 1 if there is none."""
+    """Return the last learning rate as a share of the largest; 1 if there is none."""
     rates = [max(step.learning_rates, default=0.0) for step in steps]
     return rates[-1] / max(rates) if any(rates) else 1.0
 

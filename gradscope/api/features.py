@@ -396,7 +396,7 @@ def embed(
 
 
 def _figures(task: FeatureRun, found: FeatureArray, places: Any) -> dict[str, Any]:
-    """Classes, k-NN accuracy in feature space, and the trustworthiness of the plane."""
+    """Return the classes, the k-NN accuracy in feature space, and the plane's trustworthiness."""
     figures: dict[str, Any] = {"features": found.values.shape[1]}
     named = [i for i, label in enumerate(found.labels) if label is not None]
     classes = {found.labels[i] for i in named}

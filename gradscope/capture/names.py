@@ -122,7 +122,7 @@ def _alive(references: Iterable[_Ref]) -> list[nn.Module]:
 
 
 def _at(places: Iterable[_Place]) -> list[nn.Parameter]:
-    """The parameters at places of a tree that has not changed."""
+    """Return the parameters at places of a tree that has not changed."""
     found = ((reference(), name) for reference, name in places)
     return [module._parameters[name] for module, name in found if module is not None]  # type: ignore[misc]
 

@@ -59,7 +59,8 @@ def _flat_chunks(tensor: torch.Tensor, most: int) -> Iterator[torch.Tensor]:
 
 
 def of_numbers(numbers: list[float]) -> list[float] | None:
-    """The eight statistics of a few elements, computed in Python: cheaper than eight reductions.
+    """Return the eight statistics of a few elements, computed in Python: cheaper than eight
+    reductions.
 
     None if a value or a sum exceeds the range of float64.
     """

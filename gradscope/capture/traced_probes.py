@@ -115,7 +115,7 @@ def add_probe(module: nn.Module, see: Callable[[Probe, Tensor, str, int], None])
 
 
 def _device_of(module: nn.Module) -> torch.device:
-    """The device of a probe's tensors. Tensors on the device `meta` have no address."""
+    """Return the device of a probe's tensors. Tensors on the device `meta` have no address."""
     found = next((p.device for p in module.parameters()), torch.device("cpu"))
     return torch.device("cpu") if found.type == "meta" else found
 

@@ -275,7 +275,7 @@ def _figures(sizes: _Sizes, decay: Decay | None, own: Moments) -> Update:
 def _decay_share(
     decay: Decay | None, weight: float | None, gradient: float | None, rest: float | None
 ) -> float | None:
-    """‖decay‖ / (‖decay‖ + ‖rest‖), of the two terms that the optimizer adds up.
+    """Return ‖decay‖ / (‖decay‖ + ‖rest‖) for the two terms that the optimizer adds up.
 
     Decoupled, these are the decay of the weight, ``lr·λ·w``, and the rest of Δw; otherwise λw and
     the gradient to which the optimizer adds it.

@@ -250,7 +250,8 @@ def normalise(value: Any, path: Path = ()) -> tuple[Any, list[Complaint]]:
 
 
 def _normalise(value: Any, path: Path, complaints: list[Complaint], *, inside: bool) -> Any:
-    """``inside``: some mapping around ``value`` is a target, so its keys become arguments."""
+    """Return ``value`` in the normal form. ``inside``: a mapping around it is a target, whose keys
+    become arguments."""
     if isinstance(value, list | tuple):
         return [_normalise(v, (*path, i), complaints, inside=inside) for i, v in enumerate(value)]
     if inside and value == MISSING:

@@ -66,7 +66,7 @@ class Curve:
         return 1.25 * rest / math.sqrt(len(known))  # a median's is larger than a mean's
 
     def slope(self) -> tuple[float, float, float] | None:
-        """The slope of the loss per step in the last third, and its 95 % interval."""
+        """Return the slope of the loss per step in the last third, and its 95 % interval."""
         known = [loss for loss in self._last(_SLOPE) if loss is not None]
         n = len(known)
         if n < 4 or self.diverged:
@@ -116,7 +116,7 @@ class Curve:
 
 
 def _line(values: Sequence[float]) -> tuple[float, float]:
-    """The slope of the least-squares line, and the standard deviation around it."""
+    """Return the slope of the least-squares line, and the standard deviation around it."""
     n = len(values)
     slope, intercept = statistics.linear_regression(range(n), values)
     rest = math.fsum((y - slope * x - intercept) ** 2 for x, y in enumerate(values))
@@ -361,7 +361,7 @@ class Arms:
         return self.curves[name].largest_difference(self.plain) < _SAME
 
     def left(self, name: str) -> float:
-        """The share of the way to the lowest loss that is left at the end.
+        """Return the share of the way to the lowest loss that is left at the end.
 
         The way begins at the start. If the script starts with a trained model, it begins at the
         loss without the right inputs, before or after training.

@@ -59,7 +59,7 @@ _PRINT = "print some inputs beside their targets, as the training step gets them
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict, as ``ExperimentReport`` has it, and a line for each arm by its name."""
+    """The verdict, with the fields of ``ExperimentReport``, and a line for each arm by name."""
 
     cause: str | None
     message: str
@@ -69,7 +69,7 @@ class Judged:
 
 
 def judge(arms: Arms) -> Judged:
-    """The cause that the arms show, the strongest evidence first."""
+    """Return the verdict: the cause that the arms show, by the strongest evidence."""
     steps = len(arms.plain.losses)
     if steps < FEWEST:
         return Judged(
@@ -82,7 +82,7 @@ def judge(arms: Arms) -> Judged:
 
 
 def _held_back(arms: Arms) -> Judged | None:
-    """A learning rate, or something that holds the training back."""
+    """Return the verdict that the learning rate, or another setting, holds the training back."""
     helping = [name for name in arms.curves if arms.helps(name)]
     rates = [name for name in helping if BY_NAME[name].is_rate]
     removed = [name for name in helping if name in _REMOVED]
@@ -102,7 +102,7 @@ def gains_nothing(arms: Arms) -> bool:
 
 
 def _shifted(arms: Arms) -> Judged | None:
-    """Targets of a neighbouring position: with that position's targets the script trains."""
+    """Return the verdict that the script trains with the targets of a neighbouring position."""
     if not gains_nothing(arms):
         return None
     names = [name for name in arms.curves if BY_NAME[name].late and arms.helps(name)]
@@ -118,7 +118,8 @@ def _shifted(arms: Arms) -> Judged | None:
 
 
 def _slow(arms: Arms) -> Judged | None:
-    """A learning rate a hundred times off with which the script still learns something."""
+    """Return the verdict on a learning rate a hundred times off with which the script still learns
+    something."""
     rate = arms.faster
     if rate is None or abs(math.log10(BY_NAME[rate].factor or 1.0)) < _HUNDRED:
         return None
@@ -126,7 +127,7 @@ def _slow(arms: Arms) -> Judged | None:
 
 
 def _of_rate(arms: Arms, rate: str) -> Judged:
-    """A learning rate with which the script trains."""
+    """Return the verdict that another learning rate trains the script."""
     factor = BY_NAME[rate].factor or 1.0
     how = f"too low: × {factor:g} trains" if factor > 1 else f"too high: × {factor:g} trains"
     evidence = (_fell(arms, AS_IT_IS.name), _fell(arms, rate))
@@ -137,7 +138,7 @@ def _of_rate(arms: Arms, rate: str) -> Judged:
 
 
 def _of_data(arms: Arms) -> Judged | None:
-    """An input that is not used, targets that are not its own, or a model that cannot fit them."""
+    """Return the verdict on an unused input, unrelated targets, or a model that cannot fit them."""
     if arms.plain.diverged:
         return None
     unused = _unused(arms)
@@ -180,7 +181,7 @@ def _of_data(arms: Arms) -> Judged | None:
 
 
 def _of_targets(arms: Arms) -> Judged:
-    """Targets without a relation to the inputs, as far as the arms show."""
+    """Return the verdict that the targets have no relation to the inputs, as far as arms show."""
     more = f"{_PRINT}; if they belong together: `--steps {10 * len(arms.plain.losses)}`"
     compared = arms.taken if arms.is_useless else ["mismatched"]
     fitted = (_fell(arms, "one-batch"),) if "one-batch" in arms.curves else ()
@@ -199,7 +200,7 @@ def _of_targets(arms: Arms) -> Judged:
 
 
 def _unused(arms: Arms) -> Judged | None:
-    """An input without information, or one that the model discards."""
+    """Return the verdict on an input without information, or one that the model discards."""
     # If the arms differ, the loss alone mixes the pairs: it broadcasts, or reads outputs alone.
     same = bool(arms.taken) and all(map(arms.is_same, arms.taken))
     evidence = tuple(_same(name, arms) for name in arms.taken if arms.is_same(name))

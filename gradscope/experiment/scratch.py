@@ -110,7 +110,7 @@ def _is_linked(name: str) -> bool:
 
 
 def _steps(folder: Path) -> list[tuple[Path, str]]:
-    """Each folder above with the next name on the way down."""
+    """Return each folder above the path, with the next name on the way down."""
     parents = [*folder.parents][::-1]
     return [(parent, next(iter(folder.relative_to(parent).parts))) for parent in parents]
 
@@ -187,8 +187,8 @@ class Writes:
         )
 
     def _allowed_for(self, real: str) -> list[str]:
-        """The folders that may hold a path: of one in the source, those that lie in it themselves,
-        as a temporary folder of the project's own.
+        """Return the folders that may hold a path. For a path in the source, these are folders in
+        the source itself, such as a temporary folder of the project.
         """
         if not _within(real, self._source):
             return self._allowed

@@ -121,7 +121,7 @@ class Kept:
 
 
 def judged_outputs(outputs: Outputs, layout: Layout, kept: Kept) -> list[str]:
-    """The outputs that can be judged."""
+    """Return the outputs that can be judged."""
     found = []
     for path, tensor in outputs.items():
         positional = kept.places is not None and layout.by_position(tensor) is not None

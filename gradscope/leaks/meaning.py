@@ -76,7 +76,7 @@ class Meaning:
     decoder: bool = False
 
     def of(self, *roles: str) -> list[Given]:
-        """The tensors with one of these roles."""
+        """Return the tensors with one of these roles."""
         return [one for one in self.given if one.role in roles]
 
     @property
@@ -106,7 +106,7 @@ def read_meaning(
     batch: Batch,
     axes: Mapping[str, int],
 ) -> Meaning:
-    """Infers the role of each tensor from its name, dtype and shape, and the user's options.
+    """Infer the role of each tensor from its name, dtype and shape, and the user's options.
 
     Args:
         model: the model.
@@ -168,7 +168,8 @@ def _is_decoder(one: Given) -> bool:
 
 
 def role_named(name: str, tensor: torch.Tensor) -> str | None:
-    """The role that an argument's name gives a tensor; None: it is tokens or values, or unknown."""
+    """Return the role that an argument's name gives a tensor; None: it is tokens or values, or
+    unknown."""
     integer = not (tensor.is_floating_point() or tensor.is_complex())
     for role, pattern in _NAMED:
         fits = integer or role not in (LENGTHS, DOCUMENTS)

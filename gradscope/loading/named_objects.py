@@ -199,7 +199,7 @@ def _offer(found: Any, where: str, part: str = "") -> str | None:
 
 
 def _names(value: Any, key: str) -> Iterable[tuple[str, str]]:
-    """The target names in a config's value, with the key of each."""
+    """Yield the target names in a config's value, with the key of each."""
     if key == "model" and isinstance(value, str):
         yield value, key
     elif isinstance(value, Mapping):

@@ -84,7 +84,7 @@ class Processes:
                 self._store.set("first", str(self.rank))
 
     def first_failed(self) -> int | None:
-        """The rank of the process that failed first, if any reported it."""
+        """Return the rank of the process that failed first, if any reported it."""
         with contextlib.suppress(RuntimeError):
             if self._store.check(["failures"]) and self._is_there("first", BRIEFLY):
                 return int(self._store.get("first"))

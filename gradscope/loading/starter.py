@@ -32,7 +32,7 @@ class Start:
 
 
 def start_of(loaded: LoadedConfig, allow: Sequence[str]) -> Start:
-    """The arguments of the class or function that a spec names, and the input of its model.
+    """Return the arguments of the class or function that a spec names, and the input of its model.
 
     Raises:
         TargetError: a name that is refused or does not exist.

@@ -32,7 +32,7 @@ from gradscope.output_files import expanded
 
 
 def resolved(path: str | bytes | os.PathLike[Any]) -> Path:
-    """A path without links and dots."""
+    """Return a path without links and dots."""
     return Path(os.fsdecode(path)).resolve()
 
 

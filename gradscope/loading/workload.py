@@ -66,7 +66,7 @@ class Workload:
     parallel: ParallelModel | None = None  # how it is spread over processes, None: it is not
 
     def called(self) -> Callable[..., Any]:
-        """The callable that a step calls with its batch."""
+        """Return the callable that a step calls with its batch."""
         if self.parallel is not None:
             return self.parallel.outer
         if self.method is None:
@@ -195,7 +195,7 @@ class BuiltModel:
     compiled: nn.Module | None
 
     def context(self, loaded: LoadedConfig) -> Context:
-        """The surroundings of the config's sources, without notices so far."""
+        """Return the surroundings of the config's sources, without notices so far."""
         where, make = (loaded.directory, loaded.place), self.targets.instantiate
         return Context(self.model, self.kind, *where, self.device, self.dtype, make)
 

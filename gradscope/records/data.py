@@ -52,7 +52,7 @@ def to_line(record: Any) -> str:
 
 
 def _named(record: Any) -> dict[str, Any]:
-    """The fields of a record by name, without those that are left out at their default."""
+    """Return the fields of a record by name, without those that are left out at their default."""
     kind = type(record)
     read = _READERS.get(kind)
     if read is None:

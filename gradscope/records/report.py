@@ -136,7 +136,7 @@ class Report(Plotted):
     parallel: ParallelRun | None = field(default=None, metadata=SPARSE)
 
     def __getitem__(self, key: str | tuple[str, int]) -> ParameterStats | ModuleCall:
-        """A parameter or a layer's call by its name, or by one of its other names.
+        """Return a parameter or a layer's call by its name, or by one of its other names.
 
         Raises:
             KeyError: there is none, or a layer ran several times and no call is named.

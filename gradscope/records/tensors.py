@@ -169,7 +169,7 @@ class NormSeries:
 
 
 def steps_lost(steps: Sequence[int], norms: Sequence[float]) -> list[int]:
-    """The steps at which a norm is a NaN or Inf."""
+    """Return the steps at which a norm is a NaN or Inf."""
     if math.isfinite(sum(norms)):  # nearly always, and many times as fast
         return []
     return [step for step, norm in zip(steps, norms, strict=True) if not math.isfinite(norm)]
@@ -215,5 +215,5 @@ def number_or_none(norm: float) -> float | None:
 
 
 def finite_or_none(value: float | None) -> float | None:
-    """The value; None for NaN and Inf, which JSON and SQLite do not have."""
+    """Return the value; None for NaN and Inf, which JSON and SQLite do not have."""
     return value if value is not None and math.isfinite(value) else None

@@ -131,7 +131,7 @@ def stale(check: CheckReport) -> Iterator[str]:
 
 
 def entry(of: BaselineEntry) -> str:
-    """A baseline's entry in a sentence."""
+    """Return a baseline's entry in a sentence."""
     cause = f" {plain(of.cause)}" if of.cause else ""
     return f"{plain(of.model)} {plain(of.code)} {label(of.name)}{cause}"
 
@@ -279,7 +279,7 @@ _COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 
 
 def github(report: Report, view: View) -> str:
-    """The findings of one run."""
+    """Return the annotations for the findings of one run."""
     return github_check(alone(report), view)
 
 
@@ -342,7 +342,7 @@ _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def sarif(report: Report, view: View) -> str:
-    """The findings of one run."""
+    """Return the SARIF document for the findings of one run."""
     return sarif_check(alone(report), view)
 
 

@@ -64,7 +64,7 @@ def _value(value: object) -> str:
 
 
 def table(report: CoordCheckReport) -> Table | None:
-    """A row for each layer, in the order of forward; None without one."""
+    """Return a row for each layer, in the order of forward; None without one."""
     if not report.layers:
         return None
     after = "after 1 step" if report.steps == 1 else f"after {count(report.steps)} steps"
@@ -222,7 +222,7 @@ def _conclusion(report: CoordCheckReport) -> Iterator[Line]:
 
 
 def panels(report: CoordCheckReport) -> tuple[Panel, ...]:
-    """The activation before the first step, and the change after some steps, over width.
+    """Return charts over width: of the activation before the first step, and of its later change.
 
     If there are many layers, those with the worst verdicts are drawn, and the slopes of all.
     """
@@ -279,7 +279,7 @@ def _panel(
 
 
 def document(report: CoordCheckReport, view: TextView, format: str) -> Document:
-    """The error, if there was one, the slopes, what they say, and the picture."""
+    """Return the document: the error, if there was one, the slopes, the verdict and the picture."""
     blocks: list[Block] = []
     blocks += filter(None, [report.error])
     blocks += filter(None, [table(report)])

@@ -47,7 +47,7 @@ def shown(report: DiffReport, view: DiffView) -> list[Table]:
 
 
 def calls(report: DiffReport, view: DiffView) -> Table:
-    """Each output of a call, its activation and its gradient."""
+    """Return the table of calls: a row for each output, with its activation and its gradient."""
     rows, caption = _chosen(report.calls, view, lambda row: row.activation, "output")
     names = [label(row.name, row.call) for row in rows]
     paths = (f" {plain(row.path)}" if row.path else "" for row in rows)
@@ -63,7 +63,7 @@ def calls(report: DiffReport, view: DiffView) -> Table:
 
 
 def parameters(report: DiffReport, view: DiffView) -> Table:
-    """Each parameter, its value and its gradient."""
+    """Return the table of parameters: a row for each, with its value and its gradient."""
     rows, caption = _chosen(report.parameters, view, lambda row: row.value, "parameter")
     names = [plain(row.name) for row in rows]
     ratios = [row.update_ratios or (None, None) for row in rows]
@@ -146,7 +146,7 @@ _TABLES = (("calls", calls), ("parameters", parameters))
 
 
 def legend(report: DiffReport) -> tuple[str, ...]:
-    """Explains the columns."""
+    """Return explanations of the columns."""
     nearer = f"A–ref, B–ref: the error of each from a run of A in {report.reference}"
     updates = "update A, update B: ‖Δw‖ / ‖w‖ of the optimizer's step"
     return (

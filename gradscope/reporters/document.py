@@ -135,7 +135,7 @@ class Document:
 
 
 def texts(document: Document, width: int | None) -> list[Text]:
-    """The document's lines for a terminal; without a width nothing is hidden and nothing breaks."""
+    """Return the document's lines for a terminal; without a width nothing is hidden or broken."""
     blocks = (text for block in document.blocks for text in _texts(block, width))
     return stacked([header(document, width), *blocks])
 
@@ -223,7 +223,7 @@ def _blocks(block: Block) -> Iterator[str]:
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """Lines as a list."""
+    """Return the lines as a list."""
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -233,7 +233,7 @@ def error_block(error: ErrorRecord) -> str:
 
 
 def table_block(table: Table) -> str:
-    """A table under its title, at its full width, with its legend below."""
+    """Return a table under its title, at its full width, with its legend below."""
     lines = [
         "| " + " | ".join(escaped(c.key) for c in table.columns) + " |",
         "| " + " | ".join("---:" if c.right else "---" for c in table.columns) + " |",
@@ -250,7 +250,7 @@ def table_block(table: Table) -> str:
 
 
 def line_items(lines: Iterable[Line]) -> str:
-    """Lines as a list, each at its depth."""
+    """Return the lines as a list, each at its depth."""
     return "\n".join(f"{'  ' * line.indent}- {line_text(line)}" for line in lines)
 
 
@@ -296,7 +296,7 @@ def code(text: str) -> str:
 
 
 def fenced(lines: Iterable[str]) -> str:
-    """A block of code whose fence is longer than any in it."""
+    """Return a block of code whose fence is longer than any fence in it."""
     body = "\n".join(lines)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", body)), default=0))
     return f"{fence}text\n{body}\n{fence}"

@@ -53,7 +53,7 @@ def verdict(report: ExperimentReport) -> Iterator[Line]:
 
 
 def table(report: ExperimentReport) -> Table | None:
-    """A row for each arm; None without one."""
+    """Return a row for each arm; None without one."""
     if not report.arms:
         return None
     arms = report.arms
@@ -101,7 +101,7 @@ def _verdict(one: ArmResult) -> str:
 
 
 def panels(report: ExperimentReport) -> tuple[Panel, ...]:
-    """The arms of each chart: data, learning rate, targets, a removed part; all show *as it is*."""
+    """Return the charts: data, learning rate, targets, a removed part; all show *as it is*."""
     ran = report.ran
     plain = [one for one in ran if one.name == PLAIN]
     found = []

@@ -123,7 +123,7 @@ def document(
 
 
 def _summary(report: FeaturesReport) -> str:
-    """The layer, the pictures and the figures, in one line."""
+    """Return the layer, the pictures and the figures, in one line."""
     parts = [", ".join(map(plain, report.layers))]
     if report.images:
         parts.append(plural(report.images, "picture"))

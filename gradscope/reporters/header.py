@@ -62,7 +62,7 @@ def listed(steps: Sequence[int]) -> str:
 
 
 def run_facts(run: RunInfo, *more: str) -> list[str]:
-    """The model, and how it was run."""
+    """Return the model, and how it was run, as facts."""
     how = [run.device, precision(run)]
     if run.steps:  # for an existing tensor this is unknown
         how += [run.mode, f"seed {run.seed}"]

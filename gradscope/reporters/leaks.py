@@ -51,7 +51,7 @@ def _share(effect: float) -> str:
 
 
 def conclusion(report: LeaksReport) -> Iterator[Line]:
-    """Says which axes were judged, and the number of forwards."""
+    """Yield the number of judged axes and of forwards, in words."""
     if not report.axes:
         return
     judged = [one for one in report.axes if one.verdict != "not-judged"]
@@ -68,7 +68,7 @@ UNKNOWN = "?"
 
 
 def map_lines(one: DependencyMap) -> Iterator[Text]:
-    """The map with its title and its two axes."""
+    """Yield the map with its title and its two axes."""
     title = f"{one.axis}: what each output (down) depends on (across), by {one.instrument}"
     yield Text(title, style="bold")
     for at, row in zip(one.outputs, one.values, strict=True):
@@ -107,7 +107,7 @@ def maps(report: LeaksReport) -> tuple[Map, ...]:
 
 
 def document(report: LeaksReport, view: TextView, format: str) -> Document:
-    """The error, if there was one, the axes, and the maps."""
+    """Return the document: the error, if there was one, the axes, and the maps."""
     entries = [
         Entry(
             tuple(axis_lines(one)),

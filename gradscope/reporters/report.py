@@ -59,7 +59,7 @@ class _Walk:
 
 
 def chain_title(chain: Chain) -> str:
-    """Names the start of the chain and its length."""
+    """Return the title of a chain: its start and its length."""
     kinds = Counter("operations" if node.kind == "function" else "leaves" for node in chain.nodes)
     start = label(chain.name, chain.call) + (f" → {plain(chain.path)}" if chain.path else "")
     sizes = (
@@ -90,7 +90,7 @@ def unbroken(lines: Sequence[ChainLine]) -> Iterator[str]:
 
 
 def legend(lines: Sequence[ChainLine]) -> list[str]:
-    """Explains the arrows that occur."""
+    """Return explanations of the arrows that occur."""
     signs = {text.split(" ")[0] for text in (line.operation for line in lines)}
     again = any(leaf.endswith(AGAIN) or f"{AGAIN} →" in leaf for x in lines for leaf in x.leaves)
     below = [f"{BELOW} #n: leads on to the node #n below"] if BELOW in signs else []
@@ -239,7 +239,7 @@ def _rows(lines: Sequence[ChainLine], width: int | None) -> Iterator[Text]:
 
 
 def facts(report: Report) -> list[list[str]]:
-    """Facts about the run, a list for each line; the first fact is the model."""
+    """Return the facts about the run, a list for each line; the first fact is the model."""
     run, totals = report.run, report.totals
     counted = totals.parameters or report.error is None
     first = run_facts(run, *([_parameters(report)] if counted else []))
@@ -376,14 +376,14 @@ FINDINGS = (
 
 
 def _csv(report: Report, view: View) -> str:
-    """One table: the calls, unless the view asks for the parameters or the findings."""
+    """Return one table: the calls, unless the view asks for the parameters or the findings."""
     if view.table == "findings":
         return _csv_check(alone(report), view)
     return csv_table(*report_tables.records(report, view))
 
 
 def _csv_check(check: CheckReport, view: View) -> str:
-    """A row for each finding; a run that failed is a row without a code."""
+    """Return a row for each finding; a run that failed is a row without a code."""
     rows: list[list[Scalar]] = []
     for model in check.models:
         whose = title(model.run)
@@ -398,7 +398,8 @@ def _csv_check(check: CheckReport, view: View) -> str:
 
 
 def finding_rows(report: Report) -> list[list[Scalar]]:
-    """A report's findings, the worst first, by ``FINDINGS`` without the model and ``known``."""
+    """Return a report's findings, the worst first, by ``FINDINGS`` without the model and
+    ``known``."""
     return [_row(finding) for finding in ordered(report.findings)]
 
 

@@ -28,7 +28,7 @@ _GAP = 2
 
 
 def _terminal(rules: Sequence[Rule], view: TextView) -> str:
-    """Code, name, severity and summary of each rule; of a single one, everything about it."""
+    """Return code, name, severity and summary of each rule; for a single rule, all about it."""
     single = len(rules) == 1
     lines = _page(rules[0], view.width) if single else _book(rules, view.width)
     return printed(lines, width=view.width, color=view.color)
@@ -168,7 +168,7 @@ def _use(rule: Rule) -> str:
 
 
 def _json(rules: Sequence[Rule], view: TextView) -> str:
-    """Documentation, thresholds and presets of each rule."""
+    """Return the documentation, thresholds and presets of each rule."""
     data = {"schema": "gradscope.rules/1", "rules": list(map(_data, rules))}
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 

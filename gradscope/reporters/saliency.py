@@ -32,7 +32,7 @@ def name(image: ImageAttribution) -> str:
 
 
 def explained(image: ImageAttribution) -> str:
-    """The class that is explained, by number and name."""
+    """Return the class that is explained, by number and name."""
     return _class(image.target, image.target_name)
 
 
@@ -55,7 +55,7 @@ def classes(image: ImageAttribution) -> Table:
 
 
 def maps(image: ImageAttribution) -> Table:
-    """A row for each map, with its checks."""
+    """Return a row for each map, with its checks."""
     columns = [
         (Heading("method", False), [method(record) for record in image.maps]),
         (Heading("layer", False, 50), [plain(record.layer or "") for record in image.maps]),

@@ -25,7 +25,7 @@ _REMEDY = "use a wider terminal, or -f json"
 
 
 def title(report: SpikeReport) -> list[str]:
-    """The step, its model, and why it was kept."""
+    """Return the step, its model, and the reason why it was kept."""
     model = [plain(report.model)] if report.model else []
     rank = [] if report.rank is None else [f"rank {report.rank}"]
     return [f"step {count(report.step)}", *rank, *model, plain(report.reason)]
@@ -54,7 +54,7 @@ def verdict(report: SpikeReport) -> Iterator[Line]:
 
 
 def end(report: SpikeReport) -> Iterator[Line]:
-    """The optimizer, the capsule, and the other capsules."""
+    """Yield the optimizer, the capsule, and the other capsules."""
     state = report.state
     if state is not None:
         facts = [plain(state.kind)]
@@ -89,7 +89,7 @@ def _call_facts(calls: Sequence[CallState]) -> Iterator[str]:
 
 
 def tables(report: SpikeReport) -> Iterator[Table]:
-    """The samples, and the steps before."""
+    """Yield the samples, and the steps before."""
     if report.samples:
         yield _samples(report.samples)
     if report.signals:
@@ -146,7 +146,7 @@ def _signals(report: SpikeReport) -> Table:
 
 
 def _earlier(batches: Sequence[EarlierBatch]) -> Table:
-    """The batches before, each with its worst sample: NaN or Inf, then loss, then input."""
+    """Return the batches before, each with its worst sample: NaN or Inf, then loss, then input."""
     worst = [max(one.samples, key=_badness, default=None) for one in batches]
     losses = [[s.loss for s in one.samples if s.loss is not None] for one in batches]
 
@@ -205,7 +205,7 @@ _PANELS = (
 
 
 def panels(report: SpikeReport) -> tuple[Panel, ...]:
-    """The signals over the steps up to the spike, and the gradient norm of each sample."""
+    """Return the signals over the steps up to the spike, and the gradient norm of each sample."""
     here = (Stretch(report.step, report.step, plain(report.reason)),)
     found = []
     for title, names in _PANELS:
@@ -233,7 +233,7 @@ def panels(report: SpikeReport) -> tuple[Panel, ...]:
 
 
 def _pictures(report: SpikeReport) -> tuple[Picture, ...]:
-    """The inputs of the worst samples, if they are images and the capsule has them."""
+    """Return the inputs of the worst samples, if they are images and the capsule has them."""
     if not report.samples or not report.file:
         return ()
     from gradscope.images.sample_pictures import sample_pictures

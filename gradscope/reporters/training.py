@@ -46,7 +46,7 @@ def document(history: RunHistory, view: View, format: str) -> Document:
 
 
 def page(history: RunHistory, view: View) -> list[Text]:
-    """The lines of the page in a terminal."""
+    """Return the lines of the page in a terminal."""
     return texts(document(history, view, "terminal"), view.width)
 
 
@@ -126,7 +126,7 @@ Table = tuple[Sequence[str], Iterable[Sequence[Field]]]
 
 
 def _csv(history: RunHistory, view: View) -> str:
-    """One table: the steps, unless the view asks for another."""
+    """Return one table: the steps, unless the view asks for another."""
     return csv_table(*table(history, view))
 
 
@@ -147,7 +147,7 @@ def table(history: RunHistory, view: View) -> Table:
 
 
 def _transformer(series: Sequence[TransformerSeries], kind: str, names: dict[int, str]) -> Table:
-    """A row for each head, expert or block, and each step."""
+    """Return a row for each head, expert or block, and each step."""
     part = PARTS.get(kind)
 
     def rows() -> Iterator[list[Field]]:
@@ -205,7 +205,7 @@ METRICS = (
 
 
 def _json(history: RunHistory, view: View) -> str:
-    """The full run, whatever the view selects."""
+    """Return the full run, whatever the view selects."""
     run = history.run
     head = {
         "schema": run.schema,
@@ -285,7 +285,7 @@ def _parts(series: TransformerSeries) -> str:
 
 
 def _norms(norms: NormSeries) -> dict[str, Any]:
-    """The norms at every step that has a finite gradient."""
+    """Return the norms at every step that has a finite gradient."""
     return {
         "steps": list(norms.steps),
         "grad_norm": _short(norms.gradient),

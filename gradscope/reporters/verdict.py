@@ -29,7 +29,7 @@ NOTHING_RECORDED = Line("no step was recorded", "Nothing was judged:", "warn")
 
 
 def no_problem(judgement: Judgement, where: str) -> Iterator[Line]:
-    """No problem was found ``where``; names the rules that judged."""
+    """Yield the line that no problem was found ``where``, with the rules that judged."""
     if not judgement.judged:
         yield Line("every rule needs more samples", "Nothing was judged:", "warn")
         return
@@ -38,7 +38,7 @@ def no_problem(judgement: Judgement, where: str) -> Iterator[Line]:
 
 
 def not_enough(judgement: Judgement) -> Iterator[Line]:
-    """The rules that need more samples, grouped by the option that gives them."""
+    """Yield the rules that need more samples, grouped by the option that gives them."""
     alike: dict[tuple[str, str], list[NotJudged]] = {}
     for one in judgement.not_judged:
         unit = one.unit if one.help.startswith("--") else ""
@@ -78,7 +78,7 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def codes(of: Sequence[str]) -> str:
-    """``GS101–104, GS203``: the codes, those that follow each other as one."""
+    """Return codes in short, consecutive ones as a range: ``GS101–104, GS203``."""
     spans: list[list[str]] = []
     for code in map(plain, sorted(of)):
         if spans and _follows(spans[-1][-1], code):
@@ -144,7 +144,7 @@ class Verdict:
     odd: Sequence[int] = ()
 
     def lines(self) -> Iterator[Line]:
-        """The worst cause, how many more findings there are; or that none was found."""
+        """Yield the worst cause and the number of further findings, or that none was found."""
         causes = folded(self.findings)
         if not causes:
             if self.judgement is not None and self.run.steps:
@@ -187,7 +187,7 @@ class Verdict:
         return text
 
     def _experiment(self) -> Iterator[Line]:
-        """The command for a loss that does not fall although no finding explains it."""
+        """Yield the command for a loss that does not fall although no finding explains it."""
         run = self.run
         if run.world_size > 1 or not (run.script.endswith(".py") or run.script.startswith("-m ")):
             return
@@ -226,13 +226,13 @@ class Verdict:
         return Line(f"{plain(found.message)}{more}", lead, TONES.get(severity, ""))
 
     def _place(self, found: TrainingFinding) -> str:
-        """The layer, with its model before it if there are several models."""
+        """Return the layer, with its model before it if there are several models."""
         names = {model.id: called(model) for model in self.models}
         model = names.get(-1 if found.model is None else found.model)
         return below(model if len(names) > 1 or not found.name else None, found.name)
 
     def _where(self, found: TrainingFinding) -> str:
-        """The lines of the script, and how often it occurred."""
+        """Return the lines of the script, and how often the finding occurred."""
         return ", ".join(filter(None, (*places(found.finding), self._how_often(found))))
 
     def _how_often(self, found: TrainingFinding) -> str:
@@ -265,7 +265,7 @@ class Verdict:
 
 
 def cost_in_words(run: TrainingRun) -> str:
-    """``1.6 % of the time (4.02 s)``; "" if unknown."""
+    """Return the cost in words: ``1.6 % of the time (4.02 s)``; "" if unknown."""
     if run.cost is None:
         return ""
     text = f"{share(run.cost) if run.cost < 1 else 'all'} of the time"
@@ -276,7 +276,7 @@ def cost_in_words(run: TrainingRun) -> str:
 
 
 def _symptoms(symptoms: Sequence[TrainingFinding]) -> Iterator[str]:
-    """``2 findings follow from it: GS404, GS605``."""
+    """Return the symptoms in words: ``2 findings follow from it: GS404, GS605``."""
     if not symptoms:
         return
     counts = Counter(plain(one.code) for one in symptoms)
@@ -315,7 +315,7 @@ def summary(
     failure: str | None = None,
     unobserved: Sequence[str] = (),
 ) -> str:
-    """The lines, each with the name of the tool before it.
+    """Return the lines of the verdict, each with the name of the tool before it.
 
     Args:
         verdict: on the run, finished or not.

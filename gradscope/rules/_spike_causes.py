@@ -123,7 +123,7 @@ def _since(capsule: Capsule, step: float) -> str:
 
 
 def _weights(capsule: Capsule) -> _Fact | None:
-    """The weights moved further than the optimizer's updates can move them."""
+    """Return the cause if the weights moved further than the optimizer's updates can move them."""
     written = [one for one in capsule.changes if one.kind == "weights"]
     known = [one for one in capsule.signals if one.weight_norm is not None]
     pairs = [
@@ -157,7 +157,7 @@ def _weights(capsule: Capsule) -> _Fact | None:
 
 
 def _written(capsule: Capsule) -> _Fact | None:
-    """The loss jumped when the weights were written to."""
+    """Return the cause if the loss jumped when the weights were written to."""
     for one in capsule.changes:
         if one.kind != "weights":
             continue
@@ -224,7 +224,7 @@ def _reach(capsule: Capsule, since: int, step: int, norm: float, exact: bool) ->
 
 
 def _new_state(capsule: Capsule) -> _Fact | None:
-    """The optimizer's state is newer than the training."""
+    """Return the cause if the optimizer's state is newer than the training."""
     state = capsule.state
     if state is None:
         return None
@@ -247,7 +247,7 @@ def _new_state(capsule: Capsule) -> _Fact | None:
 
 
 def _changes(capsule: Capsule) -> _Fact | None:
-    """A setting of the optimizer changed, or its state was written to."""
+    """Return the cause if a setting of the optimizer changed, or its state was written to."""
     kind = "the optimizer" if capsule.state is None else capsule.state.kind
     for one in capsule.changes:
         message = _of_change(one, kind, _since(capsule, one.step))
@@ -271,7 +271,8 @@ def _of_change(change: OutsideChange, kind: str, when: str) -> str:
 
 
 def _update(capsule: Capsule) -> _Fact | None:
-    """An update before the step jumped though the gradient did not, or is too large for Adam."""
+    """Return the cause if an update before the step jumped though the gradient did not, or is too
+    large for Adam."""
     paces = [
         (one, one.update_rms / one.learning_rate)
         for one in capsule.signals[:-1]
@@ -306,7 +307,7 @@ def _update(capsule: Capsule) -> _Fact | None:
 
 
 def _learning_rate(capsule: Capsule) -> _Fact | None:
-    """The learning rate jumped, or is at its highest and still rises."""
+    """Return the cause if the learning rate jumped, or is at its highest and still rises."""
     rates = [(one.step, one.learning_rate) for one in capsule.signals if one.learning_rate]
     if len(rates) < 8:
         return None
@@ -325,7 +326,8 @@ def _learning_rate(capsule: Capsule) -> _Fact | None:
 
 
 def _high_rate(capsule: Capsule) -> _Fact | None:
-    """The learning rate is far above its median, or is at its highest and still rises."""
+    """Return the cause if the learning rate is far above its median, or is at its highest and still
+    rises."""
     rates = [one.learning_rate for one in capsule.signals if one.learning_rate]
     if len(rates) < 8:
         return None
@@ -376,7 +378,7 @@ def _is_worse(capsule: Capsule) -> bool:
 
 
 def _unscaled(capsule: Capsule) -> _Fact | None:
-    """The optimizer got gradients that keep the loss scale."""
+    """Return the cause if the optimizer got gradients that keep the loss scale."""
     for one in capsule.changes:
         message = _of_scale(one, capsule)
         if message:
@@ -412,8 +414,8 @@ def _unscaled(capsule: Capsule) -> _Fact | None:
 
 
 def _not_divided(capsule: Capsule, usual: float) -> _Fact | None:
-    """The script divides all gradients by one factor, and the optimizer once got a gradient as
-    large as before the division, with a loss as before.
+    """Return the cause if the script divides all gradients by one factor, and the optimizer once
+    got a gradient as large as before the division, with a loss as before.
 
     Args:
         capsule: of the spike.
@@ -465,7 +467,7 @@ def _of_scale(change: OutsideChange, capsule: Capsule) -> str:
 
 
 def _overflow(capsule: Capsule) -> _Fact | None:
-    """The gradient overflowed where the loss is finite."""
+    """Return the cause if the gradient overflowed although the loss is finite."""
     now = capsule.signals[-1] if capsule.signals else None
     if now is None or not now.loss_scale or now.loss_scale <= 1:
         return None

@@ -236,7 +236,7 @@ def are_unusual_copies(copies: int | None, count: int, history: BatchHistory) ->
 
 
 def _nonfinite(capsule: Capsule) -> Blame | None:
-    """Few of the samples have a NaN or Inf; a mixing module spreads it later."""
+    """Return the few samples with NaN or Inf; a mixing module spreads these only later."""
     count = len(capsule.samples)
     for place, what, others in (
         ("input", "its input has NaN or Inf", "the other inputs have none"),
@@ -344,7 +344,7 @@ def _odd(capsule: Capsule) -> list[tuple[_Group, str]]:
 
 
 def _copied(capsule: Capsule) -> list[tuple[_Group, str]]:
-    """The sample that fills much of the batch, if far fewer inputs were equal before."""
+    """Return the sample that fills much of the batch, if far fewer inputs were equal before."""
     history = capsule.history
     group = max(_groups(capsule.samples), key=len)
     count = sum(one.call == group[0].call for one in capsule.samples)
@@ -389,7 +389,7 @@ def _difference(sample: SpikeSample, others: Sequence[SpikeSample], history: Bat
 
 
 def _label(capsule: Capsule) -> Blame | None:
-    """One sample's loss is unlike those of all samples before; its input is not."""
+    """Return the sample whose loss alone is unlike those of all samples before, not its input."""
     known = [one for one in capsule.samples if one.loss is not None]
     if len(known) < 4:
         return None

@@ -32,7 +32,7 @@ def either(choices: Iterable[str]) -> str:
 
 
 def others(count: int, noun: str) -> str:
-    """`` (and 3 layers more)``, nothing for none."""
+    """Return a count of others in words: `` (and 3 layers more)``; "" for none."""
     return f" (and {plural(count, noun)} more)" if count else ""
 
 

@@ -74,7 +74,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
 
 
 def _stuck_at_zero(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each model with two weights that stay zero, with a gradient of zero."""
+    """Yield one finding for each model with two weights that stay zero, with a gradient of zero."""
     still = {
         (one.model, one.name): one
         for one in loop.parameters

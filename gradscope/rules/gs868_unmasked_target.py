@@ -34,7 +34,7 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
-    """One finding for each target."""
+    """Yield one finding for each target."""
     for number, one in enumerate(loop.facts_of("unmasked-target")):
         yield at(
             RULE.finding(

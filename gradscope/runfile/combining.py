@@ -425,7 +425,7 @@ def _lost(reduced: TensorStats, own: Sequence[TensorStats | None]) -> bool:
 
 
 def _notices(reports: Sequence[Report], not_reduced: Sequence[str]) -> Iterator[str]:
-    """Notices on the figures."""
+    """Return notices on the figures."""
     first = _parallel(reports[0])
     yield (
         f"calls: of rank {first.rank} of {first.processes}, with the smallest and the largest "

@@ -65,7 +65,7 @@ def files_of(path: Path) -> tuple[Path, ...]:
 
 
 def file_of(path: Path, rank: int | None) -> Path:
-    """The file of one rank; without a rank the given path, a file or a folder.
+    """Return the file of one rank; without a rank the given path, a file or a folder.
 
     Raises:
         ConfigError: there is no run, or it has no file of that rank.

@@ -219,7 +219,7 @@ class RankFile:
         return dict(self._rows(query))
 
     def odd_batches(self, usual: int, most: int) -> list[int]:
-        """The first steps whose batch has another size."""
+        """Return the first steps whose batch has another size."""
         query = "SELECT step FROM step WHERE batch <> ? ORDER BY step LIMIT ?"
         return [step for (step,) in self._rows(query, usual, most)]
 
@@ -344,8 +344,8 @@ class RankFile:
         return tuple(schema.plain_record(kind, row, str(self.path)) for row in found)
 
     def _columns(self, table: str, wanted: Sequence[str]) -> str:
-        """Columns for a query, under their old names in older files; NULL for those that a file
-        lacks; "" for no table."""
+        """Return the columns for a query: the old names in older files, NULL for missing columns,
+        "" for a missing table."""
         there = {name for _, name, *_ in self._rows(f"PRAGMA table_info({table})")}
         if not there:
             return ""

@@ -45,7 +45,7 @@ class Layer:
 
 
 def key_of(column: str, label: str = "") -> str:
-    """The name of a chart: ``gradscope/grad_norm/net/fc.weight``."""
+    """Return the name of a chart: ``gradscope/grad_norm/net/fc.weight``."""
     return "/".join(filter(None, (PREFIX, column, label)))
 
 
@@ -289,7 +289,7 @@ class Unsent:
         self._alerted |= news.keys
 
     def left(self, run: RunFile) -> int:
-        """Number of steps in the file that the tracker has not received."""
+        """Return the number of steps in the file that the tracker has not received."""
         return len({one.step for one in run.steps(self._step + 1)})
 
     def _metrics(self, one: TrainingStep) -> Iterator[tuple[str, float]]:

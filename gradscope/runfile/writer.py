@@ -135,8 +135,8 @@ class RunWriter:
     def close(self) -> None:
         """Write the waiting records, and close the file.
 
-        Without ``finish``, the run counts as cut off. It waits only for a limited time for a disk
-        that does not answer.
+        Without ``finish``, the run counts as cut off. The call waits only for a limited time for a
+        disk that does not answer.
         """
         with self._lock:
             again, thread = self._closed, self._thread

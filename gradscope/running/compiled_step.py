@@ -122,12 +122,14 @@ class CompiledComparison:
                 self.positions[one] = file, position
 
     def kernel(self, key: ProbeKey, *, gradient: bool) -> str | None:
-        """The line of generated code that computed a tensor: ``file:line``; None if unknown."""
+        """Return the line of generated code that computed a tensor: ``file:line``; None if
+        unknown."""
         line = self.lines.get((key, gradient))
         return None if line is None else probed_kernel(*line)
 
     def parameter_kernel(self, name: str) -> str | None:
-        """The line that computed a parameter's gradient: in the graph of its module's backward."""
+        """Return the line that computed a parameter's gradient: in the graph of its module's
+        backward."""
         file, position = self.positions.get(name, (None, 0))
         for key, gradient in self.lines:
             # The backward of the graph that has the parameter: there may be several in a module.

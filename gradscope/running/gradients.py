@@ -52,7 +52,7 @@ def loss_value(loss: torch.Tensor) -> Value:
 
 
 def measured_loss(loss: torch.Tensor) -> Measured:
-    """The loss for ``resolve`` to read with the rest."""
+    """Return the loss for ``resolve`` to read with the rest."""
     plain = type(loss) is torch.Tensor and loss.layout == torch.strided
     if plain or loss.numel() != 1 or loss.is_complex() or loss.device.type == "meta":
         return measure(loss)

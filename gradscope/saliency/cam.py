@@ -29,7 +29,7 @@ def attribute(subject: Subject) -> Tensor:
 
 
 def _head(subject: Subject, activation: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The maps and the weight that make the logits, found by making them again.
+    """Return the maps and the weight that make the logits, found by making them again.
 
     DenseNet has a ReLU between its last norm and the pooling, and it belongs to the maps then.
     """

@@ -91,7 +91,7 @@ class _Masks:
 
 
 def _enlarging(grid: int, cell: int) -> Tensor:
-    """The matrix [(grid + 1)·cell, grid] of bilinear interpolation along one side."""
+    """Return the matrix [(grid + 1)·cell, grid] of bilinear interpolation along one side."""
     return interpolate(torch.eye(grid, device="cpu")[None], size=(grid + 1) * cell, mode="linear")[
         0
     ].T

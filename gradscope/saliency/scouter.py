@@ -57,7 +57,7 @@ def heads(model: nn.Module) -> list[nn.Module]:
 
 
 def _attention(subject: Subject) -> Tensor:
-    """Each class's attention [N, classes, h, w], as the head's last call gave it."""
+    """Return each class's attention [N, classes, h, w], as the head's last call gave it."""
     found: list[Tensor] = []
     images, classes = subject.logits.shape
 

@@ -129,7 +129,7 @@ class ProbeShift:
         )
 
     def line(self) -> str:
-        """The result in one line."""
+        """Return the result in one line."""
         if self.moved is None:
             return f"--compiled: how far the probes moved the loss is unknown: {self._why}"
         if not self.moved:
@@ -249,7 +249,7 @@ class CompiledCalls:
             self.compiled_backward = True
 
     def lines(self) -> list[str]:
-        """The notices for the end of the run."""
+        """Return the notices for the end of the run."""
         if not self._any:
             return [
                 "--compiled: the script compiles no model; its calls are recorded as without it"

@@ -61,7 +61,7 @@ class StepRanges:
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     def all(self) -> tuple[tuple[int, int], ...]:
-        """The ranges in order."""
+        """Return the ranges in order."""
         return tuple(zip(self._firsts, self._lasts, strict=True))
 
 
@@ -340,7 +340,7 @@ class RunFindings:
     def _judged(
         self, verdicts: _Judged, at: int, model: int | None, found: Found, *, steps: bool
     ) -> Iterator[TrainingFinding]:
-        """Yields the findings to report after a rule has judged."""
+        """Yield the findings to report after a rule has judged."""
         for key in [key for key in verdicts.streaks if key not in found]:
             del verdicts.streaks[key]
             reported = self._reported.get(key)

@@ -105,7 +105,7 @@ class Script:
 
 
 def _main_module() -> ModuleType:
-    """A new ``__main__``, as the interpreter makes one."""
+    """Return a new ``__main__``, as the interpreter makes one."""
     main = ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main

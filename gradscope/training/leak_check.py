@@ -201,7 +201,7 @@ def _kept(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Batch | str:
 
 
 def _others(item: Any) -> Iterator[Any]:
-    """Yields each item that is neither a plain tensor nor a plain value."""
+    """Yield each item that is neither a plain tensor nor a plain value."""
     if type(item) in (list, tuple):
         for one in item:
             yield from _others(one)

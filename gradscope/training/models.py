@@ -50,7 +50,7 @@ class Model:
         return found
 
     def news(self, step: int) -> TrainedModel | None:
-        """Returns the model's new entry in the run file; None if that is unchanged."""
+        """Return the model's new entry in the run file; None if that is unchanged."""
         record = self._record(step if self.recorded is None else self.recorded.first_step)
         if record == self.recorded:
             return None

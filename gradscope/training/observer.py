@@ -261,7 +261,7 @@ class Observer:
         return self._steps.number
 
     def loop(self) -> LoopRecord:
-        """The record of the loop, after the script has ended."""
+        """Return the record of the loop, after the script has ended."""
         return self._steps.loop(ended=True)
 
     def made_at(self, model: int, name: str) -> str | None:
@@ -283,11 +283,12 @@ class Observer:
         return written_assignment(name)
 
     def leaks(self) -> str | None:
-        """The result of ``--leaks`` in one line; None without the option."""
+        """Return the result of ``--leaks`` in one line; None without the option."""
         return None if self._parts.leaks is None else self._parts.leaks.line()
 
     def compiled_lines(self) -> list[str]:
-        """The lines on compiled models for the end of the run; empty without ``--compiled``."""
+        """Return the lines on compiled models for the end of the run; empty without
+        ``--compiled``."""
         return [] if self._parts.compiled is None else self._parts.compiled.lines()
 
     @property

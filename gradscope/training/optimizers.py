@@ -105,7 +105,7 @@ class Optimizers:
         return iter(self._seen.values())
 
     def alive(self) -> list[Optimizer]:
-        """The live optimizers."""
+        """Return the live optimizers."""
         return list(self._seen)
 
     def add(self, optimizer: Optimizer) -> ObservedOptimizer:
@@ -146,7 +146,7 @@ class Optimizers:
         return name
 
     def held(self) -> list[nn.Parameter]:
-        """The parameters of all optimizers."""
+        """Return the parameters of all optimizers."""
         return list(dict.fromkeys(p for known in self for p in known.held))
 
     @property
@@ -164,6 +164,6 @@ class Optimizers:
 
 
 def settings(optimizer: Optimizer) -> dict[str, float]:
-    """The plain numbers of its first parameter group."""
+    """Return the plain numbers of its first parameter group."""
     group = optimizer.param_groups[0] if optimizer.param_groups else {}
     return {k: float(v) for k, v in group.items() if isinstance(v, int | float)}

@@ -190,7 +190,7 @@ class SampledStep:
         *,
         elsewhere: Collection[nn.Parameter],
     ) -> list[StepSample]:
-        """The samples of a step that has ended.
+        """Return the samples of a step that has ended.
 
         Args:
             step: its step metrics.

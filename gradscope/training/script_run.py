@@ -127,7 +127,7 @@ def _end_by_signal() -> None:
 
 
 def _ended(error: BaseException) -> str:
-    """The exit code, or the exception."""
+    """Return the exit code, or the exception."""
     if not isinstance(error, SystemExit):
         return f"{type(error).__name__}: {message_of(error)}".rstrip(": ").splitlines()[0]
     if error.code is None:

@@ -403,7 +403,7 @@ class Session:
                 self._writer.add(TrainingEvent(step, now, "capsule-removed", message))
 
     def judge_loop(self, loop: LoopRecord) -> None:
-        """Returns the findings of the loop rules so far."""
+        """Return the findings of the loop rules so far."""
         if self.forked:
             return
         found = self._findings.loop(loop)
@@ -551,7 +551,7 @@ class Session:
         return f"--stop-on {self.settings.stop_on}" if observer.cut else None
 
     def _notices(self, observer: Observer) -> tuple[str, ...]:
-        """Returns notices about parts that were not recorded, with the reason."""
+        """Return notices about parts that were not recorded, with the reason."""
         records, readings = observer.metrics.records.every, observer.metrics.readings.every
         share = f"{self.settings.budget * 100:g} % budget"
         notices = []
@@ -608,7 +608,7 @@ class Session:
         return tuple(sorted(step for step, (_, text) in self.capsules.items() if text == what))
 
     def fault(self) -> str:
-        """Reports internal errors of gradscope only."""
+        """Report internal errors of gradscope only."""
         return "" if self.failure is None else f"gradscope: error: {self.failure}\n"
 
     def print_summary(self, summary: Callable[[Session], str], *, flush: bool = True) -> None:

@@ -125,7 +125,7 @@ class Steps:
         self._norms = ParameterNormRecords(parts.models)
 
     def interrupt_rest(self) -> None:
-        """The schedule wants records of the current step."""
+        """Prepare for records of the current step, which the schedule wants."""
         self._due = 0
 
     def event(self, kind: str, message: str, **details: Any) -> None:

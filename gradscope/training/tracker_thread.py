@@ -79,7 +79,7 @@ class Destination:
 
     @classmethod
     def of(cls, text: str) -> Destination:
-        """``wandb`` or ``otlp://host``.
+        """Return the destination that a word names: ``wandb`` or ``otlp://host``.
 
         Raises:
             OptionError: there is no such tracker, or its package is not installed.
@@ -272,7 +272,7 @@ class TrackerThread:
         return max(0.0, self._until - time.monotonic())
 
     def _after_end(self) -> int:
-        """Number of steps after the script ended its own run in the tracker."""
+        """Return the number of steps after the script ended its own run in the tracker."""
         try:
             with _reading, RunFile.open(self._path) as run:
                 return self._unsent.left(run)

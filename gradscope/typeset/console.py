@@ -25,12 +25,12 @@ class Line:
     indent: int = 0
 
     def __str__(self) -> str:
-        """The line without its tone, unbroken."""
+        """Return the line without its tone, unbroken."""
         return "  " * self.indent + (f"{self.lead} {self.text}" if self.lead else self.text)
 
 
 def prose(line: Line, width: int | None) -> Iterator[Text]:
-    """A line of prose, broken at spaces; its lead carries the tone."""
+    """Yield a line of prose, broken at spaces; its lead carries the tone."""
     margin = "  " * line.indent
     room = None if width is None else max(1, width - len(margin))
     for i, part in enumerate(break_words(str(line).removeprefix(margin), room, indent="  ")):
@@ -40,7 +40,7 @@ def prose(line: Line, width: int | None) -> Iterator[Text]:
 
 
 def paragraphs(lines: Iterable[Line], width: int | None) -> Iterator[Text]:
-    """Several lines of prose."""
+    """Yield several lines of prose."""
     return (text for line in lines for text in prose(line, width))
 
 
@@ -51,12 +51,12 @@ def stacked(blocks: Iterable[Iterable[Text]]) -> list[Text]:
 
 
 def dimmed(text: str, width: int | None) -> Iterator[Text]:
-    """A remark, broken at spaces."""
+    """Yield a remark, broken at spaces."""
     yield from (Text(line, "dim") for line in break_words(text, width, indent="  "))
 
 
 def table_rows(table: Table, width: int | None, *, rule: bool = True) -> Iterator[Text]:
-    """A table without its title: the header, a rule below it, and the rows."""
+    """Yield a table without its title: the header, a rule below it, and the rows."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as Grid
 
@@ -103,7 +103,7 @@ def table_lines(table: Table, width: int | None) -> Iterator[Text]:
 
 
 def printed(lines: Iterable[Text], *, width: int | None, color: bool) -> str:
-    """The lines as text, with escapes for the styles where ``color`` asks for them.
+    """Return the lines as text, with escapes for the styles if ``color`` requests them.
 
     Nothing is wrapped or cut here: the lines have their width already.
     """

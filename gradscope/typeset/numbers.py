@@ -21,12 +21,12 @@ def number(x: float | None) -> str:
 
 
 def count(n: int) -> str:
-    """An integer with separated thousands."""
+    """Return an integer with separated thousands."""
     return f"{n:,}"
 
 
 def share(part: float, full: float = 1.0) -> str:
-    """A percentage that says 0 only for none and 100 % only for all."""
+    """Return a percentage that is 0 only for none and 100 only for all."""
     if part == 0:
         return "0"
     if part >= full:
@@ -38,7 +38,7 @@ def share(part: float, full: float = 1.0) -> str:
 
 
 def amount(n: int) -> str:
-    """A large count in decimal units: 1.814 G."""
+    """Return a large count in decimal units: 1.814 G."""
     for power, unit in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if abs(n) >= 10**power:
             return f"{number(n / 10**power)} {unit}"
@@ -46,7 +46,7 @@ def amount(n: int) -> str:
 
 
 def size(n: int) -> str:
-    """Bytes in binary units."""
+    """Return a number of bytes in binary units."""
     if abs(n) < 1024:
         return f"{n} B"
     units = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -55,14 +55,14 @@ def size(n: int) -> str:
 
 
 def seconds(x: float) -> str:
-    """A duration in s, ms or µs."""
+    """Return a duration in s, ms or µs."""
     if x == 0 or x >= 1:
         return f"{number(x)} s"
     return f"{number(1e3 * x)} ms" if x >= 1e-3 else f"{number(1e6 * x)} µs"
 
 
 def shape(sizes: Sequence[int]) -> str:
-    """A shape as torch writes it."""
+    """Return a shape as torch writes it."""
     return f"[{', '.join(map(str, sizes))}]"
 
 
@@ -72,7 +72,7 @@ def plural(n: int, noun: str, many: str | None = None) -> str:
 
 
 def duration(x: float) -> str:
-    """A time that people wait: from two minutes on in minutes, hours and days."""
+    """Return a duration for people: from two minutes on in minutes, hours and days."""
     if not 120 <= x < math.inf:
         return seconds(x)
     minutes, rest = divmod(round(x), 60)

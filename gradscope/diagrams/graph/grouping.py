@@ -63,7 +63,7 @@ class Group:
         return f" ×{self.times}" + (", side by side" if self.parallel else "")
 
     def groups(self) -> Iterator[Group]:
-        """The parts that are groups."""
+        """Yield the parts that are groups."""
         return (part for part in self.parts if isinstance(part, Group))
 
     def operations(self) -> Iterator[int]:

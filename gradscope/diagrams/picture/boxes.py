@@ -91,7 +91,8 @@ class Drawing:
 
 
 def height(drawing: Drawing) -> float:
-    """The approximate height of the drawing in points: the longest path, by the lines in boxes."""
+    """Return the approximate height of the drawing in points: the longest path, by the lines in
+    boxes."""
     top = [0.0] * len(drawing.boxes)
     for i, heads in downwards(drawing):
         bottom = top[i] + 14 * len(drawing.boxes[i].lines) + 34

@@ -61,7 +61,7 @@ def sketch(batch: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def _spread(keys: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The column and the sign of each key; no generator of the script's is used."""
+    """Return the column and the sign of each key; no generator of the script's is used."""
     mixed = (keys * _PLACE + 12_345) * _MIX
     mixed = (mixed ^ (mixed >> 29)) * _PLACE
     return (mixed >> 20) % width, ((mixed >> 50) & 1) * 2.0 - 1.0
@@ -153,7 +153,7 @@ class _Call:
     gradients: torch.Tensor | None = None
 
     def arrival(self, dim: int) -> Any:
-        """A hook on an output whose samples lie along ``dim``."""
+        """Return a hook on an output whose samples lie along ``dim``."""
 
         def arrived(gradient: torch.Tensor) -> None:
             made = sketch(gradient.transpose(0, dim).float(), _GRADIENT)
@@ -172,7 +172,8 @@ class _Call:
 
 
 def _grouped(calls: Sequence[_Call]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The group of each new sample, and its gradients without the mean and scale of its group."""
+    """Return the group of each new sample, and its gradients without the mean and scale of its
+    group."""
     numbers: list[torch.Tensor] = []
     gradients: list[torch.Tensor] = []
     waiting: list[torch.Tensor] = []
@@ -192,7 +193,7 @@ def _grouped(calls: Sequence[_Call]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _dependence(inputs: torch.Tensor, gradients: torch.Tensor, groups: torch.Tensor) -> Dependence:
-    """The largest of the measures, in standard deviations of those of shuffled pairs."""
+    """Return the largest of the measures, in standard deviations of those of shuffled pairs."""
     made = torch.Generator().manual_seed(0)
     inputs = inputs - inputs.mean(0)
     spreads = inputs.std(0)
@@ -252,7 +253,8 @@ def _kernels(inputs: torch.Tensor) -> Iterator[torch.Tensor]:
 def _measures(
     inputs: torch.Tensor, kernels: Sequence[torch.Tensor], gradients: torch.Tensor
 ) -> torch.Tensor:
-    """The sums over pairs of different samples: each kernel times the gradients' inner product.
+    """Return the sums over pairs of different samples: each kernel times the gradients' inner
+    product.
 
     Further the largest squared singular value of the products of inputs and gradients, which stands
     out if one direction of the inputs is related to one of the gradients.

@@ -70,7 +70,7 @@ def _mean(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _filled(tensor: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same shape that holds nothing but the mean."""
+    """Return a tensor of the same shape that holds nothing but the mean."""
     fits = mean.shape == tensor.shape[1:]
     filled = torch.empty_like(tensor)
     filled.copy_(mean if fits else mean.flatten().double().mean())

@@ -202,7 +202,7 @@ def _repeat_loaders(patches: ExitStack, notes: dict[str, Any]) -> None:
 def _on_first_targets(
     name: str, first: _First, notes: dict[str, Any], original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The loss function, with the target of the first step; its value there is noted."""
+    """Return the loss function, with the target of the first step; its value there is noted."""
 
     @functools.wraps(original)
     def loss(input: Any, target: Any = None, *args: Any, **kwargs: Any) -> Any:

@@ -76,8 +76,8 @@ def _shifted(
 
 
 def _shape(target: torch.Tensor, given: torch.Tensor, axis: int) -> tuple[int, ...] | None:
-    """The first two dimensions of targets, if there is one for each position of an input; the model
-    may have dropped one position.
+    """Return the first two dimensions of targets, if there is one for each position of an input;
+    the model may have dropped one position.
     """
     for dropped in (0, 1):
         shape = list(given.shape[:2])

@@ -130,13 +130,13 @@ class NonFiniteResult:
     pointwise: bool
 
     def tensors(self) -> list[torch.Tensor]:
-        """The floating-point tensors among the arguments."""
+        """Return the floating-point tensors among the arguments."""
         return [
             t for t in self.arguments.values() if isinstance(t, torch.Tensor) and is_floating(t)
         ]
 
     def number(self, name: str, default: float) -> float:
-        """An argument that is a number."""
+        """Return an argument that is a number."""
         value = self.arguments.get(name)
         return float(value) if isinstance(value, int | float) else default
 

@@ -202,7 +202,7 @@ def _pixels(context: Context) -> Transform:
 
 
 def _configured(wanted: Mapping[str, Any], context: Context, place: str) -> Transform:
-    """Grayscale, resize (one number: the shorter side), centre crop, pixel / 255, invert,
+    """Apply grayscale, resize (one number: the shorter side), centre crop, pixel / 255, invert,
     then (pixel - mean) / std."""
     resize = _size(wanted.get("resize"), context, f"{place}.resize")
     crop = _size(wanted.get("crop"), context, f"{place}.crop")

@@ -125,7 +125,7 @@ class SeriesRow:
         return label(self.series.name, self.series.call)
 
     def course(self, measure: str) -> Course:
-        """A measure at every step that has it."""
+        """Return a measure at every step that has it."""
         found = self._courses.get(measure)
         if found is None:
             found = self._courses[measure] = self.series.course(measure)
@@ -144,7 +144,7 @@ class SeriesRow:
         return curve(places, values, gone, first=0, last=len(at) - 1, width=self.room)
 
     def known(self, measure: str) -> list[float]:
-        """The finite values of a measure."""
+        """Return the finite values of a measure."""
         values = self.course(measure).values
         return [x for x in values if x is not None and math.isfinite(x)]
 

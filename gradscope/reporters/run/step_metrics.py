@@ -56,7 +56,7 @@ def losses(steps: Sequence[int]) -> str:
 
 
 def span(history: RunHistory) -> tuple[int, int]:
-    """The first and the last known step."""
+    """Return the first and the last known step."""
     if history.steps:
         return history.steps[0].step, history.steps[-1].step
     return (history.sampled[0], history.sampled[-1]) if history.sampled else (1, 1)

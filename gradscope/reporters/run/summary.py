@@ -56,7 +56,7 @@ _ENDS = 6
 
 
 def facts(history: RunHistory) -> list[list[str]]:
-    """Facts about the run, a list for each line; the first fact is the script."""
+    """Return the facts about the run, a list for each line; the first fact is the script."""
     run = history.run
     first = [title(run), *_length(history), f"began {_clock(run.started)}"]
     lines = [first, [_model(model) for model in history.models] or ["no model found"]]
@@ -69,7 +69,7 @@ def facts(history: RunHistory) -> list[list[str]]:
 
 
 def title(run: TrainingRun) -> str:
-    """The command line as it was typed."""
+    """Return the command line as it was typed."""
     return " ".join(map(plain, (run.script, *run.arguments))) or "a script"
 
 
@@ -257,12 +257,12 @@ def ordinal(n: int) -> str:
 
 
 def step_title(run: TrainingRun, step: int) -> str:
-    """The run and the step."""
+    """Return the title of a step: the run and the number of the step."""
     return f"{title(run)}, step {count(step)} of {count(max(run.steps, step))}"
 
 
 def facts_of_step(step: TrainingStep) -> list[str]:
-    """The step metrics of one step."""
+    """Return the step metrics of one step."""
     facts = []
     if step.optimizer and step.optimizer_step != step.step:
         facts.append(f"{plain(step.optimizer)} step {count(step.optimizer_step)}")

@@ -155,7 +155,7 @@ _KEEP = {
 def signs(
     report: Report, columns: Sequence[Column[Row]], rows: Sequence[Row], unneeded: str
 ) -> list[str]:
-    """Explains the signs that occur in the gradient columns."""
+    """Return explanations of the signs that occur in the gradient columns."""
     gradients = [c for c in columns if c.key.startswith("grad") and c.key != "grad_fn"]
     texts = {column.text(row) for column in gradients for row in rows}
     lines = [f"{unneeded}: needs no gradient"] if unneeded in texts else []

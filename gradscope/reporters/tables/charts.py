@@ -24,7 +24,7 @@ _ROWS, _CELLS = 20, 12
 
 
 def histogram_title(histogram: Histogram) -> str:
-    """Names the tensor of the histogram."""
+    """Return the title of a histogram, with its tensor."""
     path = plain(histogram.path)
     if histogram.call is None:
         return path if histogram.kind == "value" else f"{path} gradient"
@@ -84,7 +84,7 @@ _Losses = dict[str, tuple[float, float]]
 
 
 def precision_tables(forecasts: Sequence[PrecisionForecast], top: int | None = None) -> list[Table]:
-    """A table for each dtype: shares that a cast loses, by loss scale.
+    """Return a table for each dtype: shares that a cast loses, by loss scale.
 
     Layers that lose nothing are counted, not listed; the caption has the smallest safe scale.
     """

@@ -178,7 +178,7 @@ def chosen_columns(
 
 
 def known(key: str, registry: Iterable[str]) -> str:
-    """``key``, if it names a column.
+    """Return ``key``, if it names a column.
 
     Raises:
         OptionError: it names none; the message lists the columns.
@@ -203,7 +203,7 @@ def _brief(keys: Sequence[str]) -> list[str]:
 
 
 def parse_sort(sort: str) -> tuple[str, bool | None]:
-    """``norm:asc`` as column and direction: True ascends, None is the column's own.
+    """Split ``norm:asc`` into column and direction: True ascends, None is the column's own.
 
     Raises:
         OptionError: a direction other than asc and desc.
@@ -224,7 +224,7 @@ def sort_column(view: View) -> str | None:
 def ordered(
     entries: Sequence[Entry[Row]], column: Column[Row], up: bool | None
 ) -> list[Entry[Row]]:
-    """Sorts entries by the column: numbers descend, text ascends, missing values come last.
+    """Sort entries by the column: numbers descend, text ascends, missing values come last.
 
     The position of an entry is that of its foremost row.
     """
@@ -314,7 +314,7 @@ def with_bars(
     cells: Cells,
     members: Sequence[Sequence[Row]],
 ) -> tuple[tuple[Heading, ...], Cells]:
-    """The headings and cells with bars after ``column``; ``members`` are the rows of each row.
+    """Return headings and cells with bars after ``column``; ``members`` are the rows of each row.
 
     A row that represents several has the bar of the largest.
     """
@@ -397,7 +397,7 @@ def _is_noise(stats: TensorStats) -> bool:
 
 
 def strange(stats: TensorStats) -> str:
-    """``3 nan``, ``2 inf``, ``3 nan 2 inf``, or nothing."""
+    """Return the counts of NaN and Inf: ``3 nan``, ``2 inf``, ``3 nan 2 inf``, or ""."""
     kinds = ((stats.nan or 0, "nan"), (stats.inf or 0, "inf"))
     return " ".join(f"{count(n)} {kind}" for n, kind in kinds if n) or "0"
 
@@ -411,7 +411,7 @@ def norm_with_losses(stats: TensorStats) -> str:
 
 
 def zeros(stats: TensorStats) -> str:
-    """The share of elements that are exactly zero."""
+    """Return the share of elements that are exactly zero."""
     return NOT_THERE if stats.zeros is None else share(stats.zeros, stats.numel)
 
 

@@ -42,7 +42,7 @@ _WIDEST = 32
 
 
 def mean(known: Sequence[float]) -> float:
-    """The mean of the heads."""
+    """Return the mean of the heads."""
     return sum(known) / len(known)
 
 
@@ -181,7 +181,7 @@ def _tone(row: PartRow, text: str) -> str:
 
 
 def _drawn(call: TransformerCall) -> str:
-    """A block for each head or expert."""
+    """Return a block for each head or expert."""
     if isinstance(call, AttentionCall):
         return levels(_stretched(call.evenness), 1.0)
     if isinstance(call, ExpertCall):

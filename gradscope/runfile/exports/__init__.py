@@ -21,6 +21,6 @@ from gradscope import plugins
 
 
 def trackers() -> list[str]:
-    """Names of the experiment trackers, sorted."""
+    """Return the names of the experiment trackers, sorted."""
     found = {name: plugins.load(__name__, name) for name in plugins.names(__name__)}
     return [name for name, module in found.items() if hasattr(module, "joined")]

@@ -106,7 +106,7 @@ def _log_record(one: Alert) -> dict[str, Any]:
 
 
 def address(place: str) -> str:
-    """``otlp://host``, ``host:port`` or ``https://host`` as the address of requests.
+    """Return the address of requests for ``otlp://host``, ``host:port`` or ``https://host``.
 
     Alike for all spellings of one address.
 
@@ -139,5 +139,5 @@ def joined(place: str, ending: Ending) -> Tracker | None:
 
 
 def opened(place: str, run: TrainingRun) -> Tracker:
-    """The collector."""
+    """Return the collector."""
     return Collector(address(place))

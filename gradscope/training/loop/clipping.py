@@ -91,7 +91,7 @@ class Clipping:
         known.add(before, after)
 
     def records(self) -> Sequence[LoopClipping]:
-        """Returns a record per clipped optimizer."""
+        """Return a record per clipped optimizer."""
         found = []
         for name, known in self._of.items():
             known.read()

@@ -103,7 +103,7 @@ class Construction:
         self._count = itertools.count()
 
     def now(self) -> int:
-        """A number that is higher than those of all earlier registrations."""
+        """Return a number that is higher than those of all earlier registrations."""
         return next(self._count)
 
     def module_set(self, owner: nn.Module, module: nn.Module) -> None:
@@ -143,12 +143,12 @@ class Construction:
         return [module for module in found if module is not None]
 
     def made(self, module: nn.Module) -> Made | None:
-        """The place that made a module."""
+        """Return the place that made a module."""
         known = self._known(module)
         return None if known is None else known.made
 
     def line_of(self, module: nn.Module) -> str | None:
-        """The line that made a module, as ``net.py:12``."""
+        """Return the line that made a module, as ``net.py:12``."""
         made = self.made(module)
         return None if made is None else made.line
 
@@ -204,5 +204,5 @@ def _caller(module: nn.Module, frame: FrameType | None) -> FrameType | None:
 
 @functools.lru_cache(maxsize=256)
 def _constructors(kinds: tuple[type, ...]) -> frozenset[str]:
-    """The qualified names of the ``__init__`` of a class and of its ancestors."""
+    """Return the qualified names of the ``__init__`` of a class and of its ancestors."""
     return frozenset(f"{one.__qualname__}.__init__" for one in kinds)

@@ -105,7 +105,7 @@ def _is_state(data: Mapping[Any, Any]) -> bool:
 
 
 def _shapes(data: Mapping[Any, Any]) -> _Shapes:
-    """Names and shapes of the tensors of a module's state; empty for anything else."""
+    """Return the names and shapes of the tensors of a module's state; empty for anything else."""
     return frozenset(
         (str(name), tuple(value.shape))
         for name, value in data.items()

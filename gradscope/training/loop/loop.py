@@ -150,7 +150,7 @@ class Loop:
         return None
 
     def steps_ended(self) -> int:
-        """Number of steps that have ended, of all optimizers."""
+        """Return the number of steps that have ended, of all optimizers."""
         return self._steps
 
     @property
@@ -505,7 +505,7 @@ class Loop:
         return "", frozenset({"foreign"})
 
     def _name(self, owner: Optimizer | nn.Module) -> str:
-        """Returns the script's variable name for a model or an optimizer."""
+        """Return the script's variable name for a model or an optimizer."""
         if isinstance(owner, Optimizer):
             return self._optimizers.known(owner).name
         for model in self._models:

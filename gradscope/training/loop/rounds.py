@@ -70,7 +70,7 @@ class Rounds:
         return tuple(self._events)
 
     def all(self) -> tuple[Round, ...]:
-        """The kinds of rounds so far."""
+        """Return the kinds of rounds so far."""
         return tuple(Round(key, *numbers) for key, numbers in self._kinds.items())
 
 

@@ -216,7 +216,7 @@ class RecordedCall:
         return several[number] if isinstance(several, tuple) else several
 
     def alive(self) -> list[torch.Tensor] | None:
-        """The results, if the script holds all of them and has not written to them."""
+        """Return the results, if the script holds all of them and has not written to them."""
         found = []
         for reference, edge in self.results:
             result = reference()

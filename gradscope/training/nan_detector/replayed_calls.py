@@ -109,14 +109,14 @@ def _by_parameter(module: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _named(name: str, module: nn.Module) -> nn.Module:
-    """A module without a parent, for the name of another one."""
+    """Return a module without a parent, for the name of another one."""
     around = nn.Module()
     around._modules[name] = module
     return around
 
 
 def _arguments(args: Any, kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the gradients that reached the arguments, each with its name."""
+    """Yield the gradients that reached the arguments, each with its name."""
     for tree in (args, kwargs):
         for path, tensor in find(tree, torch.Tensor):
             if tensor.is_leaf and tensor.grad is not None:
@@ -146,7 +146,7 @@ def paired(
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Hides the output of a replay, because the call has printed it already."""
+    """Hide the output of a replay, because the call has printed it already."""
     nowhere = io.StringIO()
     with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         yield

@@ -33,7 +33,7 @@ class BatchIndices:
         self._plain = True
 
     def epoch_begins(self, loader: DataLoader[Any]) -> None:
-        """A loader is iterated over."""
+        """Note that a new iteration over a loader begins."""
         again = loader._iterator  # of workers that stay: it draws anew
         if again is not None:
             self._drawn.pop(again, None)

@@ -294,7 +294,7 @@ def _above_recent(before: Window, loss: float | None) -> float:
 
 
 def state_of(optimizer: Optimizer) -> OptimizerState:
-    """The state of the optimizer before the step."""
+    """Return the state of the optimizer before the step."""
     kind = type(optimizer).__name__
     held = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = settings(optimizer)
@@ -329,7 +329,7 @@ def state_of(optimizer: Optimizer) -> OptimizerState:
 
 
 def _rate(optimizer: Optimizer) -> float | None:
-    """The learning rate of its first group."""
+    """Return the learning rate of its first group."""
     return _number(optimizer.param_groups[0].get("lr")) if optimizer.param_groups else None
 
 

@@ -45,8 +45,8 @@ class RowLosses:
         return means
 
     def predictions(self, count: int) -> list[float | None]:
-        """The loss of each sample with the class that the model predicts; None for each if samples
-        have several terms, or no class.
+        """Return the loss of each sample with the class that the model predicts; None for each if
+        samples have several terms, or no class.
         """
         if self.predicted is None or self.predicted.numel() != count:
             return [None] * count
@@ -54,7 +54,7 @@ class RowLosses:
         return found
 
     def means(self, count: int) -> RowLosses | None:
-        """The mean loss of each sample; None if unknown."""
+        """Return the mean loss of each sample; None if unknown."""
         found = self.of_samples(count)
         if found is None:
             return None

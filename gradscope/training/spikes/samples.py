@@ -286,7 +286,7 @@ def nonfinite_table(call: RecordedCall, number: int, count: int) -> CallSamples:
 
 
 def arrived(call: RecordedCall) -> Iterator[torch.Tensor]:
-    """The gradients that arrived at a call's results."""
+    """Yield the gradients that arrived at a call's results."""
     for several in call.nodes.values():
         for each in several:
             for one in each if isinstance(each, tuple) else (each,):
