@@ -75,8 +75,8 @@ class SaliencyRequest:
 
 
 def pixels_of(word: str | None, pictures: Sequence[Picture]) -> str | Tensor | None:
-    """Return which pixels of a segmentation count: the way to choose them, or one pixel per picture
-    [N, 2].
+    """Return the pixels of a segmentation that count: the way to choose them, or one pixel per
+    picture [N, 2].
 
     Raises:
         OptionError: an unknown way, or a picture without that pixel.

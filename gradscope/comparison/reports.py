@@ -134,8 +134,8 @@ def _divergence(
 
 
 def _rounding(pair: SavedPair) -> set[str]:
-    """Return gradients that are rounding compared with another one of their module, such as a
-    bias's before a BatchNorm.
+    """Return gradients that are only rounding relative to another gradient of their module, such as
+    those of a bias before a BatchNorm.
 
     Sketches contain their noise; statistics do not.
     """

@@ -90,8 +90,8 @@ class FeatureCache:
     def known(
         self, pictures: Sequence[Source]
     ) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
-        """Return features [N, D] of the pictures, and which rows are filled; None if none is
-        known."""
+        """Return the features [N, D] of the pictures, and a mask of the filled rows; None if none
+        is known."""
         progress.begin("looking up pictures in the cache")
         self._digests = []
         for i, picture in enumerate(pictures, 1):

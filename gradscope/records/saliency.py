@@ -48,7 +48,8 @@ class Attribution:
 class ImageAttribution:
     """One picture and its maps. ``score`` is the logit of the target; ``top`` the best classes.
 
-    ``pixels`` says which pixels of a segmentation count: ``predicted``, ``all`` or ``ROW,COLUMN``.
+    ``pixels`` are the pixels of a segmentation that count: ``predicted``, ``all`` or
+    ``ROW,COLUMN``.
     """
 
     path: str

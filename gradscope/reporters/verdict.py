@@ -97,7 +97,8 @@ def _follows(one: str, other: str) -> bool:
 
 
 def in_short(judgement: Judgement, what: str = "problem") -> str:
-    """Return the short line for no finding: the rules judged, and the option for the others."""
+    """Return the short line for no finding: the number of judged rules, and the option for the
+    others."""
     judged, lacking = len(judgement.judged), judgement.not_judged
     options = dict.fromkeys(one.help for one in lacking if one.help.startswith("--"))
     more = f"{plural(len(lacking), 'rule')} {'needs' if len(lacking) == 1 else 'need'} more samples"
@@ -321,7 +322,7 @@ def summary(
         verdict: on the run, finished or not.
         path: its file, or the folder with the files of all ranks; None without one.
         failure: an internal error of gradscope.
-        unobserved: which parts of the script were not observed, and what to do.
+        unobserved: the parts of the script that were not observed, with advice.
     """
     run = verdict.run
     first = [str(verdict.steps())] if run.steps else []

@@ -1,4 +1,4 @@
-"""GS832: every batch holds one class, and another one each time."""
+"""GS832: every batch holds a single class, and the class changes from batch to batch."""
 
 from __future__ import annotations
 

@@ -228,8 +228,8 @@ class Layout:
         self._fails = False
 
     def run(self, inputs: Tensor, function: Callable[[Tensor], Result]) -> Result:
-        """Return ``function`` of a copy of ``inputs``; if the first layout fails, with the other
-        one."""
+        """Return ``function(inputs)``, computed on a copy in the layout; if that fails, in the
+        other layout."""
         if _gains(inputs) and not self._fails:
             try:
                 return function(inputs.clone(memory_format=torch.channels_last))

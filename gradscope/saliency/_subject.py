@@ -51,7 +51,7 @@ class Subject:
             methods that read the input's gradient and methods that read the layer's.
         batches: the batch size that another subject measured for this model.
         others: the model's inputs besides the images.
-        pixels: which pixels of a segmentation count; None: those predicted as the class.
+        pixels: the pixels of a segmentation that count; None: those predicted as the class.
         background: a class of a segmentation that is explained only on request.
 
     Attributes:

@@ -59,7 +59,7 @@ class Observer:
         write: takes the records of each step.
         located: takes the origin of a NaN or Inf of a step.
         judge: takes the record of the loop so far, at fixed steps.
-        schedule: which steps are sampled.
+        schedule: selects the sampled steps.
         layers: patterns of the modules whose calls are recorded.
         probes: the parts of a transformer that are recorded.
         deep: the first and the last step that are traced operation by operation.

@@ -149,7 +149,7 @@ class TrainingObserver(Protocol):
         """Called when ``torch.compile`` or ``Module.compile`` returns."""
 
     def graph_is_held(self) -> None:
-        """Called when ``torch.utils.swap_tensors`` is about to refuse a tensor that is in a graph."""
+        """Called before ``torch.utils.swap_tensors`` refuses a tensor that is in a graph."""
 
     def divided(self, by: float) -> None:
         """Called when a pipeline has divided gradients by its number of microbatches, after all

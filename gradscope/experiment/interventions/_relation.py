@@ -238,7 +238,7 @@ def _is_discrete(inputs: torch.Tensor) -> bool:
 
 
 def _kernels(inputs: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield matrices of pairs: the inner products' squares, and which pairs are near."""
+    """Yield matrices over pairs: the squares of the inner products, and marks of near pairs."""
     products = inputs @ inputs.T
     yield (products / inputs.shape[1]).square().fill_diagonal_(0)
     norms = products.diagonal()

@@ -30,7 +30,7 @@ def graphless_term(file: str, line: int, asked: int, *, first: bool) -> str | No
 
     Args:
         asked: the line that calls ``torch.autograd.grad``.
-        first: True for the first term without a graph, False for another one.
+        first: True for the first term without a graph, False for a later term.
     """
     for terms, scope, tree in _sums(file, line):
         for term in terms[:1] if first else terms[1:]:

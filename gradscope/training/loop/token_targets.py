@@ -400,7 +400,7 @@ def _padding(tokens: torch.Tensor, target: torch.Tensor) -> tuple[int, int, int,
     """Return the padding token, the class of its targets, their number, and the number of different
     lengths of sequences; None without padding.
 
-    The token occurs nowhere else; the class only at the one position before the padding.
+    The token occurs nowhere else. The class occurs elsewhere only right before the padding.
     """
     pad = int(tokens[:, -1].mode().values)
     at_end = (tokens == pad).flip(1).long().cumprod(1).flip(1).bool()

@@ -136,7 +136,7 @@ _Outer = list[list[torch.Tensor | None]]
 def _from_outside(call: RecordedCall) -> _Outer | None:
     """Return the gradients that arrived at a call's results from outside of the call, by a replay.
 
-    A result may be computed from another one, as a loss from the logits beside it. Then the
+    A result may be computed from another result of the call, as a loss is from the logits. Then the
     gradient that arrives at the logits has a part through the loss, which the replay sends itself.
     None if all gradients that arrived are from outside.
     """

@@ -218,7 +218,7 @@ def _view(case: Case) -> Explanation | None:
     elif "no_grad" in case.text:
         why = "a view made under `torch.no_grad()`"
     else:
-        why = "a view that autograd cannot follow a write through"
+        why = "a view through which autograd cannot follow a write"
     sign = failed.called.removesuffix("=")
     fix = f"write `{x} = {x} {sign} {failed.arguments[1]}`" if failed.called.endswith("=") and len(
         failed.arguments) > 1 else f"write to a copy: `{x} = {x}.clone()` before it"  # fmt: skip

@@ -184,7 +184,7 @@ def _key(case: Case) -> Explanation | None:
 
 
 def _cause(case: Case) -> Explanation | None:
-    """Explain an exception that the user's code raised because of another one."""
+    """Explain an exception that the user's code raised because of an earlier exception."""
     cause = case.failure.__cause__
     first = str(cause).strip().splitlines()
     if cause is None or not first:
