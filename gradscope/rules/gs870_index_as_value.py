@@ -15,8 +15,9 @@ RULE = Rule(
     severity="error",
     summary="a Q-learning target uses the index of the best action, not its value",
     what=(
-        "Reads the text of the script. It fires if a variable gets the index of a maximum, as by "
-        "`q.max(1)[1]` or `argmax`, and the same function adds a multiple of it to a reward."
+        "Reads the text of the script. It fires if a variable gets the index of a maximum, for "
+        "example by `q.max(1)[1]` or `argmax`, and the same function adds a multiple of it to a "
+        "reward."
     ),
     why=(
         "The target depends on the number of the action, not on its predicted return: "

@@ -195,8 +195,8 @@ class RunFile:
         ``CALL_COLUMNS``.
 
         Args:
-            model: of this model only.
-            after: only of the steps after this one.
+            model: read this model only.
+            after: read only the steps after this one.
         """
         files = self.files[: self._counted]
         own, *others = (file.call_series(model, after=after) for file in files)
@@ -222,8 +222,8 @@ class RunFile:
         ``PARAMETER_COLUMNS``.
 
         Args:
-            model: of this model only.
-            after: only of the steps after this one.
+            model: read this model only.
+            after: read only the steps after this one.
         """
         if not self._combined:
             return self._first.parameter_series(model, after=after)
@@ -237,7 +237,7 @@ class RunFile:
         name.
 
         Args:
-            after: only of the steps after this one.
+            after: read only the steps after this one.
         """
         if not self._combined:
             return self._first.norm_series(after)

@@ -135,8 +135,8 @@ def _repeat(tracer: ErrorTracer, again: Again) -> BaseException | None:
 
 
 def _operation(failure: BaseException, tracer: ErrorTracer) -> FailedOperation:
-    """Return the operation with its operands: for a layer or a function of PyTorch from its frame,
-    for others as traced."""
+    """Return the operation with its operands: from the frame of a layer or a function of PyTorch,
+    else from the trace."""
     read = failed_operation(failure.__traceback__, tracer.names, tracer.maker)
     if read is not None and (read.layer is not None or read.complete):
         return read

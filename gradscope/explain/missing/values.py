@@ -214,7 +214,8 @@ def _lost_paths(
 
 
 def _leaving(flow: Flow, last_uses: dict[int, int]) -> list[tuple[Value, int]]:
-    """Return the operations that passed the last values with a path to Python, oldest first."""
+    """Return the operations that turned the last values with a path into Python's own, oldest
+    first."""
     upstream = [0] * len(flow.values)
     found = []
     for number, value in enumerate(flow.values):

@@ -45,14 +45,14 @@ def _embedding(case: Case) -> Explanation | None:
     if ids.low is not None and ids.low < 0:
         return Explanation(
             fact,
-            f"{ids.low} marks padding or ignored labels: replace it before the embedding, as by"
-            f" `{method(written or 'ids', 'masked_fill(…)')}` where they are below 0",
+            f"{ids.low} marks padding or ignored labels: replace it before the embedding, for"
+            f" example by `{method(written or 'ids', 'masked_fill(…)')}` if they are below 0",
         )
     more = "" if ids.high is None else f"num_embeddings={ids.high + 1} or more"
     return Explanation(
         fact,
-        f"build `{name}` with {more or 'more embeddings'}, or keep the ids below {count}, as by"
-        " truncating the sequence or by the tokenizer that belongs to the model",
+        f"build `{name}` with {more or 'more embeddings'}, or keep the ids below {count}, for "
+        "example by truncating the sequence, or with the model's own tokenizer",
     )
 
 

@@ -195,8 +195,7 @@ def _broadcast(case: Case) -> Explanation | None:
         want = other.shape[back] if -back <= len(other.shape) else "?"
         return Explanation(
             fact,
-            f"make `{held.text}` {want} long at that dimension, or take the part that is needed of"
-            " it, as with a slice",
+            f"make `{held.text}` {want} long at that dimension, or take a slice of it",
         )
     return Explanation(
         fact,
