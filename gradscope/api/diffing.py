@@ -69,7 +69,7 @@ def diff(
         a, b: live modules, each with its own weights and its state restored, or configs: YAML
             paths or specs. With two configs, B gets A's weights unless it names others. Or two
             reports or two runs, as returned by ``inspect`` and ``load``, or their files.
-        inputs: for both models. This and all options without an entry here are as in
+        inputs: the inputs for both models. This and all options without an entry here are as in
             ``gradscope.inspect``.
         inputs_b, target_b: inputs and target of B; None: those of A. They may have the samples
             in another order, or other samples too; the common ones are compared.

@@ -43,7 +43,7 @@ def replayed_spike(
     Args:
         run: its file, or the folder with the files of all ranks.
         step: the step of a capsule; None: the largest spike.
-        model: in the notation of a config's ``model``, as ``./net.py:Net``.
+        model: the model in the notation of a config's ``model``, such as ``./net.py:Net``.
         without: indices of samples: also show the step without each of them.
 
     Raises:

@@ -86,7 +86,7 @@ class ModuleCalls:
     ``CallStack`` instead, because its modules may call themselves or run in several threads.
 
     Args:
-        names: of the modules.
+        names: the names of the modules.
     """
 
     def __init__(self, names: Mapping[nn.Module, str]) -> None:

@@ -24,7 +24,7 @@ class Arm:
         factor: the factor of the learning rate, or the positions to shift.
         needs: the field of ``Facts`` that must be true, because the arm removes that feature.
         lacking: the missing feature in words.
-        late: True if it runs only where the other arms find no use of the inputs.
+        late: True if it runs only if the other arms find no use of the inputs.
     """
 
     name: str
@@ -97,7 +97,7 @@ NAMES = (*BY_NAME, RATE)
 
 
 def chosen(names: Sequence[str]) -> tuple[Arm, ...]:
-    """Return these arms and the two that all are compared with; without names, all arms.
+    """Return these arms and the two with which all others are compared; without names, all arms.
 
     Raises:
         OptionError: a name is unknown.

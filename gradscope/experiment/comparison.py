@@ -1,7 +1,7 @@
 """Comparison of the arms' losses by thresholds.
 
-Each is a share of the script's reachable improvement, or a multiple of the noise, so that none
-depends on the loss's unit.
+Each threshold is a share of the script's reachable improvement, or a multiple of the noise, so that
+none depends on the loss's unit.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ class Dependence:
 
     Attributes:
         strength: the dependence, in standard deviations of shuffled pairs.
-        planted: the strength if the same targets follow one direction of the same inputs, with the
-            first of the shares ``PLANTED`` of the variance that the test sees, or else the last.
+        planted: the strength if one direction of the same inputs explains a share of the variance
+            of the same targets: the first share of ``PLANTED`` that the test detects, or the last.
         share: that share.
         discrete: True if most columns of the inputs have few values, as bits and tokens have. The
             relation may then be any table, such as a parity; the test detects few of them.
@@ -245,7 +245,7 @@ class Arms:
         """Return the difference by chance between the ends of an arm and of *as it is*.
 
         It is the difference between two seeds of *as it is*, or the scatter of either arm's steps
-        if larger.
+        if that is larger.
         """
         other = self.curves.get(OTHER_SEED.name)
         seeds = math.inf if other is None else abs(other.end - self.plain.end)
@@ -254,8 +254,8 @@ class Arms:
 
     @property
     def base(self) -> float:
-        """Loss from which falls count: the start, or the loss without the input if the script as it
-        is does no better.
+        """The loss from which every fall is measured: the start, or the loss without the input if
+        the script as it is does no better.
         """
         blind = self.curves.get("no-input")
         if blind is None or blind.diverged or not self.gain("no-input") < HELPS:
@@ -338,7 +338,7 @@ class Arms:
     def memorises(self) -> bool:
         """True if the script as it is fits its targets no faster than wrong pairs.
 
-        After too many steps, both are memorised; this does not count.
+        After too many steps the script memorises both; this is then False.
         """
         far = self.left(AS_IT_IS.name) > FAR
         return self.compares_memorising and self.may_memorise and far

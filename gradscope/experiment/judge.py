@@ -294,7 +294,7 @@ def _excluded(arms: Arms) -> Iterator[tuple[str, bool]]:
 
 
 def _tests_model(arms: Arms) -> bool:
-    """Return True if *one batch* overfits, or is far from that and would be stuck."""
+    """Return True if *one batch* overfits, or is stuck far from that."""
     left = arms.left("one-batch")
     return left <= LEFT or (left > FAR and not (arms.has_ended or arms.is_open))
 
@@ -304,7 +304,7 @@ def _fell(arms: Arms, name: str) -> str:
 
 
 def course(curve: Curve, start: float = math.nan) -> str:
-    """Return in words where a loss begins and ends; ``start`` replaces a first NaN or Inf."""
+    """Return a loss's first and last values in words; ``start`` replaces a first NaN or Inf."""
     if not curve.losses:
         return "no step with a loss"
     if curve.diverged:

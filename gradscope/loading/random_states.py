@@ -31,7 +31,7 @@ class RandomState:
     Attributes:
         generator: "torch" (on the CPU), "python", "numpy" (the global ones), or a GPU's device such
             as "cuda:0".
-        state: as the generator's own functions take it.
+        state: the state as the generator's own functions take it.
     """
 
     generator: str

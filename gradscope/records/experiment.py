@@ -60,7 +60,7 @@ class ExperimentReport(Plotted):
     """Result of one ``gradscope experiment``.
 
     Attributes:
-        script: as on the command line, with its arguments.
+        script: its path as on the command line, with its arguments.
         status: "findings" if a cause was found, "failed" if *as it is* did not run, else "ok".
         cause: one of ``CAUSES``; None if the arms show none.
         message: the verdict in words.

@@ -320,7 +320,7 @@ class LoopWeights:
             half of the samples; 0 without weight decay, or if unknown.
         rms: the median root mean square of the update over the weights, averaged over the
             samples.
-        rate, weight_decay: of the first group, in the last sample.
+        rate, weight_decay: those of the first group, in the last sample.
         steps: the number of steps between the first sample and the last.
     """
 
@@ -389,7 +389,7 @@ class LoopInputs:
     Attributes:
         model: the model's number.
         readings: the number of evaluations read.
-        mean, deviation: of the inputs in training.
+        mean, deviation: those of the inputs in training.
         least_shift: the smallest shift of an evaluation's mean, in these deviations.
         least_ratio: the smallest quotient of the two deviations, the larger divided by the
             smaller.

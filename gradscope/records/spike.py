@@ -222,7 +222,7 @@ class OptimizerState:
         steps: the step count in its state; None without one.
         first_moment: mean absolute value of Adam's first moment.
         second_moment: root mean square of the square root of the second.
-        update_rms: of the last update of Adam, over the learning rate.
+        update_rms: root mean square of Adam's last update, over the learning rate.
     """
 
     kind: str

@@ -59,7 +59,7 @@ class ExpertCall:
         name, call: the module that holds the experts, and the number of its call.
         top_k: experts per token.
         tokens: tokens that were routed.
-        share: of each expert, its share of all assignments; they add up to 1.
+        share: the share of each expert in all assignments; the shares add up to 1.
         effective: exp of the entropy of ``share``: the number of equally loaded experts with that
             entropy.
         entropy: mean entropy over tokens of the router's probabilities, in nats.
@@ -84,12 +84,12 @@ class ResidualCall:
 
     Attributes:
         name, call: the block, and the number of its call.
-        dtype: of its output.
-        rms, kurtosis: of its output; the kurtosis of a normal distribution is 3.
+        dtype: the dtype of its output.
+        rms, kurtosis: those of its output; the kurtosis of a normal distribution is 3.
         max_to_median: the largest magnitude over the median magnitude.
         largest: the largest magnitude.
         added: ‖output − input‖ / ‖output‖; None if the block overwrote its input.
-        cosine: of output and input.
+        cosine: the cosine between output and input.
     """
 
     name: str

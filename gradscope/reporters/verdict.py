@@ -319,7 +319,7 @@ def summary(
     """Return the lines of the verdict, each with the name of the tool before it.
 
     Args:
-        verdict: on the run, finished or not.
+        verdict: the verdict on the run, finished or not.
         path: its file, or the folder with the files of all ranks; None without one.
         failure: an internal error of gradscope.
         unobserved: the parts of the script that were not observed, with advice.

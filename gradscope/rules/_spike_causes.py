@@ -188,7 +188,7 @@ def _reach(capsule: Capsule, since: int, step: int, norm: float, exact: bool) ->
     """Return the largest distance by which the updates of some steps can have moved the weights.
 
     Args:
-        capsule: of the spike.
+        capsule: the capsule of the spike.
         since: the first of these steps.
         step: the step after the last of them.
         norm: the norm of the weights, for weight decay.
@@ -418,7 +418,7 @@ def _not_divided(capsule: Capsule, usual: float) -> _Fact | None:
     got a gradient as large as before the division, with a loss as before.
 
     Args:
-        capsule: of the spike.
+        capsule: the capsule of the spike.
         usual: the norm that the optimizer gets over the norm that backward leaves.
     """
     since = capsule.step - RECENT

@@ -74,7 +74,7 @@ def blamed(capsule: Capsule, *, excused: bool) -> Blame | None:
     """Return the samples to blame for a step; None without evidence against any.
 
     Args:
-        capsule: of the step.
+        capsule: the capsule of the step.
         excused: something else explains the step: then only inputs are evidence.
     """
     found = _nonfinite(capsule)
@@ -157,7 +157,7 @@ def is_unusual_input(largest: float | None, history: BatchHistory) -> bool:
 
     Args:
         largest: its largest absolute value.
-        history: of the steps before.
+        history: the history of the steps before.
     """
     usual, high = history.usual_input, history.high_input
     if largest is None or not usual or not high or history.steps < KNOWN:
@@ -172,7 +172,7 @@ def is_unusual_loss(largest: float | None, middle: float | None, history: BatchH
     Args:
         largest: the largest loss of a sample.
         middle: the median of the samples' losses.
-        history: of the steps before.
+        history: the history of the steps before.
     """
     high, medians = history.high_loss, history.high_median
     if largest is None or middle is None or high is None or medians is None:
@@ -198,9 +198,9 @@ def is_unusual_constant(path: str, loss: float | None, history: BatchHistory) ->
     before, and the sample's loss is above those of all samples before.
 
     Args:
-        path: of the input among the arguments of the call.
-        loss: of the sample.
-        history: of the steps before.
+        path: the path of the input among the arguments of the call.
+        loss: the loss of the sample.
+        history: the history of the steps before.
     """
     return path in history.varied and is_larger_loss(loss, history)
 
@@ -223,9 +223,9 @@ def are_unusual_copies(copies: int | None, count: int, history: BatchHistory) ->
     """Return True if many inputs of a batch are equal, and far fewer were in the steps before.
 
     Args:
-        copies: how many are equal to one of them, itself included.
-        count: the samples of the batch.
-        history: of the steps before.
+        copies: the number of inputs equal to one of them, itself included.
+        count: the number of samples in the batch.
+        history: the history of the steps before.
     """
     if copies is None or not history.copies or history.steps < KNOWN:
         return False

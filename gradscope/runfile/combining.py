@@ -33,8 +33,8 @@ def combined_steps(
     not reach has no loss, and no norms that need the rank's part.
 
     Args:
-        steps: of each rank.
-        layout: of the same ranks.
+        steps: the steps of each rank.
+        layout: the layout of the same ranks.
     """
     of = {rank: {one.step: one for one in several} for rank, several in steps.items()}
     ends = {rank: max(several, default=0) for rank, several in of.items()}
@@ -139,8 +139,8 @@ def combined_parameters(
     norm of a sharded one.
 
     Args:
-        series: of each rank.
-        layout: of the same ranks.
+        series: the series of each rank.
+        layout: the layout of the same ranks.
     """
     holders: dict[Key, dict[int, Series]] = {}
     for rank in sorted(series):
@@ -273,8 +273,8 @@ def combined_sample(samples: Mapping[int, StepSample], layout: Layout) -> StepSa
     rank.
 
     Args:
-        samples: of each rank that sampled the model.
-        layout: of the same ranks.
+        samples: the sample of each rank that sampled the model.
+        layout: the layout of the same ranks.
     """
     first = samples[min(samples)]
     held: dict[str, dict[int, ParameterStats]] = {}

@@ -111,8 +111,8 @@ class Layout:
     """The placements that all ranks wrote.
 
     Args:
-        placements: of each rank.
-        meshes: of each rank.
+        placements: the placements of each rank.
+        meshes: the meshes of each rank.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class _Rank:
     """The part of one file that is compared with others.
 
     Attributes:
-        digests: by step, model, kind and part.
+        digests: the digests by step, model, kind and part.
         sizes: the number of steps with each batch size.
         odd: the first steps with an unusual batch size.
     """

@@ -83,8 +83,8 @@ class KeySelection:
         """Choose layers: those with findings, then those that differ most from the others.
 
         Args:
-            layers: with their newest numbers.
-            findings: of the run so far.
+            layers: the layers with their newest numbers.
+            findings: the findings of the run so far.
             complete: the run has ended, so no key is reserved for later.
         """
         if self._most is None or not layers:

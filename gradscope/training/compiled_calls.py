@@ -1,9 +1,9 @@
 """Probes the calls inside compiled models (``run --compiled``), and collects a step's events.
 
-It measures by how much probes change the loss of step 1: the calls of the models, not the script,
-run again, compiled without probes. The change of the loss is computed from the change of their
-outputs and the gradients that arrived there: for a change as small as rounding, the loss changes in
-proportion.
+It also measures the change of step 1's loss by the probes. For this the calls of the models run
+again, compiled without probes; the script does not. The change of the loss is computed from the
+change of the outputs and the gradients that arrived there: for a change as small as rounding, the
+loss changes in proportion.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class CompiledCalls:
     """Probes the modules of the models that a script compiles, before they are traced.
 
     Attributes:
-        shift: by how much the probes move the loss of step 1.
+        shift: the change of the loss of step 1 by the probes.
         compiled_backward: True if a backward ran under compiled autograd, whose graph gradscope's
             hooks divide.
 

@@ -115,7 +115,7 @@ class CurrentStep:
     _late: bool = False  # whether they may have been clipped by then
 
     def add_loss(self, loss: float | None, scale: float | None, *, anew: bool = False) -> None:
-        """Note the loss of a backward; of several scales in a step the last counts.
+        """Note the loss of a backward; if a step has several scales, the last counts.
 
         Args:
             loss: its value; None if it is not a single number.

@@ -1,7 +1,8 @@
-"""Ends a script before its end, after so many steps or seconds; or runs it so far in its own
-process, as ``run`` does, to get a verdict.
+"""Ends a script early, after a number of steps or seconds; or runs it so far in a separate process,
+as ``run`` does, to get a verdict.
 
-This process writes the result, whatever the script does to its own process and streams.
+The result is written by the process that started the script, whatever the script does to its own
+process and streams.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ class Tried:
 
 @contextlib.contextmanager
 def tried(trial: Trial) -> Iterator[Tried]:
-    """Run the script, wait for its end, and keep its file within this.
+    """Run the script, wait for its end, and keep its file until the context ends.
 
     Raises:
         OSError: no file can be written, or no process started.

@@ -151,7 +151,7 @@ class SampledStep:
 
         Args:
             current: the step, after its last backward.
-            calls: of the models in this step.
+            calls: the calls of the models in this step.
             held: the parameters of the optimizer.
         """
         if self._local is not None:

@@ -1,4 +1,4 @@
-"""A test without a model of whether the targets depend on the inputs.
+"""Tests, without a model, whether the targets depend on the inputs.
 
 If every sample has the same input, the model returns the same for every sample. Then the gradient
 of the loss with respect to the output of a sample depends on the sample's target alone, whatever
@@ -96,7 +96,7 @@ class Pairs:
     _calls: list[_Call] = field(default_factory=list)
 
     def given(self, inputs: Sequence[torch.Tensor], dim: int) -> None:
-        """Note the inputs of a call, as the script gave them; ``dim`` is the batch's."""
+        """Note the inputs of a call, as the script gave them; ``dim`` is the batch dimension."""
         if self.samples >= MOST or not inputs or inputs[0].dim() <= dim:
             return
         count = inputs[0].shape[dim]
@@ -253,11 +253,12 @@ def _kernels(inputs: torch.Tensor) -> Iterator[torch.Tensor]:
 def _measures(
     inputs: torch.Tensor, kernels: Sequence[torch.Tensor], gradients: torch.Tensor
 ) -> torch.Tensor:
-    """Return the sums over pairs of different samples: each kernel times the gradients' inner
-    product.
+    """Return sums over pairs of different samples, and a singular value.
 
-    Further the largest squared singular value of the products of inputs and gradients, which stands
-    out if one direction of the inputs is related to one of the gradients.
+    Each sum adds a kernel times the inner product of the pair's gradients; the kernel of the first
+    sum is the inner product of the pair's inputs. The second number is the largest squared singular
+    value of the products of inputs and gradients. It stands out if one direction of the inputs is
+    related to one of the gradients.
     """
     own = inputs.square().sum(1) @ gradients.square().sum(1)
     products = inputs.T @ gradients

@@ -182,7 +182,8 @@ class Tracer:
         return "non-differentiable", None
 
     def _escape(self, name: str, made: Value, live: int, result: Any) -> Any:
-        """Python or NumPy now has the data: numbers are traced, and arrays by their address."""
+        """Note that Python or NumPy now has the data; numbers are traced, and arrays by their
+        address."""
         cause, reason = (None, None)
         if live:
             cause, reason = self._cause(name, torch.float32, live)

@@ -116,8 +116,8 @@ class NonFiniteResult:
     """One operation with a NaN or Inf in its result.
 
     Attributes:
-        name: without underscores: ``log``, ``softmax``, ``addmm``.
-        arguments: by the names of the schema; tensors as they were before.
+        name: its name without underscores: ``log``, ``softmax``, ``addmm``.
+        arguments: the arguments by the names of the schema; tensors as they were before.
         out: the result with a NaN or Inf.
         kind: the level of ``out``.
         pointwise: True if it is elementwise.

@@ -39,7 +39,7 @@ class NodeForward:
     """An operation, with the arguments that its node knows.
 
     Attributes:
-        arguments: by name.
+        arguments: the arguments by name.
         edges: for each argument that may get a gradient, the node's edge, by position.
         missing: the arguments among them that the node has not saved.
     """

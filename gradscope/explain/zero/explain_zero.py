@@ -267,7 +267,8 @@ def _may_pass(cause: ZeroCause) -> bool:
 def _arrived(
     blockers: Sequence[Blocker], later: Callable[[], Collection[str] | None] | None
 ) -> tuple[dict[str, int], int]:
-    """Return after how many optimizer steps each name had a gradient, and the number of steps."""
+    """Return for each name the optimizer step after which it had a gradient, and the number of
+    steps."""
     left = {name for blocker in blockers for name in blocker.upstream}
     arrived: dict[str, int] = {}
     for step in range(1, _STEPS + 1):

@@ -21,7 +21,7 @@ def first_non_finite_event(
     """Return the module that produced the first NaN or Inf of a step; None if the probes saw none.
 
     Args:
-        events: in the order in which they were seen.
+        events: the events in the order in which they were seen.
         names: the names of the modules that count.
         where: "loss" for a loss with NaN or Inf; "gradients" if only they have it.
     """

@@ -27,7 +27,7 @@ def first_non_finite_module(
     """Return the first module that produced it from finite numbers; None if no record shows it.
 
     Args:
-        calls: of one model.
+        calls: the calls of one model.
         where: "loss" for a root with NaN or Inf; "gradients" if only they have it.
         worst: the kind to search for, NaN or Inf.
     """

@@ -275,8 +275,8 @@ class StepsBefore:
 
 
 def _above_recent(before: Window, loss: float | None) -> float:
-    """Return how far a loss is above those just before, in deviations of their logarithms; 0 if it
-    is not far above these, and above all.
+    """Return how far a loss is above those just before, in deviations of their logarithms; 0 unless
+    it is far above these, and above all losses before.
     """
     values = before.values
     if loss is None or not math.isfinite(loss) or len(values) < 2 * _KNOWN:

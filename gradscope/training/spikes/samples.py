@@ -243,9 +243,9 @@ def with_parts(
     """Return samples with their parts of the gradient and the sizes of their inputs.
 
     Args:
-        samples: of one call, in any order.
+        samples: the samples of one call, in any order.
         found: the parts of the gradient.
-        sizes: of the inputs, from ``input_sizes``.
+        sizes: the sizes of the inputs, from ``input_sizes``.
         scale: the loss scale in the parts.
     """
     norms, shares, cosines = (t.tolist() for t in (found.norms, found.shares, found.cosines))

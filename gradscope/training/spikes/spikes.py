@@ -115,7 +115,7 @@ class Spikes:
         indices: the dataset indices of the batches.
 
     Args:
-        settings: of the run.
+        settings: the settings of the run.
         rules: the rules of the run: a rule that is not selected marks no spike.
         detector: has the calls of the step.
         models: the trained models.
